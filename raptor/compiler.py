@@ -1,7 +1,7 @@
 """The compiler: it turns an ONNX model, a chip and a choice of mapping into the contents of an output directory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +69,15 @@ class Choice:
 class Decided:
     """A decision, with the `trials` of a search and `notes` about a file that was replayed.
 
-    `aim`: how the order of work is still to be chosen, once all work has a place.
+    `aim`: how the order of work is still to be chosen, once all work has a place. `known`: results of passes for this
+    decision, if a search has them.
     """
 
     decision: Decision
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
     aim: Aim = STORED
+    known: pipeline.Results = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
@@ -89,7 +91,8 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
     small.
     """
     if choice.optimize is not None:
-        return Decided(*search(graph, arch, choice.optimize, choice.effort, in_two=choice.in_two))
+        found = search(graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
+        return Decided(found.decision, found.trials, known=found.known)
     if choice.knobs != DEFAULT:
         return Decided(map_rows(graph, arch, choice.knobs), aim=BALANCED)
     if choice.strategy in STRATEGIES:
@@ -154,7 +157,8 @@ def compile_loaded(
     _check_numbers(model.graph, arch, requant, base_isa=base_isa)
     graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
     decided = driver.run(map, _nothing, graph, arch, choice)
-    values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver)
+    known = decided.known or None  # nothing is kept longer than needed if nothing is known
+    values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver, known=known)
     driver.start_checks()
     decision = replace(decided.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)

@@ -54,10 +54,11 @@ class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
 class Driver:
     """State of one compilation.
 
-    `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name of
-    each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the best one
-    is compiled again. `beside`: checks results beside later passes and the files, from `start_checks` on; then
-    `finish` says that all of them are right. `seconds`: time of each stage. `done`: names of the passes that are done.
+    `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name
+    of each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the
+    results of the best one are checked when it is compiled. `beside`: checks results beside later passes and the
+    files, from `start_checks` on; then `finish` says that all of them are right. `seconds`: time of each stage.
+    `done`: names of the passes that are done.
     """
 
     dump: Path | None = None

@@ -6,7 +6,7 @@ of earlier passes. Its result replaces the value of the same type. The name of a
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, get_type_hints
 
 from raptor import codegen, pim, spatial
@@ -25,6 +25,8 @@ from raptor.target.arch import Target
 
 T = TypeVar("T")
 Pass = Callable[..., Any]
+Results = dict[str, Any]
+"""Results of passes, by the names of these."""
 
 PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 """Passes before the decision, which is about the graph that they return."""
@@ -90,15 +92,24 @@ def takes(step: Pass) -> tuple[type, ...]:
 
 
 def run(
-    graph: Graph, decision: Decision, arch: Target, *, aim: Aim = STORED, driver: Driver | None = None, upto: str = ""
+    graph: Graph,
+    decision: Decision,
+    arch: Target,
+    *,
+    aim: Aim = STORED,
+    driver: Driver | None = None,
+    upto: str = "",
+    known: Results | None = None,
 ) -> Values:
     """Lowers a prepared graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
 
-    The order of work is chosen by `aim`; the flow of `Schedule` names it.
+    The order of work is chosen by `aim`; the flow of `Schedule` names it. A pass whose result is `known` from a run for
+    the same decision is not run again, but its result is checked and shown like any other; results that are not are
+    added.
 
     Raises `CapacityError` if the chip is too small.
     """
-    return _run(LOWERING, Values(graph, decision, arch, aim), driver or Driver(), upto)
+    return _run(LOWERING, Values(graph, decision, arch, aim), driver or Driver(), upto, known)
 
 
 def prepare(
@@ -108,14 +119,29 @@ def prepare(
     return _run(PREPARATION, Values(graph, arch, requantising or Requantising()), driver or Driver())[Graph]
 
 
-def _run(passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "") -> Values:
+def _run(
+    passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "", known: Results | None = None
+) -> Values:
     for step in passes:
-        values = values.with_(driver.run(step, partial(verify, values), *values.for_(step)))
+        stage = step if known is None else _once(step, known)
+        values = values.with_(driver.run(stage, partial(verify, values), *values.for_(step)))
         if step is _PARTITIONED:
             driver.start_checks()
         if step.__name__ == upto:
             break
     return values
+
+
+def _once(step: Pass, known: Results) -> Pass:
+    """Returns a pass of the same name, which runs only if its result is not known, and adds it."""
+
+    @wraps(step)
+    def stage(*args: Any) -> Any:
+        if step.__name__ not in known:
+            known[step.__name__] = step(*args)
+        return known[step.__name__]
+
+    return stage
 
 
 def verify(values: Values, result: object) -> None:

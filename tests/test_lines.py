@@ -234,6 +234,39 @@ def test_the_slow_layer_gets_the_cores():
     assert sum(copies.values()) <= 8
 
 
+@pytest.mark.parametrize("operands", ["a t", "t a"])
+def test_a_shortcut_is_added_where_the_layers_that_it_passes_by_end(operands: str):
+    weights = {"v": random(6, 3, 1, 1), "w": random(6, 6, 3, 3)}
+    nodes = [node("Conv", "x v", "a", name="a"), node("Conv", "a w", "t", name="t", pads=[1, 1, 1, 1])]
+    nodes.append(node("Add", operands, name="sum"))
+    model = make_model(nodes, {"x": (1, 3, 9, 9)}, {"y": 4}, weights)
+    found = passes(model, **CHIP)
+    computes = zip(found.spatial.computes, found.partition.cores, strict=True)
+    assert {core for c, core in computes if c.node == "sum"} <= {*by_line(found.decision)["t"].cores}
+    check(model, **CHIP)
+
+
+@pytest.mark.parametrize("cores", [3, 200])
+def test_what_comes_before_a_layer_is_done_on_its_cores_if_others_read_the_image(cores: int):
+    """A block of a DenseNet in small. The reader of `beside` alone reads it, so its function stays where `b` is."""
+    weights = {"v": random(40, 3, 1, 1), "w": random(20, 40, 1, 1), "u": random(40, 20, 1, 1), "s": random(40, 1, 1)}
+    nodes = [
+        node("Conv", "x v", "a", name="a"),
+        *(node("Mul", "a s", "scaled", name="scaled"), node("Relu", "scaled", "t", name="relu")),
+        node("Conv", "t w", "b", name="b"),
+        *(node("Tanh", "b", "beside", name="beside"), node("Conv", "beside u", "c", name="c")),
+        node("Add", "a c", name="sum"),
+    ]
+    model = make_model(nodes, {"x": (1, 3, 9, 9)}, {"y": 4}, weights)
+    chip = {**CHIP, "cores": cores}
+    found = passes(model, **chip)
+    layers, computes = by_line(found.decision), zip(found.spatial.computes, found.partition.cores, strict=True)
+    on_cores = {(c.node, core) for c, core in computes if c.node in ("scaled", "relu", "beside")}
+    for name, layer in (("scaled", "b"), ("relu", "b"), ("beside", "b")):
+        assert {core for node, core in on_cores if node == name} <= {*layers[layer].cores}
+    check(model, **chip)
+
+
 def test_far_fewer_instructions_than_the_reference():
     model = models.build("resnet18", seed=0, width=0.25, image_size=64)
     reference, rows = (raptor.compile(model, mapping=name).report for name in ("raptor", "rows"))
@@ -469,14 +502,14 @@ def test_a_mapping_that_does_not_fit(
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)
-    best, tried = search(result.graph, result.arch, objective, 3)
-    for trial in tried:
+    found = search(result.graph, result.arch, objective, 3)
+    for trial in found.trials:
         assert trial.decision
         built = pipeline.run(result.graph, trial.decision, result.arch)
         assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
-    assert [trial.name for trial in tried[:2]] == ["rows", "raptor"]
-    assert best is min(tried, key=lambda trial: trial.figure).decision
-    assert best.strategy != "raptor"
+    assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
+    assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
+    assert found.decision.strategy != "raptor"
 
 
 def test_an_input_that_nobody_reads():

@@ -1,11 +1,13 @@
 """The list of passes: each finds what it takes, all of them run in the order that is promised."""
 
+from dataclasses import replace
 from typing import get_type_hints
 
 import pytest
 
 import raptor
 from raptor import pipeline
+from raptor.codegen import Streams
 from raptor.common.errors import InternalError, UserError
 from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
@@ -57,6 +59,19 @@ def test_lowering_up_to_a_pass():
     values = pipeline.run(result.graph, result.decision, result.arch, upto="partition")
     assert values[Partition].graph.computes
     assert [c.results for c in values[Partition].graph.computes] == [c.results for c in result.spatial.computes]
+
+
+def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
+    result, known = passes(MODEL, mapping="rows", cores=4), pipeline.Results()
+    given = result.graph, result.decision, result.arch
+    values = pipeline.run(*given, driver=Driver(verified=False), known=known)
+    assert list(known) == [step.__name__ for step in pipeline.LOWERING]
+    again = Driver()
+    assert pipeline.run(*given, driver=again, known=known)[Streams] is values[Streams]
+    assert again.done == list(known)
+    known["place_cores"] = replace(known["place_cores"], cores=(0,) * len(known["place_cores"].cores))
+    with pytest.raises(InternalError, match=r"place_cores failed after .*'partition'.*"):
+        pipeline.run(*given, known=known)
 
 
 def test_what_is_tried_is_not_verified_and_what_is_kept_is():

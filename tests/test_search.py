@@ -99,5 +99,6 @@ def test_a_search_in_two_processes_finds_the_same():
     chip = arch.load(None, cores=4, xbar=16, xbars_per_core=8)
     graph = passes(conv_model((1, 3, 6, 6), 4), cores=4).graph
     alone = search(graph, chip, "latency", 3)
+    assert alone.known["generate"].cores
     assert search(graph, chip, "latency", 3, in_two=True) == alone
-    assert [trial.name for trial in alone[1]] == ["rows", "raptor", "rows, steps of 5000 ns"]
+    assert [trial.name for trial in alone.trials] == ["rows", "raptor", "rows, steps of 5000 ns"]

@@ -86,6 +86,7 @@ class Known:
         described = cast(dict[str, Any], handler.resolve_ref_schema(schema))
         check = partial(_refuse_unknown, cls.__annotations__.keys())
         described["schema"] = no_info_before_validator_function(check, described["schema"])
+        described["strict"] = False  # made of an object of JSON; its fields are as strict as those of the `Schema`
         return schema
 
 

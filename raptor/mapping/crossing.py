@@ -18,7 +18,6 @@ from raptor.graph.window import Table, Window
 from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding, filter_key
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Parts, Range, line_parts
-from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.window_axis import axis_of
 from raptor.target.arch import Target
 from raptor.target.layout import Image
@@ -209,11 +208,10 @@ class _Exchange:
         return found
 
     def lead(self, node: Node) -> str | None:
-        """Returns the operand where a node works: of tokens the one made last, else the first one that is on cores."""
+        """Returns the operand where a node works: of those on cores the one made last."""
         there = [name for name in node.inputs if (self.held[name] != IN_MEMORY).any()]
         fitting = [name for name in there if self.image(name).pixels == self.image(node.output).pixels] or there
-        last = is_tokens(self.image(node.output))
-        return max(fitting, key=lambda name: self.born[name] if last else -fitting.index(name), default=None)
+        return max(fitting, key=lambda name: self.born[name], default=None)
 
     # Messages
 

@@ -1,18 +1,20 @@
 """The work without matrices that follows a layer on its cores: element-wise operations, pools and depthwise layers.
 
 Lines stay where they are made, so the cores of a layer also do this work. A core does it for its own columns and
-channel ranges, so its share is that of its outputs. A vector operation of few channels takes as long as one of many;
+channel ranges, so its share is that of its outputs. Some element-wise functions are done where their result is read
+(`at_readers`), and are charged to that layer. A vector operation of few channels takes as long as one of many;
 that counts in a depthwise layer, which weighs few pixels at once.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import (
     Bound,
     Concat,
+    Elementwise,
     Filter,
     Graph,
     Lookup,
@@ -27,7 +29,7 @@ from raptor.graph.ir import (
 from raptor.graph.steps import Recipe
 from raptor.graph.window import Window
 from raptor.mapping.decision import filter_key
-from raptor.mapping.token_layout import is_tokens
+from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
 from raptor.target.timing import pixels_together, runs_ns, vector_ns
@@ -82,9 +84,38 @@ _Owners = tuple[tuple[str, int], ...]
 """The layers on whose cores a tensor is, and how many of its channels."""
 
 
+def at_readers(graph: Graph) -> dict[str, str]:
+    """Returns the results that are computed on the cores of the layer that reads them, and the key of this layer.
+
+    These are element-wise functions, one after another, between an image that has other readers too and a layer that
+    reads each pixel once. On the cores that made the image, they would keep these occupied until the layer is ready for
+    them: in a DenseNet, until the last layer of the block is.
+    """
+    maker = {node.output: node for node in graph.nodes}
+    readers = Counter(name for node in graph.nodes for name in node.inputs)
+    readers.update(graph.outputs)
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        if not isinstance(node.operator, Filter) or not is_pointwise(node.operator.window):
+            continue
+        name, between = node.inputs[0], list[str]()
+        while readers[name] == 1 and name in maker and _maps_one(maker[name]):
+            between.append(name)
+            (name,) = maker[name].inputs
+        if between and readers[name] > 1 and not is_tokens(graph.tensors[name].image):
+            found |= dict.fromkeys(between, filter_key(node))
+    return found
+
+
+def _maps_one(node: Node) -> bool:
+    """Tells whether a node is an element-wise function of one tensor and constants."""
+    return isinstance(node.operator, Elementwise) and len(node.inputs) == 1
+
+
 def following(graph: Graph, arch: Target) -> dict[str, Following]:
-    """Returns the work that follows each layer, by its key."""
+    """Returns the work that follows each layer, by its key, or that comes before it on its cores."""
     owners: dict[str, _Owners] = {}
+    at_reader = at_readers(graph)
     found: defaultdict[str, Following] = defaultdict(Following)
     made: dict[str, int] = {}
     for number, node in enumerate(graph.nodes):
@@ -92,6 +123,10 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
         made[node.output] = made[node.inputs[0]] if renamed else number
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
+            continue
+        if node.output in at_reader:
+            owners[node.output] = ((at_reader[node.output], graph.tensors[node.output].image.channels),)
+            _charge(found, owners[node.output], graph, node, arch)
             continue
         given = [name for name in node.inputs if name in owners]
         if given:

@@ -35,7 +35,8 @@ class Knobs:
     `ByLine`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
     fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, as the
     estimate of all other work is less exact; another factor gives layers other numbers of cores and other blocks.
-    `latency`: in a transformer, what the latency counts against the interval, as an exponent: 0 for the interval alone.
+    `latency`: in a model whose layers may share cores in turns (a transformer, or one with means of whole images), what
+    the latency counts against the interval, as an exponent: 0 for the interval alone.
 
     Measured (docs/performance.md, "Search"), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and

@@ -100,14 +100,20 @@ class LineMatrix:
     def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
-        weights = np.stack([filter_.matrix(tap, self.ins, self.outs) for tap in range(window.tap_count)])
         row, in_y = _taps(window, 0, band.lines, band.shift, np.array(band.outs))
         col, in_x = _taps(window, 1, self.pixels, self.shift, np.arange(self.count))
         # [lines, output lines, pixels, output pixels]
         tap = row[:, :, None, None] * window.kernel[1] + col
         inside = in_y[:, :, None, None] & in_x
-        chosen = np.where(inside[..., None, None], weights[np.where(inside, tap, 0)], weights.dtype.type(0))
-        return np.ascontiguousarray(chosen.transpose(0, 2, 4, 1, 3, 5)).reshape(self.rows[1], self.cols[1])
+        taps: list[int] = tap[inside].tolist()
+        weights = {k: filter_.matrix(k, self.ins, self.outs) for k in set(taps)}
+        inputs, outputs = (b - a for a, b in (self.ins, self.outs))
+        sizes = band.lines, self.pixels, inputs, len(band.outs), self.count, outputs
+        found = np.zeros(sizes, filter_.weights.dtype)
+        # NOTE: an element is touched once. Indices of all of them at once would make arrays of the same size.
+        for (line, out_line, pixel, out), k in zip(np.argwhere(inside).tolist(), taps, strict=True):
+            found[line, pixel, :, out_line, out] = weights[k]
+        return found.reshape(self.rows[1], self.cols[1])
 
 
 def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -4,8 +4,10 @@ The decision is greedy and deterministic: every layer begins with the fewest cor
 takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from raptor.graph.ir import Graph
@@ -29,6 +31,7 @@ from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
 from raptor.mapping.packing import share_cores
+from raptor.mapping.phases import PhaseGroups, phase_numbers
 from raptor.mapping.plans import (
     Placed,
     Plan,
@@ -40,7 +43,7 @@ from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_choice import choose_token_cores
-from raptor.mapping.token_cores import Stages, TokenCores, find_stages
+from raptor.mapping.token_cores import Stages, TokenCores, constants_of, find_stages
 from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import (
@@ -48,6 +51,7 @@ from raptor.target.arch import (
     Target,
     typical_flit_ns,
 )
+from raptor.target.timing import global_port_ns
 
 WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
@@ -212,7 +216,7 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
             if steps:
                 copied, placed = _copy_steps(steps, fronts, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
-            shared = _share_last(task)
+            shared = _share_last(task) or _share_phases(task, placed)
             return shared or (_moved_all(whole, _first_free(placed)), placed)
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
@@ -279,6 +283,40 @@ def _share_last(task: _Task) -> tuple[dict[str, Whole], dict[str, Placed]] | Non
         return None
     moved = _moved_all(shared.last, shared.first)
     return moved | _moved_all(whole, shared.end), shared.placed
+
+
+def _share_phases(task: _Task, apart: dict[str, Placed]) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
+    """Returns what `_fit` returns, with cores shared by layers of different phases; None if `apart` is no worse.
+
+    `apart`: plans with cores of their own. If many cores compute a phase, they wait for each other's loads: each column
+    of cores loads all weights of a depthwise layer. So the time of these loads is added to that of a plan.
+    """
+    graph, arch, knobs = task.graph, task.arch, task.knobs
+    number, constants, others = phase_numbers(graph), constants_of(graph), _not_by_line(graph, task.layers)
+
+    def loaded(key: str, plan: Plan) -> Plan:
+        port_ns = len(plan.grid.cols) * global_port_ns(arch, constants.get(key, 0))
+        return replace(plan, core_ns=plan.core_ns + port_ns)
+
+    def cost(interval_ns: float, latency_ns: float) -> float:
+        return interval_ns * latency_ns**knobs.latency
+
+    fronts: defaultdict[int, dict[str, list[Plan]]] = defaultdict(dict)
+    for key, plans in task.plans.items():
+        fronts[number.get(key, 0)][key] = pareto(loaded(key, plan) for plan in plans)
+    phases = sorted(fronts)
+    phase_of = {key: max(0, bisect_right(phases, number[key]) - 1) for key in others}
+
+    def place(groups: Sequence[int]) -> tuple[dict[str, Whole], int]:
+        return _place_whole(graph, {key: groups[phase_of[key]] for key in others}, arch, apart=True)
+
+    found = PhaseGroups([fronts[n] for n in phases], place, arch.usable_cores, arch.xbars_per_core, knobs.share)
+    best = min(found.choices(), key=lambda c: cost(c.interval_ns, c.latency_ns), default=None)
+    times = [max(loaded(key, apart[key].plan).core_ns for key in fronts[n]) for n in phases]
+    if best is None or cost(best.interval_ns, best.latency_ns) >= cost(max(times), sum(times)):
+        return None
+    placed = best.placed
+    return _moved_all(best.rest, _first_free(placed)), placed
 
 
 def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
-from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
+from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.line_unfolding import block_pixels, most_added
@@ -396,7 +396,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
 
 
 def constants_of(graph: Graph) -> dict[str, int]:
-    """Counts by layer the elements of constants that the operators behind it read for every token, such as a bias."""
+    """Counts by layer the elements of constants that the operators behind it read for all pixels, such as a bias."""
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
     for node in graph.nodes:
@@ -408,7 +408,8 @@ def constants_of(graph: Graph) -> dict[str, int]:
             owner[node.output] = key
             operands = node.operator.operands if isinstance(node.operator, Map) else ()
             short = (o.pixels for o in operands if isinstance(o, Constant) and o.pixels.shape[:2] == (1, 1))
-            found[key] = found.get(key, 0) + sum(pixels.size for pixels in short)
+            weights = node.operator.weights.size if isinstance(node.operator, Stencil) else 0
+            found[key] = found.get(key, 0) + weights + sum(pixels.size for pixels in short)
     return found
 
 

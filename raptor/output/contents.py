@@ -145,9 +145,9 @@ def _places(spots: Sequence[pim.Spot], program: PimProgram, streams: Streams) ->
 
 
 def _probe_tile(spot: pim.Spot, pc: int, address: int) -> files.ProbeTile:
-    """Makes a tile of a probe. It is not validated, because there are many; readers of the file do that."""
+    """Makes a tile of a probe."""
     region = spot.region
-    return files.ProbeTile.model_construct(
+    return files.ProbeTile(
         channels=region.channels, rows=region.rows, cols=region.cols, core=spot.core, pc=pc, address=address
     )
 

@@ -5,6 +5,7 @@ unknown keys are refused, sizes are checked before memory is allocated, no file 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -24,6 +25,7 @@ from raptor.common.digests import matrix_digest
 from raptor.common.options import Requant
 from raptor.common.strict import (
     Items,
+    Known,
     Named,
     Pair,
     Schema,
@@ -240,9 +242,11 @@ class Memory(Schema):
         return values
 
 
-class ProbeTile(Schema):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTile(Known):
     """A tile of an intermediate tensor, in local memory of `core` at `address` just before it executes `pc`."""
 
+    # NOTE: a dataclass, because a program has ten thousands of them, and making a model takes five times as long.
     channels: Range
     rows: Range
     cols: Range | None = None

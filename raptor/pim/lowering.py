@@ -1,421 +1,276 @@
 """SpatialIR to PimIR: computes go to cores, values that cross cores become channels, operands become buffers.
 
-The programs cannot deadlock: computes are visited in one global order, and the send and the receive of a channel are
-appended together. They are neighbours in that order, and the program of each core is a part of it, in the same order.
+The programs cannot deadlock: computes have one global order, and the send and the receive of a channel have the same
+time in it. They are neighbours in that order, and the program of each core is a part of it, in the same order.
+
+All operations of a kind are lowered together, as columns: `Turns` says what happens when, `Demand` what operations want
+on their cores, and `Rows` collects the steps that come of it.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.pim import ir
+from raptor.pim.demand import Demand, Stored
 from raptor.pim.global_memory import GlobalMemory
-from raptor.pim.operations import Buffer, LoadRows, Repeat
-from raptor.pim.slots import Slot, Slots
-from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE, Buffers, Form, Forms, Steps
-from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import Copy, SpatialGraph, TakeRows, TensorParts
-from raptor.spatial.operations import Move, Operation
+from raptor.pim.kinds import Kinds
+from raptor.pim.operations import slot_for
+from raptor.pim.rows import Rows
+from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE, Forms
+from raptor.pim.turns import Times, Turns
+from raptor.pim.values import Values
+from raptor.pim.wants import UNUSED, Wanting, Wants
+from raptor.spatial.dataflow import Dataflow, Lists
+from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
+from raptor.spatial.operations import Move
 from raptor.spatial.placed import Schedule
-from raptor.spatial.tiles import ConstantTile, Tile, Value
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
+
+Ints = npt.NDArray[np.int64]
 
 
 def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
-    """Returns the programs of all cores.
-
-    Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
-    """
-    lowering = _Lowering(schedule.placed.graph, memory, arch)
-    cores = schedule.placed.cores
-    for i in schedule.order:
-        if i < len(cores):
-            lowering.visit(i, cores[i])
-        else:
-            fetch = schedule.fetches[i - len(cores)]
-            lowering.local(lowering.number(fetch.tile), fetch.tile, fetch.core, lowering.node(fetch.node))
-    lowering.store_inputs()
-    return lowering.program()
+    """Returns the programs of all cores."""
+    graph = schedule.placed.graph
+    flow, values, kinds = graph.dataflow, Values.of(graph, memory), Kinds.of(graph.dataflow, graph.filters)
+    made = set(flow.result_tile.tolist())
+    unmade = [tile for tile in values.outputs if tile not in made]
+    turns, times = Turns.of(flow, schedule, unmade, arch.first_core), _times(flow, kinds, values)
+    demand = Demand(graph, arch, values, kinds, Wanting(turns, times))
+    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.wants()).program()
 
 
-@dataclass(slots=True)
-class _Core:
-    """Program of a core so far: `buffers`, and columns as in `Steps`, those of a step side by side in `rows`.
-
-    here: the buffer of each tile, by its number. named: those of constants and of what is repeated, by name.
-    """
-
-    groups: list[ir.Group] = field(default_factory=list[ir.Group])
-    here: dict[int, int] = field(default_factory=dict[int, int])
-    named: dict[str, int] = field(default_factory=dict[str, int])
-    buffers: list[Value] = field(default_factory=list[Value])
-    rows: list[int] = field(default_factory=list[int])
-    used: list[int] = field(default_factory=list[int])
-    counts: list[int] = field(default_factory=list[int])
-
-    def new(self, value: Value) -> int:
-        """Returns the number of a new buffer for a value."""
-        self.buffers.append(value)
-        return len(self.buffers) - 1
-
-    def holds(self, number: int, tile: Tile) -> int:
-        """Returns the number of a new buffer, which holds tile `number` from now on."""
-        self.buffers.append(tile)
-        buffer = self.here[number] = len(self.buffers) - 1
-        return buffer
-
-    def names(self, value: Value) -> int:
-        """Returns the number of a new buffer, which is found by its name from now on."""
-        buffer = self.named[value.name] = self.new(value)
-        return buffer
-
-    def add(self, node: int, form: int, used: Sequence[int], number: int = 0) -> None:
-        """Appends an operation on the buffers `used`."""
-        self.rows += (form, node, number, 0, WHOLE, 0)
-        self.used += used
-        self.counts.append(len(used))
-
-    def transfer(self, node: int, form: int, buffer: int, number: int, peer: int, span: tuple[int, int]) -> None:
-        """Appends a transfer."""
-        self.rows += (form, node, number, peer, *span)
-        self.used.append(buffer)
-        self.counts.append(1)
-
-    def steps(self, forms: Forms, nodes: tuple[str, ...]) -> Steps:
-        """Returns the columns."""
-        form, node, number, peer, *span = np.array(self.rows, np.int64).reshape(-1, 6).T
-        start = np.cumsum([0, *self.counts])
-        used = np.array(self.used, np.int64)
-        spans = np.stack(span, axis=1)
-        return Steps(forms, nodes, Buffers(tuple(self.buffers)), form, node, number, peer, spans, start, used)
-
-
-_ALL = WHOLE, 0
-_NOWHERE = -1, 0
+def _times(flow: Dataflow, kinds: Kinds, values: Values) -> Times:
+    """Returns times that are enough for every turn."""
+    slots = [slots for _, slots in kinds.of_graph.values()]
+    return Times.of(
+        reads=int(np.bincount(flow.read_op).max(initial=0)),
+        slots=max((len(s.operands) for s in slots), default=0),
+        scratch=max((len(s.scratch) for s in slots), default=0),
+        stores=sum(map(len, values.outputs.values())),
+    )
 
 
 @dataclass(slots=True)
 class _Lowering:
-    """Appends computes and fetches to the programs of their cores, and knows what is on each core so far."""
+    """Finds the steps of all cores from what their operations want. rows: those so far."""
 
     graph: SpatialGraph
-    memory: GlobalMemory
     arch: Target
-    cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
-    forms: list[Form] = field(default_factory=lambda: list(TRANSFERS))
-    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    """Number of each form that the graph does not have."""
-    slots: dict[int, tuple[int, Slots]] = field(default_factory=dict[int, tuple[int, Slots]])
-    """Number of the form, and the slots, for each form of the graph."""
-    ops: "_Ops" = field(init=False)
-    tiles: dict[str, int] = field(init=False)
-    """Number of each tile, by name: those of the dataflow, and then those that no operation has."""
-    made: list[tuple[int, int]] = field(init=False)
-    """For each tile computed so far: its core, and the number of steps of that core up to then; else `_NOWHERE`."""
-    nodes: dict[str, int] = field(default_factory=dict[str, int])
-    stored: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Number and core of the tiles of ids that are in global memory."""
-    inputs: dict[int, int] = field(default_factory=dict[int, int])
-    """Global address of each tile of a model input or constant."""
-    outputs: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Global addresses where each tile is a model output."""
-    first_group: dict[tuple[int, object], int] = field(default_factory=dict[tuple[int, object], int])
-    """(core, first group of a compute, or identity of its matrices) -> number of this group on the core."""
-    channels: int = 0
+    values: Values
+    kinds: Kinds
+    turns: Turns
+    times: Times
+    demand: Demand
+    wants: Wants
+    rows: Rows = field(default_factory=Rows)
 
-    def __post_init__(self) -> None:
-        flow = self.graph.dataflow
-        self.tiles = dict(flow.number)
-        for tile, address in _tile_addresses(self.graph, self.memory.inputs):
-            self.inputs[self.number(tile)] = address
-        for tile, address in _tile_addresses(self.graph, self.memory.outputs):
-            self.outputs[self.number(tile)].append(address)
-        for tile in self.graph.literals.values():
-            self.inputs[self.number(tile)] = self.memory.constants[tile.name]
-        self.made = [_NOWHERE] * len(self.tiles)
-        self.ops = _Ops.of(flow, self.outputs)
-
-    def number(self, tile: Tile) -> int:
-        """Returns the number of a tile."""
-        return self.tiles.setdefault(tile.name, len(self.tiles))
-
-    def node(self, name: str) -> int:
-        """Returns the number of an ONNX node."""
-        return self.nodes.setdefault(name, len(self.nodes))
-
-    def visit(self, number: int, core: int) -> None:
-        """Appends the operations of a compute to the program of `core`, and what they need to others.
-
-        NOTE: it looks at the columns and at one operation of each form. Looking at each compute would take longer than
-        the rest, because there are too many for the caches of the processor.
-        """
-        ops, program = self.ops, self.cores[core]
-        node = self.node(ops.flow.nodes[number])
-        for k in range(ops.first[number], ops.first[number + 1]):
-            (op, one), result = ops.flow.forms[ops.form[k]], ops.result[k]
-            if isinstance(op, Copy):
-                self.copy(op, ops.reads[ops.first_read[k]], result, core, node)
-            elif isinstance(op, TakeRows):
-                self.take(number, result, core, node)
-            else:
-                form, slots = self.slots_of(ops.form[k])
-                first_group = self.groups_of(ops.form[k], core) if one.matrices else 0
-                program.add(node, form, self.fill(slots, k, core, node), first_group)
-            self.made[result] = (core, len(program.counts))
-        if number in ops.stores:
-            for tile in self.graph.computes[number].results:
-                self.store(self.number(tile), core, node)
-
-    def groups_of(self, number: int, core: int) -> int:
-        """Returns the number of the first array group, on a core, of form `number`. Equal matrices share their groups.
-
-        A form with matrices is that of one layer and tuple of matrices.
-        """
-        same = core, number
-        if same not in self.first_group:
-            _, compute = self.ops.flow.forms[number]
-            bits = self.graph.filters[compute.layer].weight_bits
-            wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
-            groups = self.cores[core].groups
-            if (core, wanted[0]) not in self.first_group:
-                self.first_group[core, wanted[0]] = len(groups)
-                groups += wanted
-            self.first_group[same] = self.first_group[core, wanted[0]]
-        return self.first_group[same]
-
-    def slots_of(self, number: int) -> tuple[int, Slots]:
-        """Returns the number of a form, and its slots. `number`: that of the form in the graph."""
-        if number not in self.slots:
-            op, compute = self.ops.flow.forms[number]
-            bits = self.graph.filters[compute.layer].weight_bits if compute.matrices else 0
-            slots = Slots.of(op, bits)
-            self.forms.append(slots.form)
-            self.slots[number] = len(self.forms) - 1, slots
-        return self.slots[number]
-
-    def form_of_op(self, op: Operation[Buffer]) -> int:
-        """Returns the number of the form of an operation on slots, which equal operations share."""
-        number = self.form_of.setdefault(op.form, len(self.forms))
-        if number == len(self.forms):
-            self.forms.append(Form.of(op))
-        return number
-
-    def fill(self, slots: Slots, k: int, core: int, node: int) -> list[int]:
-        """Returns the buffers of operation `k`. Operands that are not on the core are brought there first."""
-        program, ops, tiles = self.cores[core], self.ops, self.ops.flow.tiles
-        here, reads = program.here, ops.reads[ops.first_read[k] : ops.first_read[k + 1]]
-        for number in reads:
-            if number not in here:
-                self.local(number, tiles[number], core, node)
-        result = tiles[ops.result[k]]
-        made = program.holds(ops.result[k], result)
-        used = [here[number] for number in reads] if slots.plain else self.operands(slots, k, core, node)
-        used.append(made)
-        used += [program.new(replace(value, name=result.name + end)) for end, value in slots.scratch]
-        return used
-
-    def operands(self, slots: Slots, k: int, core: int, node: int) -> list[int]:
-        """Returns the buffers of the operands of operation `k`, some of which are constants or repeated."""
-        ops, flow, here = self.ops, self.ops.flow, self.cores[core].here
-        used: list[int] = []
-        for slot in slots.operands:
-            if slot.constant:
-                tile: Tile = (constant := flow.constants[ops.uses[ops.first_use[k] + slot.place]])
-                buffer = self.constant(constant, core, node)
-            else:
-                number = ops.reads[ops.first_read[k] + slot.place]
-                tile, buffer = flow.tiles[number], here[number]
-            result = flow.tiles[ops.result[k]]
-            used.append(self.repeated(slot, buffer, tile, result, core, node) if slot.repeated else buffer)
-        return used
-
-    def local(self, number: int, tile: Tile, core: int, node: int) -> int:
-        """Returns the buffer of a tile on this core; loads or receives it if it is not there yet."""
-        program = self.cores[core]
-        if number in program.here:
-            return program.here[number]
-        buffer = program.holds(number, tile)
-        if number in self.inputs:
-            program.transfer(node, LOAD, buffer, self.inputs[number], 0, _ALL)
-        else:
-            source, _ = self.made[number]
-            self.message(source, self.cores[source].here[number], _ALL, core, buffer, _ALL, node)
-        return buffer
-
-    def message(
-        self, source: int, given: int, taken: tuple[int, int], core: int, buffer: int, into: tuple[int, int], node: int
-    ) -> None:
-        """Sends a buffer over a new channel. The send and the receive are neighbours in the global order."""
-        self.cores[source].transfer(node, SEND, given, self.channels, core, taken)
-        self.cores[core].transfer(node, RECEIVE, buffer, self.channels, source, into)
-        self.channels += 1
-
-    def copy(self, op: Copy[Tile], read: int, result: int, core: int, node: int) -> None:
-        """Puts elements of tile `read` into a buffer of this core: loads, receives or copies them.
-
-        op: an operation of the same form.
-        """
-        program = self.cores[core]
-        out = program.here.get(result)
-        if out is None:
-            out = program.holds(result, self.ops.flow.tiles[result])
-        into, taken = (op.at, op.elements), (op.first, op.elements)
-        if read in self.inputs:
-            first_byte = op.first * self.arch.bytes_of(op.source.element)
-            program.transfer(node, LOAD, out, self.inputs[read] + first_byte, 0, into)
-            return
-        source, _ = self.made[read]
-        given = self.cores[source].here[read]
-        if source != core:
-            self.message(source, given, taken, core, out, into, node)
-            return
-        runs = np.array([[op.at, 0, op.first, 1, op.elements]])
-        program.add(node, self.form_of_op(Move(_slot(1, op.result), (_slot(0, op.source),), runs)), (given, out))
-
-    def take(self, number: int, result: int, core: int, node: int) -> None:
-        """Loads the rows of a table that compute `number` takes.
-
-        Their ids are read in global memory, where computed ids are stored first.
-        """
-        (op,) = self.graph.computes[number].body
-        assert isinstance(op, TakeRows)
-        addresses = np.array([self.ids_address(tile, core, node) for tile in op.ids])
-        sizes = np.array([self.arch.bytes_of(tile.element) for tile in op.ids])
-        which, element = op.places.T
-        stride = op.table.channels * self.arch.bytes_of(op.table.element)
-        table = self.memory.constants[op.table.name]
-        ids = addresses[which] + element * sizes[which]
-        self.forms.append(Form.of(LoadRows(_slot(0, op.result), table, stride, op.table.pixels, ids)))
-        program = self.cores[core]
-        program.add(node, len(self.forms) - 1, (program.holds(result, op.result),))
-
-    def ids_address(self, tile: Tile, core: int, node: int) -> int:
-        """Returns the global address of ids; stores them for this core if they are computed."""
-        number = self.number(tile)
-        if number in self.inputs:
-            return self.inputs[number]
-        address = self.memory.ids[tile.name, core]
-        if (number, core) not in self.stored:
-            self.stored.add((number, core))
-            self.cores[core].transfer(node, STORE, self.local(number, tile, core, node), address, 0, _ALL)
-        return address
-
-    def repeated(self, slot: Slot, buffer: int, tile: Tile, result: Tile, core: int, node: int) -> int:
-        """Returns the buffer that is filled with copies of `buffer`, which holds an operand `tile`.
-
-        Copies of a constant stay on the core, and are made at the first call.
-        """
-        program, shape = self.cores[core], slot.shape
-        stem = program.buffers[buffer].name
-        name = f"{stem}.x{slot.times}" if slot.times else f"{stem}.row{shape.elements}"
-        name = name if slot.constant else f"{result.name}.{tile.name}.row"
-        if slot.constant and name in program.named:
-            return program.named[name]
-        wide = replace(shape, name=name)
-        copies = program.names(wide) if slot.constant else program.new(wide)
-        program.add(node, self.form_of_op(Repeat(_slot(1, wide), _slot(0, tile))), (buffer, copies))
-        return copies
-
-    def constant(self, tile: ConstantTile, core: int, node: int) -> int:
-        """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""
-        address, program = self.memory.constants[tile.name], self.cores[core]
-        name = _constant_name(address, tile)
-        if name in program.named:
-            return program.named[name]
-        buffer = program.names(replace(_slot(0, tile), name=name))
-        program.transfer(node, LOAD, buffer, address, 0, _ALL)
-        return buffer
-
-    def store(self, number: int, core: int, node: int) -> None:
-        """Stores a tile at each address where it is a model output."""
-        program = self.cores[core]
-        for address in self.outputs.pop(number, ()):
-            program.transfer(node, STORE, program.here[number], address, 0, _ALL)
-
-    def store_inputs(self) -> None:
-        """Stores the outputs that no compute makes, such as model inputs. They pass through the first core."""
-        tiles = {self.number(p.tile): p.tile for t in self.graph.tensors.values() for p in t.parts}
-        for number in list(self.outputs):
-            self.local(number, tiles[number], self.arch.first_core, self.node(""))
-            self.store(number, self.arch.first_core, self.node(""))
+    @property
+    def flow(self) -> Dataflow:
+        return self.graph.dataflow
 
     def program(self) -> ir.PimProgram:
-        forms, nodes = Forms(tuple(self.forms)), tuple(self.nodes)
-        cores = {
-            i: ir.CoreProgram(i, tuple(core.groups), core.steps(forms, nodes)) for i, core in sorted(self.cores.items())
-        }
-        traces = tuple(self.trace(t) for t in self.graph.tensors.values() if t.in_model and self.is_made(t))
-        return ir.PimProgram(self.graph.name, cores, self.channels, traces)
+        """Returns the program."""
+        groups, first_group = self.groups()
+        row = self.work(first_group)
+        channels = self.exchange(self.fill(), self.copy(row), row)
+        self.store([*self.demand.stores, *self.stored_outputs()])
+        forms = Forms(tuple(self.kinds.forms))
+        steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
+        cores = {i: ir.CoreProgram(i, tuple(groups[i]), found) for i, found in steps.items()}
+        made = self.made(place[row])
+        traces = (self.trace(tensor, made) for tensor in self.graph.tensors.values() if tensor.in_model)
+        return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
 
-    def is_made(self, tensor: TensorParts) -> bool:
-        return all(self.place(p.tile) != _NOWHERE for p in tensor.parts)
+    def groups(self) -> tuple[Mapping[int, list[ir.Group]], Ints]:
+        """Returns the array groups of each core, and for each operation the number of its first group on its core.
 
-    def place(self, tile: Tile) -> tuple[int, int]:
-        """Returns where a tile was computed; see `made`."""
-        number = self.number(tile)
-        return self.made[number] if number < len(self.made) else _NOWHERE
+        Equal matrices share their groups. A form with matrices is that of one layer and tuple of matrices.
+        """
+        flow, turns = self.flow, self.turns
+        has = np.array([bool(compute.matrices) for _, compute in flow.forms], np.bool_)[flow.op_form]
+        ops = np.flatnonzero(has)
+        ops = ops[np.argsort(turns.of_op[ops])]
+        key = turns.core[turns.of_op[ops]] * len(flow.forms) + flow.op_form[ops]
+        found, first, which = np.unique(key, return_index=True, return_inverse=True)
+        groups: defaultdict[int, list[ir.Group]] = defaultdict(list)
+        begins: dict[tuple[int, ir.Group], int] = {}
+        numbers = np.zeros(len(found), np.int64)
+        for k in np.argsort(first).tolist():
+            core, form = divmod(int(found[k]), len(flow.forms))
+            _, compute = flow.forms[form]
+            bits = self.graph.filters[compute.layer].weight_bits
+            wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
+            if (core, wanted[0]) not in begins:
+                begins[core, wanted[0]] = len(groups[core])
+                groups[core] += wanted
+            numbers[k] = begins[core, wanted[0]]
+        first_group = np.zeros(len(flow.op_form), np.int64)
+        first_group[ops] = numbers[which.reshape(-1)]
+        return groups, first_group
 
-    def trace(self, tensor: TensorParts) -> ir.Trace:
-        """Returns the places where the parts of a tensor can be seen."""
-        spots = (ir.Spot(p.region, *self.place(p.tile)) for p in tensor.parts)
+    def work(self, first_group: Ints) -> Ints:
+        """Adds the rows of all operations but copies. Returns the row of each operation; -1 for copies."""
+        turns, wants, form = self.turns, self.wants, np.full(len(self.flow.forms), -1)
+        for number, (found, _) in self.kinds.of_graph.items():
+            form[number] = found
+        forms = form[self.flow.op_form]
+        for turn, number in self.demand.takes.items():
+            forms[turns.op[turn]] = number
+        ops = np.flatnonzero(forms >= 0)
+        turn = turns.of_op[ops]
+        row = np.full(len(forms), -1)
+        at = self.times.at(turn, self.times.own)
+        row[ops] = self.rows.add(at, turns.core[turn], forms[ops], turns.node[turn], number=first_group[ops])
+        used = wants.place != UNUSED
+        self.rows.use(row[turns.op[wants.turn[used]]], wants.place[used], wants.buffer[used])
+        return row
+
+    def fill(self) -> "_Messages":
+        """Adds the rows that fill new buffers with a value of global memory or of the core; returns the messages."""
+        rows, wants, address = self.rows, self.wants, self.values.addresses()
+        node = self.turns.node[wants.turn]
+        brought, loaded = wants.new & (wants.fill == LOAD), address[wants.value] >= 0
+        w = np.flatnonzero(brought & loaded)
+        rows.add(wants.at[w], wants.core[w], LOAD, node[w], wants.buffer[w], number=address[wants.value[w]])
+        w = np.flatnonzero(wants.new & (wants.fill >= len(TRANSFERS)))
+        base = wants.buffer_of(wants.base[w], wants.core[w])
+        rows.add(wants.at[w], wants.core[w], wants.fill[w], node[w], base, wants.buffer[w])
+        w = np.flatnonzero(brought & ~loaded)
+        home = self.homes()[wants.value[w]]
+        given = wants.buffer_of(wants.value[w], home)
+        every = np.full((len(w), 2), (WHOLE, 0))
+        return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
+
+    def copy(self, row: Ints) -> "_Messages":
+        """Adds the rows of copies in global memory and on a core, and to `row` their numbers; returns the messages."""
+        flow, turns, wants, rows = self.flow, self.turns, self.wants, self.rows
+        ops = np.flatnonzero(flow.is_form(Copy))
+        sizes = (
+            (op.first, op.at, op.elements, self.arch.bytes_of(op.source.element)) if isinstance(op, Copy) else (0,) * 4
+            for op, _ in flow.forms
+        )
+        first, into, elements, each_bytes = np.array([*sizes], np.int64).reshape(-1, 4)[flow.op_form[ops]].T
+        turn, tile = turns.of_op[ops], flow.read_tile[np.searchsorted(flow.read_op, ops)]
+        at, core, node = self.times.at(turn, self.times.own), turns.core[turn], turns.node[turn]
+        out = wants.buffer_of(flow.op_result[ops], core)
+        home, address = self.homes()[tile], self.values.addresses()[tile]
+        c = np.flatnonzero(address >= 0)
+        number = address[c] + first[c] * each_bytes[c]
+        row[ops[c]] = rows.add(
+            at[c], core[c], LOAD, node[c], out[c], number=number, first=into[c], elements=elements[c]
+        )
+        c = np.flatnonzero((address < 0) & (home == core))
+        forms = self.moves(flow.op_form[ops[c]])
+        row[ops[c]] = rows.add(at[c], core[c], forms, node[c], wants.buffer_of(tile[c], home[c]), out[c])
+        c = np.flatnonzero((address < 0) & (home != core))
+        given, taken = wants.buffer_of(tile[c], home[c]), np.stack([first[c], elements[c]], axis=1)
+        span = np.stack([into[c], elements[c]], axis=1)
+        return _Messages(at[c], node[c], home[c], given, taken, core[c], out[c], span, ops[c])
+
+    def moves(self, forms: Ints) -> Ints:
+        """Returns the form of a copy inside a core for each of some forms of the graph."""
+        different: list[int] = np.unique(forms).tolist()
+        found: dict[int, int] = {}
+        for number in different:
+            op, _ = self.flow.forms[number]
+            assert isinstance(op, Copy)
+            runs = np.array([[op.at, 0, op.first, 1, op.elements]])
+            found[number] = self.kinds.of_op(Move(slot_for(op.result, 1), (slot_for(op.source, 0),), runs))
+        return np.array([found[number] for number in forms.tolist()], np.int64)
+
+    def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
+        """Adds the sends and receives of messages, and the receives of copies to `row`. Returns how many there are.
+
+        The send and the receive of a message have the same time, so they are neighbours in the global order; channels
+        are numbered in that order.
+        """
+        channel = np.argsort(np.argsort(np.concatenate([filled.at, copied.at])))
+        for messages, numbers in ((filled, channel[: len(filled.at)]), (copied, channel[len(filled.at) :])):
+            m = messages
+            (first, elements), (into, received) = m.taken.T, m.into.T
+            self.rows.add(
+                m.at, m.home, SEND, m.node, m.given, number=numbers, peer=m.core, first=first, elements=elements
+            )
+            found = self.rows.add(
+                m.at, m.core, RECEIVE, m.node, m.buffer, number=numbers, peer=m.home, first=into, elements=received
+            )
+            if m.op is not None:
+                row[m.op] = found
+        return len(channel)
+
+    def store(self, stores: Sequence[Stored]) -> None:
+        """Adds the rows that store values."""
+        columns = [(s.turn, s.within, s.value, s.address) for s in stores]
+        turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
+        at, core = self.times.at(turn, within), self.turns.core[turn]
+        self.rows.add(at, core, STORE, self.turns.node[turn], self.wants.buffer_of(value, core), number=address)
+
+    def homes(self) -> Ints:
+        """Returns the core that makes each value; -1 for none."""
+        found = np.full(len(self.values.all), -1)
+        found[self.flow.op_result] = self.turns.core[self.turns.of_op]
+        return found
+
+    def made(self, place: Ints) -> Mapping[int, tuple[int, int]]:
+        """Returns for each tile that is computed its core, and the number of steps of that core up to then.
+
+        place: the number of the step of each operation.
+        """
+        flow, turns = self.flow, self.turns
+        ops = turns.op[turns.op >= 0]  # in order, so that the last one that fills a tile stays
+        step = np.full(len(flow.tiles), -1)
+        step[flow.op_result[ops]] = place[ops] + 1
+        core = self.homes()
+        tiles = np.flatnonzero(step >= 0).tolist()
+        return dict(zip(tiles, zip(core[tiles].tolist(), step[tiles].tolist(), strict=True), strict=True))
+
+    def trace(self, tensor: TensorParts, made: Mapping[int, tuple[int, int]]) -> ir.Trace | None:
+        """Returns the places where the parts of a tensor can be seen; None if not all are computed."""
+        places = [made.get(self.values.tiles.get(part.tile.name, -1)) for part in tensor.parts]
+        spots = tuple(ir.Spot(p.region, *at) for p, at in zip(tensor.parts, places, strict=True) if at is not None)
+        if len(spots) < len(places):
+            return None
         element = tensor.parts[0].tile.element
         coding = tensor.coding and tensor.coding.seen_as(tensor.shape, tensor.image.shape)
-        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, coding)
+        return ir.Trace(tensor.name, tensor.node, tensor.image, spots, element, coding)
+
+    def stored_outputs(self) -> Iterator[Stored]:
+        """Yields the stores of model outputs: after the first compute that makes a tile, else at the end."""
+        flow, turns, outputs = self.flow, self.turns, self.values.outputs
+        makers = Lists.of(flow.result_tile, flow.result_compute, len(self.values.all))
+        end = {tile: turn for turn, tile in enumerate(turns.tile.tolist()) if turns.op[turn] < 0}
+        first: dict[int, int] = {}
+        for tile in outputs:
+            found = turns.last[makers.values[makers.first[tile] : makers.first[tile + 1]]]
+            first[tile] = int(found.min()) if len(found) else end[tile]
+        results: list[int] = flow.result_tile.tolist()
+        place = {tile: i for i, tile in enumerate(results)}
+        count: dict[int, int] = {}
+        for tile in sorted(outputs, key=lambda tile: place.get(tile, tile)):
+            for address in outputs[tile]:
+                turn = first[tile]
+                count[turn] = count.get(turn, 0) + 1
+                yield Stored(turn, self.times.store + count[turn] - 1, tile, address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ops:
-    """The operations of a graph, as lists: quicker than arrays where each is looked at by itself.
+class _Messages:
+    """Messages as columns: their time and node, the sending core and its buffer, the receiving core and its buffer.
 
-    first: number of the first operation of each compute. form, result: those of each operation. reads: the tiles that
-    operation k reads are `reads[first_read[k] : first_read[k + 1]]`. uses, first_use: the same of constants. stores:
-    the computes that make model outputs.
+    taken, into: [messages, 2], the spans of both buffers. op: the operations that are these messages, if they are.
     """
 
-    flow: Dataflow
-    first: list[int]
-    form: list[int]
-    result: list[int]
-    first_read: list[int]
-    reads: list[int]
-    first_use: list[int]
-    uses: list[int]
-    stores: frozenset[int]
-
-    @classmethod
-    def of(cls, flow: Dataflow, outputs: Collection[int]) -> "_Ops":
-        """Makes the lists. `outputs`: numbers of the tiles that are model outputs."""
-        stores = flow.result_compute[np.isin(flow.result_tile, np.array([*outputs], np.int64))]
-        numbers = np.arange(len(flow.op_form) + 1)
-        return cls(
-            flow,
-            np.searchsorted(flow.op_compute, np.arange(len(flow.nodes) + 1)).tolist(),
-            flow.op_form.tolist(),
-            flow.op_result.tolist(),
-            np.searchsorted(flow.read_op, numbers).tolist(),
-            flow.read_tile.tolist(),
-            np.searchsorted(flow.use_op, numbers).tolist(),
-            flow.use_constant.tolist(),
-            frozenset(stores.tolist()),
-        )
-
-
-def _slot(number: int, tile: Value) -> Buffer:
-    """Returns the slot of a form for a value of this shape."""
-    return Buffer(f"{number}", tile.rows, tile.width, tile.channels, tile.element)
-
-
-def _constant_name(address: int, tile: ConstantTile) -> str:
-    """Names the buffer of a constant. Equal bytes may be constants of different types and lengths."""
-    stem = f"const@{address}"
-    return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
-
-
-def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Tile, int]]:
-    """Yields each tile of some tensors, and its global address."""
-    for name, addresses in places.items():
-        for part, address in zip(graph.tensors[name].parts, addresses, strict=True):
-            yield part.tile, address
+    at: Ints
+    node: Ints
+    home: Ints
+    given: Ints
+    taken: Ints
+    core: Ints
+    buffer: Ints
+    into: Ints
+    op: Ints | None = None

@@ -18,6 +18,11 @@ class Buffer(Value):
     """
 
 
+def slot_for(value: Value, number: int) -> Buffer:
+    """Returns slot `number` of an operation on any buffers, for a value of this shape."""
+    return Buffer(f"{number}", value.rows, value.width, value.channels, value.element)
+
+
 Span = tuple[int, int]
 """A part of a buffer: first element, number of elements."""
 

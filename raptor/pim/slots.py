@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from raptor.pim.operations import Buffer
+from raptor.pim.operations import Buffer, slot_for
 from raptor.pim.steps import Form
 from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp
@@ -48,7 +48,7 @@ class Slots:
             _slot(op, tile, i, constants.index(tile) if isinstance(tile, ConstantTile) else reads.index(tile))
             for i, tile in enumerate(tiles)
         )
-        result = _shape(op.result, f"{len(tiles)}")
+        result = slot_for(op.result, len(tiles))
         shapes = {tile.name: slot.shape for tile, slot in zip(tiles, operands, strict=True)}
         form = Form.of(op.map_operands(lambda tile: shapes.get(tile.name, result)), weight_bits)
         scratch = form.slots[len(tiles) + 1 :]
@@ -68,8 +68,4 @@ def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> Slot:
         row = Buffer(name, 1, op.result.width, max(op.result.channels, tile.channels), tile.element)
         if tile.elements < row.elements:
             return Slot(constant, place, row, True)
-    return Slot(constant, place, _shape(tile, name))
-
-
-def _shape(tile: Tile, name: str) -> Buffer:
-    return Buffer(name, tile.rows, tile.width, tile.channels, tile.element)
+    return Slot(constant, place, slot_for(tile, number))

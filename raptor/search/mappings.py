@@ -7,9 +7,10 @@ more, the result is never worse than the reference by the measure of the simulat
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, zip_longest
+from typing import Any, Self
 
 from raptor.codegen import Streams
 from raptor.common.beside import Copy
@@ -24,7 +25,7 @@ from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import Strategy
 from raptor.mapping.trial import Cost, Trial
 from raptor.pim import PimProgram
-from raptor.pipeline import run
+from raptor.pipeline import Results, run
 from raptor.search.cost import cost_for
 from raptor.spatial import Schedule
 from raptor.spatial.orders import Aim
@@ -34,63 +35,108 @@ EFFORT = 4
 """Default number of mappings that a search tries."""
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
-"""Weight of the latency against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
+"""Weight of the latency against the interval where layers may share cores in turns (`Knobs.latency`)."""
 PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
 
-def search(
-    graph: Graph, arch: Target, objective: Objective, effort: int, *, in_two: bool = False
-) -> tuple[Decision, tuple[Trial, ...]]:
-    """Returns the best decision (the first of equal ones), and at most `effort` trials in their order.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best decision (the first of equal ones), and the trials in their order.
 
-    `in_two`: a copy of the process tries every second candidate (see `Copy` for when there may be one). Raises the
+    known: what the passes returned for the best, if this process tried it; else nothing.
+    """
+
+    decision: Decision
+    trials: tuple[Trial, ...]
+    known: Results = field(compare=False)
+
+
+def search(graph: Graph, arch: Target, objective: Objective, effort: int, *, in_two: bool = False) -> Found:
+    """Tries at most `effort` candidates.
+
+    `in_two`: a copy of the process tries every second one (see `Copy` for when there may be one). Raises the
     `CapacityError` of the first trial if none fits the chip.
     """
     chosen = [*islice(candidates(objective), effort)]
+    tries = partial(_Tries, graph, arch, objective)
     if in_two and effort > 1:
-        with Copy(partial(_tried, chosen[1::2], graph, arch, objective)) as other:
-            pairs = zip_longest(_tried(chosen[::2], graph, arch, objective), other.result())
+        with Copy(lambda: tries().run(chosen[1::2]).trials) as other:
+            own = tries().run(chosen[::2])
+            pairs = zip_longest(own.trials, other.result())
         trials = tuple(trial for pair in pairs for trial in pair if trial is not None)
     else:
-        trials = _tried(chosen, graph, arch, objective)
-    best = min(trials, key=lambda t: t.figure)
+        own = tries().run(chosen)
+        trials = tuple(own.trials)
+    best = _best(trials)
     if best.decision is None:
         assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
-    return best.decision, trials
+    return Found(best.decision, trials, own.known if best is _best(own.trials) else {})
 
 
-def _tried(
-    chosen: Sequence[tuple[str, Strategy]], graph: Graph, arch: Target, objective: Objective
-) -> tuple[Trial, ...]:
-    """Returns the trials of candidates, given by name and strategy."""
-    # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
-    with ThreadPoolExecutor(1) as pool:
-
-        def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
-            return pool.submit(cost_for, objective, program, streams, arch)
-
-        begun = [_begin(name, strategy, graph, arch, objective, simulated) for name, strategy in chosen]
-    return tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
+def _best(trials: Sequence[Trial]) -> Trial:
+    return min(trials, key=lambda t: t.figure)
 
 
-def _begin(
-    name: str,
-    strategy: Strategy,
-    graph: Graph,
-    arch: Target,
-    objective: Objective,
-    simulated: Callable[[PimProgram, Streams], Future[Cost]],
-) -> tuple[Trial, Future[Cost] | None]:
-    """Compiles one candidate and starts its simulation. Does not verify: the best candidate is compiled again."""
-    try:
-        decision = strategy(graph, arch)
-        values = run(graph, decision, arch, aim=Aim(objective, PATIENCES, DEPTH), driver=Driver(verified=False))
-    except CapacityError as e:
-        return Trial(name, objective, fault=e), None
-    ordered = replace(decision, flow=values[Schedule].flow)
-    return Trial(name, objective, ordered), simulated(values[PimProgram], values[Streams])
+@dataclass(slots=True)
+class _Tries:
+    """Trials so far. known: what the passes returned for the best of them."""
+
+    graph: Graph
+    arch: Target
+    objective: Objective
+    trials: list[Trial] = field(default_factory=list[Trial])
+    known: Results = field(default_factory=dict[str, Any])
+
+    def run(self, chosen: Sequence[tuple[str, Strategy]]) -> Self:
+        """Tries candidates, given by name and strategy."""
+        # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
+        with ThreadPoolExecutor(1) as pool:
+
+            def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
+                return pool.submit(cost_for, self.objective, program, streams, self.arch)
+
+            before: _Begun | None = None
+            for name, strategy in chosen:
+                begun = self.begin(name, strategy, simulated)
+                self.end(before)
+                before = begun
+            self.end(before)
+        return self
+
+    def begin(
+        self, name: str, strategy: Strategy, simulated: Callable[[PimProgram, Streams], Future[Cost]]
+    ) -> "_Begun":
+        """Compiles one candidate and starts its simulation. Does not verify: that is for the best one."""
+        known: Results = {}
+        aim, unverified = Aim(self.objective, PATIENCES, DEPTH), Driver(verified=False)
+        try:
+            decision = strategy(self.graph, self.arch)
+            values = run(self.graph, decision, self.arch, aim=aim, driver=unverified, known=known)
+        except CapacityError as e:
+            return _Begun(Trial(name, self.objective, fault=e))
+        ordered = replace(decision, flow=values[Schedule].flow)
+        cost = simulated(values[PimProgram], values[Streams])
+        return _Begun(Trial(name, self.objective, ordered), cost, known)
+
+    def end(self, begun: "_Begun | None") -> None:
+        """Waits for a trial, and keeps its program only if it is the best so far."""
+        if begun is None:
+            return
+        trial = begun.trial if begun.cost is None else replace(begun.trial, cost=begun.cost.result())
+        self.trials.append(trial)
+        if trial is _best(self.trials):
+            self.known = begun.known
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A trial whose cost is still to come; without `cost`, there is none. known: what the passes returned."""
+
+    trial: Trial
+    cost: Future[Cost] | None = None
+    known: Results = field(default_factory=dict[str, Any])
 
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:

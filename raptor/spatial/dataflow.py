@@ -139,48 +139,56 @@ class Dataflow:
 class _Collector:
     """The columns so far, as lists, and the numbers of tiles, forms and constants.
 
-    shapes: number of each shape of a value. tile_shape: that of each tile. op_reads, op_uses: how many tiles and
-    constants each operation has.
+    shapes: number of each shape of a value. shaped: a value of each. tile_shape: the shape of each tile. constant_of:
+    number and shape of each constant, by its name. ops, results: the columns of operations and of results side by side.
+    op_reads, op_uses: how many tiles and constants each operation has.
     """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
     tile_of: dict[str, int] = field(default_factory=dict[str, int])
     tile_shape: list[int] = field(default_factory=list[int])
     shapes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    shaped: list[Tile] = field(default_factory=list[Tile])
     odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
     constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
-    constant_of: dict[str, int] = field(default_factory=dict[str, int])
+    constant_of: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
     form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     nodes: list[str] = field(default_factory=list[str])
-    ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    ops: list[int] = field(default_factory=list[int])
     read: list[int] = field(default_factory=list[int])
     op_reads: list[int] = field(default_factory=list[int])
     used: list[int] = field(default_factory=list[int])
     op_uses: list[int] = field(default_factory=list[int])
-    results: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    results: list[int] = field(default_factory=list[int])
 
     def add(self, number: int, compute: "Compute") -> None:
-        """Adds a compute."""
+        """Adds a compute.
+
+        NOTE: there are so many operations that a call for each of their values would take as long as the rest.
+        """
         self.nodes.append(compute.node)
+        tiles, tile_of, tile_shape, read = self.tiles, self.tile_of, self.tile_shape, self.read
         for op in compute.body:
-            reads, uses = len(self.read), len(self.used)
-            names, shapes = list[str](), list[int]()
-            keeps = type(op).reads is Operation.reads  # constants are read like other tiles
-            for value in op.operands:
-                names.append(value.name)
-                constant = isinstance(value, ConstantTile)
-                if constant:
-                    self.used.append(self.constant(value))
-                if keeps or not constant:
-                    self.read.append(self.tile(value))
-                shapes.append(self.shape(value) if constant else self.tile_shape[self.read[-1]])
+            reads, uses, operands = len(read), len(self.used), op.operands
+            shapes: list[int] = []
+            for value in operands:
+                if isinstance(value, ConstantTile):
+                    shapes.append(self.constant(op, value))
+                    continue
+                tile = tile_of.get(value.name)
+                if tile is None or tiles[tile] is not value:
+                    tile = self.tile(value)
+                read.append(tile)
+                shapes.append(tile_shape[tile])
+            same = pattern([value.name for value in operands]) if len(operands) > 1 else ()
             result = self.tile(op.result)
-            key = type(op), self.tile_shape[result], tuple(shapes), op.parameters, pattern(names)
-            self.ops.append((number, self.form(key, op, compute), result))
-            self.op_reads.append(len(self.read) - reads)
+            key = type(op), tile_shape[result], tuple(shapes), op.parameters, same
+            self.ops += number, self.form(key, op, compute), result
+            self.op_reads.append(len(read) - reads)
             self.op_uses.append(len(self.used) - uses)
-        self.results += [(number, self.tile(tile)) for tile in compute.results]
+        for tile in compute.results:
+            self.results += number, self.tile(tile)
 
     def tile(self, tile: Tile) -> int:
         """Returns the number of a tile; names are unique."""
@@ -190,18 +198,26 @@ class _Collector:
             self.tiles.append(tile)
             self.tile_shape.append(self.shape(tile))
         elif self.tiles[number] is not tile and self.tiles[number] != tile:
-            self.odd.append((len(self.ops), tile))
+            self.odd.append((len(self.op_reads), tile))
         return number
+
+    def constant(self, op: "BodyOp", value: ConstantTile) -> int:
+        """Adds a use of a constant by an operation. Returns the number of its shape."""
+        known = self.constant_of.get(value.name)
+        if known is None:
+            known = self.constant_of[value.name] = len(self.constants), self.shape(value)
+            self.constants.append(value)
+        number, shape = known
+        self.used.append(number)
+        if type(op).reads is Operation.reads:  # it reads constants like other tiles
+            self.read.append(self.tile(value))
+        return shape
 
     def shape(self, value: Tile) -> int:
         """Returns the number of the shape of a value; see `shape_of`."""
-        return self.shapes.setdefault(shape_of(value), len(self.shapes))
-
-    def constant(self, tile: ConstantTile) -> int:
-        """Returns the number of a constant."""
-        number = self.constant_of.setdefault(tile.name, len(self.constants))
-        if number == len(self.constants):
-            self.constants.append(tile)
+        number = self.shapes.setdefault(shape_of(value), len(self.shaped))
+        if number == len(self.shaped):
+            self.shaped.append(value)
         return number
 
     def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
@@ -216,10 +232,10 @@ class _Collector:
 
     def dataflow(self) -> Dataflow:
         """Returns the columns."""
-        count, elements = np.arange(len(self.ops)), np.array([tile.elements for tile in self.tiles], np.int64)
-        types = {value.element: 0 for value in (*self.tiles, *self.constants)}
-        types = {element: i for i, element in enumerate(types)}
-        tile_type = np.array([types[tile.element] for tile in self.tiles], np.int64)
+        count, tile_shape = np.arange(len(self.op_reads)), np.array(self.tile_shape, np.int64)
+        types = tuple(dict.fromkeys(value.element for value in self.shaped))
+        shapes = [(types.index(value.element), value.elements) for value in self.shaped]
+        tile_type, elements = np.array(shapes, np.int64).reshape(-1, 2)[tile_shape].T
         op_compute, op_form, op_result = _columns(self.ops, 3)
         result_compute, result_tile = _columns(self.results, 2)
         return Dataflow(
@@ -229,9 +245,9 @@ class _Collector:
             constants=tuple(self.constants),
             forms=tuple(self.forms),
             nodes=tuple(self.nodes),
-            types=tuple(types),
-            tile_type=tile_type,
-            tile_elements=elements,
+            types=types,
+            tile_type=np.ascontiguousarray(tile_type),
+            tile_elements=np.ascontiguousarray(elements),
             op_compute=op_compute,
             op_form=op_form,
             op_result=op_result,
@@ -244,6 +260,6 @@ class _Collector:
         )
 
 
-def _columns(rows: list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:
-    """Returns the columns of a table, each contiguous."""
+def _columns(rows: list[int], width: int) -> Ints:
+    """Returns the columns of a table, whose rows are given one after another; each is contiguous."""
     return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T)

@@ -28,6 +28,7 @@ from raptor.graph.ir import (
 )
 from raptor.graph.window import Window
 from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
+from raptor.mapping.following import at_readers
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import (
     Parts,
@@ -66,15 +67,19 @@ class LineLowering(TileLowering):
     """Lowers nodes by line if that works, else by tile.
 
     parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far. steps: the results
-    of the nodes of each layer, by its key; those of a recurrent layer are several.
+    of the nodes of each layer, by its key; those of a recurrent layer are several. born: order in which the tensors
+    were made, by name of their first tile. at_reader: see `at_readers`.
     """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
     steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    born: dict[str, int] = field(default_factory=dict[str, int])
+    at_reader: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.parts_of = line_parts(self.graph, self.flow.xbar[0])
+        self.at_reader = at_readers(self.graph)
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
@@ -180,6 +185,7 @@ class LineLowering(TileLowering):
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
         """Records that a tensor exists as these lines."""
         width = self.graph.tensors[name].image.width
+        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
         self.grids[name] = grid
         regions = (
             (Region(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
@@ -349,7 +355,7 @@ class LineLowering(TileLowering):
         parts = self.parts_of[node.output]
         make = op_of(operator, short=is_tokens(image))
         made: Made = {}
-        for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
+        for y, p, cell in self.mapped(node, self.as_parts(lead, parts)):
             first = cell.tile
             tile = Tile(cell_name(node.output, y, p, cell.cols), 1, first.width, first.channels, element)
             core = self.residency.core_of(first)
@@ -359,13 +365,33 @@ class LineLowering(TileLowering):
             made.setdefault((y, p), []).append(Cell(cell.cols, tile))
         self.bind_made(node, parts, made)
 
+    def mapped(self, node: Node, lead: str) -> Iterator[tuple[int, int, Cell]]:
+        """Yields line, channel range and cell of the operand that an element-wise function takes.
+
+        They are the cells of `lead`, or copies on the cores of the layer that reads the result: each element on one.
+        """
+        layer = self.decision.layers[self.at_reader[node.output]] if node.output in self.at_reader else None
+        grid = self.grids[lead]
+        if not isinstance(layer, LineUnfolding) or {part for g in layer.grid.ins for part in g} != {*grid.parts}:
+            yield from grid.cells()
+            return
+        group_of = {part: g for g, group in enumerate(layer.grid.ins) for part in group}
+        for y in range(len(grid.lines)):
+            for p, part in enumerate(grid.parts):
+                for segment, cols in enumerate(layer.grid.cols):
+                    core = layer.core(segment, group_of[part], p % len(layer.grid.outs))
+                    yield y, p, Cell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
+
     def lead(self, node: Node) -> str | None:
         """Returns the operand whose cells decide about cells and cores of the result; None if there is none.
 
-        An operand on cores is preferred to one in global memory.
+        Of those on cores it is the one that was made last, as the others wait for it. A shortcut is added behind the
+        layers that it passes by; on the cores that made it, these would be occupied for so long with each sample.
         """
-        there = (n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output))
-        return min(there, key=lambda n: self.residency.core_of(self.grids[n].lines[0][0][0].tile) is None, default=None)
+        firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
+        there = [n for n in firsts if self.same_pixels(n, node.output)]
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
+        return max(there, key=made.__getitem__, default=None)
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` is streamed and has as many rows and columns as `other`."""

@@ -39,7 +39,7 @@ class TokenLowering(LineLowering):
 
     views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
     tiles of views so far, by name. products: products that were lowered, by name of the result.
-    readers: the nodes that read each tensor. born: order in which the tensors were made, by name of their first tile.
+    readers: the nodes that read each tensor.
     """
 
     views: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -47,7 +47,6 @@ class TokenLowering(LineLowering):
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
     products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
-    born: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
@@ -303,19 +302,6 @@ class TokenLowering(LineLowering):
         op = Copy(tile, held, 0, 0, held.elements)
         self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), cores[1], y / self.image(node.output).rows)
         return tile
-
-    def bind_grid(self, name: str, node: str, grid: Grid) -> None:
-        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
-        LineLowering.bind_grid(self, name, node, grid)
-
-    def lead(self, node: Node) -> str | None:
-        """Returns the operand of tokens that was made last: the others wait for it. Else as in `LineLowering`."""
-        if not is_tokens(self.image(node.output)):
-            return LineLowering.lead(self, node)
-        firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
-        there = [n for n in firsts if self.same_pixels(n, node.output)]
-        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
-        return max(there, key=lambda n: made[n], default=None)
 
     # Operators of tokens
 

@@ -1,7 +1,7 @@
 """PlacedGraph to Schedule: computes in the order in which a chip with blocking messages would start them.
 
 A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy.
-`pim.lower` visits computes in this order, so it decides which core waits for which, never what is computed.
+`pim.lower` keeps this order, so it decides which core waits for which, never what is computed.
 """
 
 from collections.abc import Callable

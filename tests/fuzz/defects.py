@@ -11,6 +11,7 @@ from tests.fuzz.rounds_defects import ROUNDS_DEFECTS
 EMIT, VIRTUAL, SKELETONS = (f"raptor/codegen/{n}.py" for n in ("emit", "registers", "skeletons"))
 STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
+WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
@@ -77,13 +78,16 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(MEMORY, "graph.outputs, position + pool.size, arch)", "graph.outputs, position, arch)"),
     Defect(MEMORY, "starts = np.cumsum([position, *sizes])", "starts = np.cumsum([position, *sizes[::-1]])"),
     # Cores and messages
-    Defect(PLACE, "node, RECEIVE, buffer, self.channels, source", "node, RECEIVE, buffer, self.channels + 1, source"),
-    Defect(PLACE, "node, SEND, given, self.channels", "node, SEND, 0, self.channels"),
-    Defect(PLACE, "self.first_group[core, wanted[0]] = len(groups)", "self.first_group[core, wanted[0]] = max(0, len(groups) - 1)"),
+    Defect(PLACE, "m.buffer, number=numbers, peer", "m.buffer, number=numbers + 1, peer"),
+    Defect(PLACE, "SEND, m.node, m.given", "SEND, m.node, m.given * 0"),
+    Defect(PLACE, "channel = np.argsort(np.argsort(np.concatenate([filled.at, copied.at])))", "channel = np.argsort(np.concatenate([filled.at, copied.at]))"),
+    Defect(PLACE, "begins[core, wanted[0]] = len(groups[core])", "begins[core, wanted[0]] = max(0, len(groups[core]) - 1)"),
+    Defect(WANTS, "new[first] = True", "new[first[:-1]] = True"),
+    Defect(DEMAND, "place, fill=fill, base=values)", "place, fill=fill, base=values[:1])"),
     Defect(EMIT, "np.indices((op.batch, rows, op.result.channels))", "np.indices((op.batch, rows, op.result.channels - 1))"),
-    Defect(PLACE, "(op.at, op.elements), (op.first, op.elements)", "(op.first, op.elements), (op.at, op.elements)"),
+    Defect(PLACE, "first, into, elements, each_bytes = ", "into, first, elements, each_bytes = "),
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
-    Defect(PLACE, "self.inputs[read] + first_byte, 0, into", "self.inputs[read], 0, into"),
+    Defect(PLACE, "number = address[c] + first[c] * each_bytes[c]", "number = address[c]"),
     # Tiles
     Defect(LOWER, "values = values[slice(*region.rows)]", "values = values[: region.row_count]"),
     Defect(LOWER, "Piece(part.tile, first - low, first - start, last - first)", "Piece(part.tile, 0, first - start, last - first)"),
@@ -105,7 +109,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "self.kernel - 1 - tap if self.backwards else tap, inside", "tap, inside"),
     Defect(AXIS, "(kernel - 1) * dilation - pad, dilation", "(kernel - 1) - pad, dilation"),
     Defect(UNFOLD, "tap = row[:, :, None, None] * window.kernel[1] + col", "tap = row[:, :, None, None] * window.kernel[0] + col"),
-    Defect(UNFOLD, "chosen.transpose(0, 2, 4, 1, 3, 5)", "chosen.transpose(0, 2, 4, 3, 1, 5)"),
+    Defect(UNFOLD, "out_line, out] = weights[k]", "out_line, out] = weights[taps[0]]"),
     Defect(AXIS, "first = outs[0] * self.stride - self.pad", "first = outs[0] * self.stride - self.pad + self.spread"),
     Defect(AXIS, "last = (outs[1] - 1) * self.stride - self.pad + self.reach", "last = (outs[1] - 1) * self.stride - self.pad"),
     Defect(AXIS, "low = -((self.reach - self.place(given[0])) // self.stride)", "low = -((self.reach - self.place(given[0])) // self.stride) + 1"),

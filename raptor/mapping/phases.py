@@ -1,0 +1,200 @@
+"""Layers of different phases share cores.
+
+What reads a mean over a whole image, as for squeeze and excitation, waits for its last line. So a model with such
+barriers works in phases, and a sample is in one of them at a time. With cores of its own, a layer waits while the
+sample is in all other phases. So the phases are cut into groups of neighbours. A group has cores of its own, and each
+phase of it may use all of them. Few groups are good for the latency; many for the interval, because more samples are
+under way.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Generic, TypeVar
+
+from raptor.graph.ir import Filter, Graph, Pool
+from raptor.mapping.decision import filter_key
+from raptor.mapping.plans import Placed, Plan, choose, pareto
+
+T = TypeVar("T")
+
+ROUNDS = 4
+"""Number of times that cores are shared out anew among the groups, by the times that these took with the last cores."""
+
+
+def phase_numbers(graph: Graph) -> dict[str, int]:
+    """Returns for each layer, by its key, the most barriers on a way from an input to it."""
+    before: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        number = max((before.get(name, 0) for name in node.inputs), default=0)
+        if isinstance(node.operator, Filter):
+            found[filter_key(node)] = number
+        image = graph.tensors[node.inputs[0]].image if node.inputs else None
+        waits = isinstance(node.operator, Pool) and graph.tensors[node.output].image.pixels == 1
+        before[node.output] = number + (waits and image is not None and image.pixels > 1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring phases with cores of their own: the estimated time of each in ns, and the plans of their layers."""
+
+    phases_ns: tuple[float, ...]
+    placed: dict[str, Placed]
+
+    @property
+    def total_ns(self) -> float:
+        """The time for which a sample is in the group."""
+        return sum(self.phases_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class InGroups(Generic[T]):
+    """A choice of groups. rest: the layers that are not computed by line, on cores behind those of the groups."""
+
+    groups: tuple[Group, ...]
+    rest: T
+
+    @property
+    def latency_ns(self) -> float:
+        """Estimate of the time of a sample: it passes through the phases one after another."""
+        return sum(group.total_ns for group in self.groups)
+
+    @property
+    def interval_ns(self) -> float:
+        """Estimate of the time between samples.
+
+        A group is occupied until the next one has taken what is behind the last barrier: for the time of a phase there.
+        """
+        return max(self.occupied_ns)
+
+    @property
+    def occupied_ns(self) -> tuple[float, ...]:
+        """Estimate of the time for which a sample occupies each group."""
+        then = (*(group.phases_ns[0] for group in self.groups[1:]), 0.0)
+        return tuple(group.total_ns + more for group, more in zip(self.groups, then, strict=True))
+
+    @property
+    def placed(self) -> dict[str, Placed]:
+        """The plans of all layers, with the cores of one group behind those of another."""
+        found: dict[str, Placed] = {}
+        first = 0
+        for group in self.groups:
+            found |= {k: Placed(p.plan, tuple(core + first for core in p.cores)) for k, p in group.placed.items()}
+            first = 1 + max(core for p in found.values() for core in p.cores)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseGroups(Generic[T]):
+    """A model in phases.
+
+    fronts: for each phase, the plans of its layers, from few cores to many. place: puts the layers that are not
+    computed by line on cores, given for each phase the number of its group; returns them, and how many cores they take.
+    cores, xbars: cores of the chip, and crossbars of a core. share: see `Knobs`.
+    """
+
+    fronts: Sequence[Mapping[str, Sequence[Plan]]]
+    place: Callable[[Sequence[int]], tuple[T, int]]
+    cores: int
+    xbars: int
+    share: float
+    known: dict[tuple[int, int, int], dict[str, Placed] | None] = field(
+        default_factory=dict[tuple[int, int, int], dict[str, Placed] | None]
+    )
+
+    def choices(self) -> Iterator[InGroups[T]]:
+        """Yields a choice for each number of groups that share something, if the cores suffice for it."""
+        for count in range(1, len(self.fronts)):
+            found = self.in_groups(count)
+            if found is not None:
+                yield found
+
+    def in_groups(self, count: int) -> InGroups[T] | None:
+        """Returns a choice of `count` groups that take about equally long; None if the cores do not suffice."""
+        times = [self.phase_ns(phase, self.cores // count, self.xbars) for phase in range(len(self.fronts))]
+        starts = [*_starts(times, count), len(times)]
+        numbers = [sum(start <= phase for start in starts) - 1 for phase in range(len(times))]
+        rest, used = self.place(numbers)
+        ranges, free = [range(*ends) for ends in pairwise(starts)], self.cores - used
+        weights, best = [1.0] * count, None
+        for _ in range(ROUNDS):
+            cores = _shared_out(weights, free)
+            groups = [self.group(phases, n) for phases, n in zip(ranges, cores, strict=True)]
+            found = [group for group in groups if group is not None]
+            if len(found) < count:
+                return best
+            choice = InGroups(tuple(found), rest)
+            if best is None or choice.interval_ns < best.interval_ns:
+                best = choice
+            weights = [n * ns for n, ns in zip(cores, choice.occupied_ns, strict=True)]
+        return best
+
+    def group(self, phases: range, cores: int) -> Group | None:
+        """Returns some phases on so many cores; None if these do not suffice."""
+        limit = self.xbars
+        while limit:
+            found = [self.phase(phase, cores, limit) for phase in phases]
+            chosen = [placed for placed in found if placed is not None]
+            packed = _packed(chosen, cores, self.xbars) if len(chosen) == len(phases) else None
+            if packed is not None:
+                return Group(tuple(map(_longest_ns, chosen)), packed)
+            limit //= 2
+        return None
+
+    def phase_ns(self, phase: int, cores: int, limit: int) -> float:
+        """Returns the estimated time of a phase on so many cores; 0 if they do not suffice."""
+        placed = self.phase(phase, cores, limit)
+        return 0.0 if placed is None else _longest_ns(placed)
+
+    def phase(self, phase: int, cores: int, limit: int) -> dict[str, Placed] | None:
+        """Returns plans for the layers of a phase on so many cores, with at most `limit` crossbars of each."""
+        key = phase, cores, limit
+        if key not in self.known:
+            fronts = {k: pareto(_within(plans, limit)) for k, plans in self.fronts[phase].items()}
+            fits = cores > 0 and all(fronts.values())
+            self.known[key] = choose(fronts, cores, 0, self.share) if fits else None
+        return self.known[key]
+
+
+def _within(plans: Sequence[Plan], xbars: int) -> Iterator[Plan]:
+    """Yields the plans that need at most so many crossbars of a core, with one copy of each matrix."""
+    yield from (replace(p, grid=replace(p.grid, copies=1)) for p in plans if p.xbars <= xbars)
+
+
+def _longest_ns(placed: Mapping[str, Placed]) -> float:
+    return max(p.plan.core_ns for p in placed.values())
+
+
+def _starts(times: Sequence[float], count: int) -> list[int]:
+    """Returns where groups of about equal total times begin; each has at least one element."""
+    ends, total = list(accumulate(times)), sum(times)
+    starts = [0]
+    for i in range(1, count):
+        middle = next(k for k, end in enumerate(ends) if end - times[k] / 2 >= total * i / count or k == len(times) - 1)
+        starts.append(min(max(middle, starts[-1] + 1), len(times) - count + i))
+    return starts
+
+
+def _shared_out(weights: Sequence[float], cores: int) -> list[int]:
+    """Shares out cores in proportion to weights."""
+    ends = [int(cores * end / sum(weights)) for end in accumulate(weights)]
+    return [b - a for a, b in pairwise([0, *ends])]
+
+
+def _packed(phases: Sequence[Mapping[str, Placed]], cores: int, xbars: int) -> dict[str, Placed] | None:
+    """Gives the layers of each phase cores of the group: most crossbars where most are free; None if they do not fit.
+
+    Layers of one phase have different cores.
+    """
+    used = [0] * cores
+    found: dict[str, Placed] = {}
+    for placed in phases:
+        places = [(key, place) for key, p in placed.items() for place in range(len(p.cores))]
+        places.sort(key=lambda at: -placed[at[0]].plan.xbars)
+        where: dict[tuple[str, int], int] = {}
+        for at, core in zip(places, sorted(range(cores), key=used.__getitem__), strict=False):
+            where[at], used[core] = core, used[core] + placed[at[0]].plan.xbars
+        found |= {k: Placed(p.plan, tuple(where[k, i] for i in range(len(p.cores)))) for k, p in placed.items()}
+    return found if max(used) <= xbars else None

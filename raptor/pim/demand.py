@@ -1,0 +1,158 @@
+"""Finds what operations want on their cores: operands, constants, copies of these, scratch memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim.kinds import Kinds
+from raptor.pim.operations import LoadRows, Repeat, slot_for
+from raptor.pim.slots import Slot
+from raptor.pim.steps import LOAD, Form
+from raptor.pim.turns import Turns
+from raptor.pim.values import Values
+from raptor.pim.wants import MADE, UNUSED, Wanting, Wants
+from raptor.spatial.dataflow import Dataflow, Lists
+from raptor.spatial.ir import SpatialGraph, TakeRows
+from raptor.spatial.tiles import Tile
+from raptor.target.arch import Target
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value that is stored by its core at a global address, at a time `within` a turn."""
+
+    turn: int
+    within: int
+    value: int
+    address: int
+
+
+@dataclass(slots=True)
+class Demand:
+    """Finds what operations want.
+
+    stores: the ids that are stored in global memory; ids: number and core of their tiles. takes: the form of each
+    operation that takes rows of a table, by its turn.
+    """
+
+    graph: SpatialGraph
+    arch: Target
+    values: Values
+    kinds: Kinds
+    wanting: Wanting
+    stores: list[Stored] = field(default_factory=list[Stored])
+    ids: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    takes: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def flow(self) -> Dataflow:
+        return self.graph.dataflow
+
+    @property
+    def turns(self) -> Turns:
+        return self.wanting.turns
+
+    def wants(self) -> Wants:
+        """Returns what all operations want. Numbers forms and values that the graph does not have."""
+        flow, turns, wanting = self.flow, self.turns, self.wanting
+        reads, plain = np.zeros((2, len(flow.forms)), np.bool_)
+        result = np.array([0 if isinstance(op, TakeRows) else UNUSED for op, _ in flow.forms], np.int64)
+        for number, (_, slots) in self.kinds.of_graph.items():
+            reads[number], plain[number], result[number] = True, slots.plain, len(slots.operands)
+        form = flow.op_form[flow.read_op]
+        turn, place = turns.of_op[flow.read_op], np.arange(len(form)) - np.searchsorted(flow.read_op, flow.read_op)
+        columns = turn, place, flow.read_tile, np.where(plain[form], place, UNUSED)
+        wanting.add(*(column[reads[form]] for column in columns), fill=LOAD)
+        turn = np.flatnonzero(turns.tile >= 0)
+        wanting.add(turn, 0, turns.tile[turn], fill=LOAD)
+        wanting.add(turns.of_op, wanting.times.result, flow.op_result, result[flow.op_form])
+        self.want_slots()
+        takes = np.flatnonzero(flow.is_form(TakeRows))
+        for k in takes[np.argsort(turns.of_op[takes])].tolist():
+            self.want_rows(k)
+        return wanting.wants()
+
+    def want_slots(self) -> None:
+        """Adds what forms want besides operands as they are: constants, what is repeated, and scratch memory."""
+        flow = self.flow
+        ops = Lists.of(flow.op_form, np.arange(len(flow.op_form)), len(flow.forms))
+        for number, (_, slots) in self.kinds.of_graph.items():
+            if slots.plain and not slots.scratch:
+                continue
+            own = ops.values[ops.first[number] : ops.first[number + 1]]
+            if not slots.plain:
+                for place, slot in enumerate(slots.operands):
+                    self.want_operand(own, number, slot, place)
+            results: list[int] = flow.op_result[own].tolist()
+            names = [flow.tiles[tile].name for tile in results]
+            for i, (end, shape) in enumerate(slots.scratch):
+                values = np.array([self.values.new(replace(shape, name=name + end)) for name in names])
+                self.want(own, self.wanting.times.scratch + i, values, len(slots.operands) + 1 + i)
+
+    def want(self, ops: Ints, within: int, values: Ints, place: int, *, fill: int = MADE, base: Ints | int = 0) -> None:
+        """Adds what operations want, a value for each."""
+        self.wanting.add(self.turns.of_op[ops], within, values, place, fill=fill, base=base)
+
+    def want_operand(self, ops: Ints, form: int, slot: Slot, place: int) -> None:
+        """Adds what the operations of a form want for an operand."""
+        flow, within = self.flow, self.wanting.times.slots + 2 * place
+        if slot.constant:
+            constants = flow.use_constant[np.searchsorted(flow.use_op, ops) + slot.place]
+            different: list[int] = np.unique(constants).tolist()
+            known = {i: self.values.constant(flow.constants[i]) for i in different}
+            values = np.array([known[i] for i in constants.tolist()])
+            self.want(ops, within, values, UNUSED if slot.repeated else place, fill=LOAD)
+        else:
+            values = flow.read_tile[np.searchsorted(flow.read_op, ops) + slot.place]
+            if not slot.repeated:
+                self.want(ops, within, values, place)
+        if slot.repeated:
+            operand = tuple(dict.fromkeys(flow.forms[form][0].operands))[place]
+            fill = self.kinds.of_op(Repeat(slot_for(slot.shape, 1), slot_for(operand, 0)))
+            copies = self.repeated(slot, values, flow.op_result[ops])
+            self.want(ops, within + 1, copies, place, fill=fill, base=values)
+
+    def repeated(self, slot: Slot, values: Ints, results: Ints) -> Ints:
+        """Returns values that are filled with copies of others. Those of a constant stay on the core, for all."""
+        given, shape, tiles = self.values.all, slot.shape, self.flow.tiles
+        if not slot.constant:
+            pairs: Iterator[tuple[int, int]] = zip(values.tolist(), results.tolist(), strict=True)
+            names = (f"{tiles[result].name}.{tiles[value].name}.row" for value, result in pairs)
+            return np.array([self.values.new(replace(shape, name=name)) for name in names])
+        end = f".x{slot.times}" if slot.times else f".row{shape.elements}"
+        different: list[int] = np.unique(values).tolist()
+        known = {i: self.values.shared(replace(shape, name=given[i].name + end)) for i in different}
+        return np.array([known[i] for i in values.tolist()])
+
+    def want_rows(self, k: int) -> None:
+        """Adds what operation `k` wants, which takes rows of a table; operations come in the order of their turns.
+
+        Their ids are read in global memory, where computed ids are stored first.
+        """
+        (op,), turn = self.graph.computes[int(self.flow.op_compute[k])].body, int(self.turns.of_op[k])
+        assert isinstance(op, TakeRows)
+        addresses = np.array([self.ids_address(tile, turn, j) for j, tile in enumerate(op.ids)])
+        sizes = np.array([self.arch.bytes_of(tile.element) for tile in op.ids])
+        which, element = op.places.T
+        stride = op.table.channels * self.arch.bytes_of(op.table.element)
+        table = self.values.memory.constants[op.table.name]
+        ids = addresses[which] + element * sizes[which]
+        self.takes[turn] = self.kinds.add(
+            Form.of(LoadRows(slot_for(op.result, 0), table, stride, op.table.pixels, ids))
+        )
+
+    def ids_address(self, tile: Tile, turn: int, j: int) -> int:
+        """Returns the global address of ids, operand `j` of a turn; stores them for its core if they are computed."""
+        number, core = self.values.tile(tile), int(self.turns.core[turn])
+        if number in self.values.address:
+            return self.values.address[number]
+        address = self.values.memory.ids[tile.name, core]
+        if (number, core) not in self.ids:
+            self.ids.add((number, core))
+            self.wanting.add(np.array([turn]), 2 * j, np.array([number]), fill=LOAD)
+            self.stores.append(Stored(turn, 2 * j + 1, number, address))
+        return address

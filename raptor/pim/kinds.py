@@ -1,0 +1,45 @@
+"""The forms of the operations of a program while they are found."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import Filter
+from raptor.pim.operations import Buffer
+from raptor.pim.slots import Slots
+from raptor.pim.steps import TRANSFERS, Form
+from raptor.spatial.dataflow import Dataflow
+from raptor.spatial.ir import Copy, TakeRows
+from raptor.spatial.operations import Operation
+
+
+@dataclass(slots=True)
+class Kinds:
+    """The forms so far. of_graph: number and slots of each form of the graph but copies and rows of tables.
+
+    number: that of each form that the graph does not have.
+    """
+
+    forms: list[Form] = field(default_factory=lambda: list(TRANSFERS))
+    of_graph: dict[int, tuple[int, Slots]] = field(default_factory=dict[int, tuple[int, Slots]])
+    number: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+
+    @classmethod
+    def of(cls, flow: Dataflow, filters: Mapping[str, Filter]) -> "Kinds":
+        """Finds what becomes of the forms of a graph. filters: by key of the layer."""
+        found = cls()
+        for number, (op, compute) in enumerate(flow.forms):
+            if not isinstance(op, Copy | TakeRows):
+                slots = Slots.of(op, filters[compute.layer].weight_bits if compute.matrices else 0)
+                found.of_graph[number] = found.add(slots.form), slots
+        return found
+
+    def add(self, form: Form) -> int:
+        """Returns the number of a new form."""
+        self.forms.append(form)
+        return len(self.forms) - 1
+
+    def of_op(self, op: Operation[Buffer]) -> int:
+        """Returns the number of the form of an operation on slots, which equal operations share."""
+        if op.form not in self.number:
+            self.number[op.form] = self.add(Form.of(op))
+        return self.number[op.form]

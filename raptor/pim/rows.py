@@ -1,0 +1,99 @@
+"""The steps of all cores while they are found: rows in any order, which become the columns of each core."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim.steps import WHOLE, Buffers, Forms, Steps
+from raptor.pim.wants import Wants
+from raptor.spatial.tiles import Value
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Steps so far, in any order: the columns of `Steps`, with the time in the global order and the core before them.
+
+    used: the buffers of rows, as columns: number of the row, place among its buffers, and buffer.
+    """
+
+    count: int = 0
+    columns: list[tuple[Ints, ...]] = field(default_factory=list[tuple[Ints, ...]])
+    used: list[tuple[Ints, ...]] = field(default_factory=list[tuple[Ints, ...]])
+
+    def add(
+        self,
+        at: Ints,
+        core: Ints,
+        form: Ints | int,
+        node: Ints,
+        *buffers: Ints,
+        number: Ints | int = 0,
+        peer: Ints | int = 0,
+        first: Ints | int = WHOLE,
+        elements: Ints | int = 0,
+    ) -> Ints:
+        """Adds rows, which use `buffers` in this order. Returns their numbers."""
+        columns = [np.asarray(column) for column in (at, core, form, node, number, peer, first, elements)]
+        rows = np.arange(self.count, self.count + len(at))
+        self.columns.append(tuple(np.broadcast_arrays(*columns)))
+        self.count += len(at)
+        for place, buffer in enumerate(buffers):
+            self.use(rows, place, buffer)
+        return rows
+
+    def use(self, rows: Ints, place: Ints | int, buffer: Ints) -> None:
+        """Adds to what rows use."""
+        self.used.append(tuple(np.broadcast_arrays(rows, np.asarray(place), buffer)))
+
+    def steps(
+        self, forms: Forms, nodes: tuple[str, ...], values: list[Value], wants: Wants
+    ) -> tuple[dict[int, Steps], Ints]:
+        """Returns the steps of each core, and the number of each row among those of its core."""
+        columns = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        at, core, form, node, number, peer, first, elements = columns
+        order = np.lexsort((at, core))
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        row, place, buffer = (np.concatenate(column) for column in zip(*self.used, strict=True))
+        row = rank[row]
+        by_row = np.lexsort((place, row))
+        used, start = buffer[by_row], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
+        form, node, number, peer = (column[order] for column in (form, node, number, peer))
+        span = np.stack([first[order], elements[order]], axis=1)
+        made = _buffers(values, wants)
+        found: dict[int, Steps] = {}
+        for i, low, high in _runs(core[order]):
+            within = slice(low, high)
+            begin = start[low : high + 1]
+            found[i] = Steps(
+                forms,
+                nodes,
+                made[i],
+                form[within],
+                node[within],
+                number[within],
+                peer[within],
+                span[within],
+                begin - begin[0],
+                used[begin[0] : begin[-1]],
+            )
+        firsts = np.searchsorted(core[order], core)
+        return found, rank - firsts
+
+
+def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:
+    """Returns the buffers of each core, in the order in which they are made."""
+    value: list[int] = wants.value[wants.new].tolist()
+    runs = _runs(wants.core[wants.new])
+    return {core: Buffers(tuple([values[i] for i in value[low:high]])) for core, low, high in runs}
+
+
+def _runs(cores: Ints) -> Iterator[tuple[int, int, int]]:
+    """Yields each core with its first row and the one after its last; `cores` are those of the rows, sorted."""
+    found, first = np.unique(cores, return_index=True)
+    bounds: list[int] = [*first.tolist(), len(cores)]
+    yield from zip(found.tolist(), bounds, bounds[1:], strict=False)

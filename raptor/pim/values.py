@@ -1,0 +1,87 @@
+"""The values of a program while it is lowered: tiles of the graph, constants, and what cores need besides."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim.global_memory import GlobalMemory
+from raptor.pim.operations import slot_for
+from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.tiles import ConstantTile, Tile, Value
+from raptor.target.element import MODELLED
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Values:
+    """Values by number: the tiles of the dataflow, then those that no operation has, constants, and new ones.
+
+    all: what the numbers stand for. tiles: number of each tile, by name. named: number of each other value that is
+    found by its name. address: the global address of each value that is there from the start. outputs: the addresses
+    of each tile that is a model output.
+    """
+
+    memory: GlobalMemory
+    all: list[Value]
+    tiles: dict[str, int]
+    named: dict[str, int] = field(default_factory=dict[str, int])
+    address: dict[int, int] = field(default_factory=dict[int, int])
+    outputs: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    @classmethod
+    def of(cls, graph: SpatialGraph, memory: GlobalMemory) -> "Values":
+        """Numbers the tiles of a graph."""
+        found = cls(memory, list(graph.dataflow.tiles), dict(graph.dataflow.number))
+        for tile, address in _tile_addresses(graph, memory.inputs):
+            found.address[found.tile(tile)] = address
+        for tile, address in _tile_addresses(graph, memory.outputs):
+            found.outputs.setdefault(found.tile(tile), []).append(address)
+        for tile in graph.literals.values():
+            found.address[found.tile(tile)] = memory.constants[tile.name]
+        return found
+
+    def new(self, value: Value) -> int:
+        """Returns the number of a new value."""
+        self.all.append(value)
+        return len(self.all) - 1
+
+    def tile(self, tile: Tile) -> int:
+        """Returns the number of a tile."""
+        if tile.name not in self.tiles:
+            self.tiles[tile.name] = self.new(tile)
+        return self.tiles[tile.name]
+
+    def shared(self, value: Value) -> int:
+        """Returns the number of the value of this name; a new one at the first call."""
+        if value.name not in self.named:
+            self.named[value.name] = self.new(value)
+        return self.named[value.name]
+
+    def constant(self, tile: ConstantTile) -> int:
+        """Returns the number of the value that equal constants share."""
+        address = self.memory.constants[tile.name]
+        number = self.shared(replace(slot_for(tile, 0), name=_constant_name(address, tile)))
+        self.address[number] = address
+        return number
+
+    def addresses(self) -> Ints:
+        """Returns the global address of each value; -1 for those that are not there from the start."""
+        found = np.full(len(self.all), -1)
+        found[[*self.address]] = [*self.address.values()]
+        return found
+
+
+def _constant_name(address: int, tile: ConstantTile) -> str:
+    """Names the buffer of a constant. Equal bytes may be constants of different types and lengths."""
+    stem = f"const@{address}"
+    return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
+
+
+def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Tile, int]]:
+    """Yields each tile of some tensors, and its global address."""
+    for name, addresses in places.items():
+        for part, address in zip(graph.tensors[name].parts, addresses, strict=True):
+            yield part.tile, address

@@ -1,0 +1,92 @@
+"""Columns of what operations want on their cores: the first of equal wants makes a buffer, and fills it if need be."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim.turns import Times, Turns
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+UNUSED = -1
+"""Entry of `Wants.place` for a value that the operation of the turn itself does not use."""
+MADE = -1
+"""Entry of `Wants.fill` for a buffer that the operation of the turn itself fills."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wants:
+    """Values that are wanted on cores, in columns; sorted by core, and on a core by time.
+
+    at: the time in the global order. core, value: what is wanted where, by number. buffer: number of the buffer on the
+    core. new: True for the first want of a value on a core. turn: that of the operation that wants it. place: where the
+    operation uses it: its number among the operands, the result and the scratch; or `UNUSED`. fill: what fills a new
+    buffer: the form of an operation that does so with value `base`, `LOAD` for a value that is brought, or `MADE`.
+    """
+
+    at: Ints
+    core: Ints
+    value: Ints
+    buffer: Ints
+    new: Bools
+    turn: Ints
+    place: Ints
+    fill: Ints
+    base: Ints
+    known: "_Known"
+
+    def buffer_of(self, value: Ints, core: Ints) -> Ints:
+        """Returns the numbers of the buffers of values, each on the core with it; all of them are there."""
+        known, key = self.known, value * self.known.cores + core
+        index = np.minimum(np.searchsorted(known.keys, key), len(known.keys) - 1)
+        assert np.array_equal(known.keys[index], key), "a value is taken from a core that does not have it"
+        return known.buffer[index]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """The buffers by key, which is the number of the value times `cores`, plus that of the core; keys are sorted."""
+
+    keys: Ints
+    buffer: Ints
+    cores: int
+
+
+@dataclass(slots=True)
+class Wanting:
+    """The wants so far, in any order, as columns."""
+
+    turns: Turns
+    times: Times
+    columns: list[tuple[Ints, ...]] = field(default_factory=list[tuple[Ints, ...]])
+
+    def add(
+        self,
+        turn: Ints,
+        within: Ints | int,
+        value: Ints,
+        place: Ints | int = UNUSED,
+        *,
+        fill: int = MADE,
+        base: Ints | int = 0,
+    ) -> None:
+        """Adds what turns want on their cores, at a time of theirs; see `Wants` for the rest."""
+        at, core = self.times.at(turn, within), self.turns.core[turn]
+        columns = at, core, value, turn, np.asarray(place), np.asarray(fill), np.asarray(base)
+        self.columns.append(tuple(np.broadcast_arrays(*columns)))
+
+    def wants(self) -> Wants:
+        """Returns all of them in order."""
+        columns = [np.concatenate(column) for column in zip(*self.columns, strict=True)]
+        order = np.lexsort((columns[0], columns[1]))
+        at, core, value, turn, place, fill, base = (column[order] for column in columns)
+        cores = int(core.max()) + 1
+        keys, first, which = np.unique(value * cores + core, return_index=True, return_inverse=True)
+        new = np.zeros(len(at), np.bool_)
+        new[first] = True
+        before = np.cumsum(new) - 1
+        buffer = (before - before[np.searchsorted(core, core)])[first]
+        known = _Known(keys, buffer, cores)
+        return Wants(at, core, value, buffer[which.reshape(-1)], new, turn, place, fill, base, known)

@@ -1,0 +1,19 @@
+"""`benchmarks/binds.py` on a small model, and a line by hand."""
+
+import binds
+
+from raptor.analysis.explain import Bounds
+
+
+def test_a_bound_is_never_above_the_interval():
+    row = binds.measure("lenet5", "bench", 40)
+    assert 0 < row.bounds.largest <= row.interval_ns <= row.latency_ns
+    searched = binds.measure("lenet5", "bench", 40, "throughput")
+    assert searched.interval_ns <= row.interval_ns
+
+
+def test_the_largest_bound_is_named():
+    bounds = Bounds(average=1e6, busiest=2e6, port=3e6, products=5e5, core=7, node="conv", node_share=0.5, cores=9)
+    row = binds.Row("m", 8e6, 4e6, bounds)
+    assert row.cells() == ("m", "8", "4", "1", "2", "3", "port, 75%")
+    assert binds.line(row.cells()) == "| m | 8 | 4 | 1 | 2 | 3 | port, 75% |"
