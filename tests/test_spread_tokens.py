@@ -1,5 +1,6 @@
 """Transformers spread over all cores: each core has matrices of all chains, and the values are right."""
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
@@ -8,15 +9,17 @@ import pytest
 
 import models
 import raptor
-from raptor.mapping import spread_tokens, token_choice
+from raptor.mapping import line_unfolding, spread_tokens, token_choice
 from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid, LineUnfolding, filters_of
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import Known
-from raptor.mapping.spread_tokens import Cut, cuts, in_steps, spread
+from raptor.mapping.spread_tokens import Copies, Spread, in_steps, spread
 from raptor.mapping.streaming import cut_channels
 from raptor.mapping.token_cores import Product, Shape, Stages, find_stages
+from raptor.mapping.token_cuts import Cut, cuts
+from raptor.spatial.operations import Overlap
 from raptor.target import arch
 from raptor.target.arch import Target
 from tests.pipeline import Passes, by_line, check, line_flow, passes
@@ -155,6 +158,58 @@ def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch)
     held = Counter(group for core in found.program.cores.values() for group in ((core.core, g) for g in core.groups))
     assert set(held.values()) == {1}
     check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def test_many_partial_sums_are_added_in_bundles(monkeypatch: pytest.MonkeyPatch):
+    """Some cores add a bundle each, and one of them adds the sums: no core adds all, and nothing is lost."""
+    monkeypatch.setattr(line_unfolding, "MOST_ADDED", 2)
+    found = passes(MODEL, **CHIP, mapping="rows")
+    groups = max(len(layer.grid.ins) for layer in by_line(found.decision).values())
+    assert groups > 2
+    core_of: dict[str, int] = {}
+    for compute, core in zip(found.spatial.computes, found.partition.cores, strict=True):
+        for op in (op for op in compute.body if isinstance(op, Overlap)):
+            away = [tile for tile in op.sources if core_of.get(tile.name, core) != core]
+            assert len(away) <= line_unfolding.most_added(groups) < groups - 1
+            own = [tile for tile in op.sources if core_of.get(tile.name) == core]
+            assert own or not away, op.result
+        core_of |= dict.fromkeys((tile.name for tile in compute.results), core)
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8, 9, 16, 24, 100])
+def test_bundles_have_each_group_once(groups: int):
+    found = line_unfolding.bundles(groups)
+    assert [group for bundle in found for group in bundle] == list(range(groups))
+    assert max(len(found), *map(len, found)) <= max(line_unfolding.MOST_ADDED, groups // 3)
+
+
+def test_the_work_of_a_block_belongs_to_its_layers(stages: Stages):
+    """Norms behind a shortcut belong to the layers of their own block, not to the first layers of the model."""
+    works = [[layer.extra_ns for layer in chain.layers] for chain in stages.chains[1:-1]]
+    assert len(works) > 2
+    assert all(work == works[0] for work in works)
+
+
+def spreads(stages: Stages, chip: Target, share: tuple[int, int]) -> list[Spread]:
+    return list(Copies(stages, chip, CHIP["cores"], *share).choices())
+
+
+def test_wide_products_take_less_of_all_cores(compiled: Passes, stages: Stages):
+    """If layers may take longer, they take fewer cores, and then all cores work less together."""
+    quickest, *others = spreads(stages, compiled.arch, (3, 13))
+    assert min(sum(map(sum, other.works_ns)) for other in others) < 0.8 * sum(map(sum, quickest.works_ns))
+
+
+def test_an_attention_is_on_the_cores_that_work_least(compiled: Passes, stages: Stages):
+    together = 13
+    for found in spreads(stages, compiled.arch, (3, together)):
+        for i, (product,) in enumerate(stages.products):
+            helping = set(found.helping(i + 1, product).cores)
+            works_ns = [*found.works_ns[i + 1] * 3, 0.0]
+            assert len(works_ns) == CHIP["cores"] == 3 * together + 1
+            others = set(range(len(works_ns))) - helping
+            assert max(works_ns[core] for core in helping) <= min((works_ns[core] for core in others), default=math.inf)
 
 
 def test_the_report_counts_copies_and_not_segments(monkeypatch: pytest.MonkeyPatch):

@@ -22,6 +22,7 @@ from raptor.graph.ir import (
     Node,
     Operator,
     Pool,
+    Rename,
     Requantise,
     Stencil,
 )
@@ -116,7 +117,10 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
     owners: dict[str, _Owners] = {}
     at_reader = at_readers(graph)
     found: defaultdict[str, Following] = defaultdict(Following)
-    for node in graph.nodes:
+    made: dict[str, int] = {}
+    for number, node in enumerate(graph.nodes):
+        renamed = isinstance(node.operator, Rename) and node.inputs[0] in made
+        made[node.output] = made[node.inputs[0]] if renamed else number
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
             continue
@@ -124,10 +128,11 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
             owners[node.output] = ((at_reader[node.output], graph.tensors[node.output].image.channels),)
             _charge(found, owners[node.output], graph, node, arch)
             continue
-        given = [owners[name] for name in node.inputs if name in owners]
+        given = [name for name in node.inputs if name in owners]
         if given:
             joined = isinstance(node.operator, Concat)
-            owners[node.output] = tuple(pair for pairs in given for pair in pairs) if joined else given[0]
+            lead = max(given, key=made.__getitem__) if is_tokens(graph.tensors[node.output].image) else given[0]
+            owners[node.output] = tuple(pair for name in given for pair in owners[name]) if joined else owners[lead]
             _charge(found, owners[node.output], graph, node, arch)
     return found
 

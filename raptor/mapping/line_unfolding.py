@@ -14,6 +14,7 @@ parameter `outputs` selects this: 0 for blocks side by side, else the number of 
 too few elements to fill the rows of a crossbar, a block takes several lines, called a band.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,9 @@ from raptor.mapping.window_axis import axis_of
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
+
+MOST_ADDED = 8
+"""Largest number of partial sums that one core adds, of those that different cores make for the same outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,21 @@ def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
         pixels = input_range(window, own)
         if pixels[0] < pixels[1]:
             yield Block(pixels, own)
+
+
+def bundles(groups: int) -> tuple[range, ...]:
+    """Returns how the partial sums of so many groups of input channels are added: each bundle on a core, then the sums.
+
+    Few are added at once. Of many, about as many are in a bundle as there are bundles, so that no core adds all.
+    """
+    count = 1 if groups <= MOST_ADDED else math.isqrt(groups)
+    return tuple(range(groups * i // count, groups * (i + 1) // count) for i in range(count))
+
+
+def most_added(groups: int) -> int:
+    """Returns how many additions a core makes for an output whose partial sums so many groups of inputs make."""
+    found = bundles(groups)
+    return max(map(len, found)) - 1 + len(found) - 1
 
 
 def block_pixels(channels: Range, rows: int) -> int:

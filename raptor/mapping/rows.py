@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from raptor.graph.ir import Graph
 from raptor.mapping.chips import Found, map_chips
@@ -54,6 +55,10 @@ from raptor.target.timing import global_port_ns
 
 WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
+
+
+STEPS = 3
+"""Number of times that a slow layer beside a transformer may get more cores without an improvement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +133,8 @@ def _beside_tokens(
 ) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
 
-    The other layers get cores until none takes longer than a group of attentions, or than a part of that if the
-    latency counts: in it, their times are added.
+    The slowest of the other layers gets more cores as long as that improves the product of interval and latency, to
+    which the time of the slowest adds.
     """
     others = layer_plans(graph, arch, knobs, stages.keys, known)
     task = _Task(graph, arch, knobs, others, inputs)
@@ -137,16 +142,23 @@ def _beside_tokens(
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
     whole, used = _place_whole(graph, _not_by_line(graph, others.keys() | stages.keys), arch, apart=True)
     at = dict.fromkeys(fronts, 0)
+    tried: list[tuple[float, dict[str, int], TokenCores]] = []
     while True:
         taken = sum(fronts[key][i].cores for key, i in at.items())
         choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
         if choice is None:
-            return None
-        longest_ns = choice.interval_ns / (1 + knobs.latency)
-        slow = [k for k, i in at.items() if fronts[k][i].core_ns > longest_ns and i + 1 < len(fronts[k])]
-        if not slow:
+            break
+        slowest_ns = max((fronts[key][i].core_ns for key, i in at.items()), default=0.0)
+        cost = max(choice.interval_ns, slowest_ns) * (choice.latency_ns + slowest_ns) ** knobs.latency
+        tried.append((cost, dict(at), choice))
+        slow = [k for k, i in at.items() if i + 1 < len(fronts[k])]
+        costs = [cost for cost, *_ in tried]
+        if not slow or (slowest_ns < choice.interval_ns and min(costs) not in costs[-STEPS:]):
             break
         at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
+    if not tried:
+        return None
+    _, at, choice = min(tried, key=itemgetter(0))
     placed = in_order({key: fronts[key][i] for key, i in at.items()})
     behind = _moved_all(whole, _first_free(placed) + choice.cores)
     return _numbered(task, behind, placed, choice)

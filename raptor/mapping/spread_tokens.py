@@ -4,22 +4,22 @@ If each chain has cores of its own, they wait while a sample is in the other cha
 all layers of all chains once: a *copy*. It takes some tokens through the whole model, and a layer is cut among several
 of its cores, which pass some tokens at a time to those of the next layer. A sample then has nearly the whole chip at
 any time, but the next one has to wait until it is done.
+
+If the tokens of a copy are passed on in several segments, its layers work at the same time. Then the core that works
+most counts, and a layer should not take more cores than it needs: fewer and wider products take less of all cores.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
-from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding
+from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
-from raptor.mapping.streaming import Parts, Range, cut_channels
-from raptor.mapping.token_cores import Chain, Product, Shape, Stages, TokenCores, TokenLayer, even
+from raptor.mapping.token_cores import Chain, Product, Stages, TokenCores, TokenLayer, even
+from raptor.mapping.token_cuts import Cut, cuts
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, message_element_ns, mvmul_ns, vector_ns
-
-ONE = 1
-"""Tokens of a block: with more, a layer takes more crossbars, which copies need."""
+from raptor.target.timing import ISSUE_NS, vector_ns
 
 PARTIAL = 2
 """Factor on the time of sending keys and values if cores that send them wait for partial sums of others that send."""
@@ -33,103 +33,51 @@ tokens, for which the compilation takes 1.4, 1.9 and 3.1 times as long. 8 tokens
 of `bench` is faster without segments (5.93 ms) than with two for each copy, which take less than 25 us each (6.01 ms).
 """
 
-WAITING = 1.5
+LIMITS = tuple(2 ** (n / 2) for n in range(6))
+"""Times that layers may take, as factors on that of the layer that takes longest when all are as quick as they can."""
+
+WAITING = 1.35
 """Factor on all times, for cores that wait for one another: a guess.
 
 Measured without it on `bench` with 200 cores: ViT-tiny takes 1.4 times as long, BERT-tiny 1.7 times.
 """
 
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A way to cut a layer among cores: each has a group of input ranges and a range of output channels.
-
-    xbars: crossbars of each core, by group and then by range. homes: number of cores that have sums, the others have
-    partial sums only. token_ns: time of a core for a token, with the message that brings it.
-    """
-
-    ins: tuple[Parts, ...]
-    outs: tuple[Range, ...]
-    xbars: tuple[int, ...]
-    homes: int
-    token_ns: float
-
-    @classmethod
-    def of(cls, shape: Shape, ins: tuple[Parts, ...], outs: tuple[Range, ...]) -> "Cut":
-        """Returns the cut into these groups and ranges."""
-        ranges = cut_channels(shape.outputs, shape.arch.xbar_rows)
-        parts = ((p, next(i for i, (_, stop) in enumerate(outs) if low < stop)) for p, (low, _) in enumerate(ranges))
-        homes = {(p % len(ins), part) for p, part in parts}
-        xbars = (sum(n for _, n in shape.blocks(group, high - low, ONE)) for group in ins for low, high in outs)
-        widest = max(high - low for low, high in shape.parts)
-        sent_ns = len(outs) * widest * message_element_ns(shape.arch)
-        return cls(ins, outs, tuple(xbars), len(homes), shape.token_ns(ins, outs, ONE) + sent_ns)
-
-    def grid(self, cols: tuple[Range, ...], arch: Target, step_ns: float) -> LineGrid:
-        """Returns the grid for these segments of tokens."""
-        step = max(1, int(step_ns / mvmul_ns(arch, max(self.xbars))))
-        return LineGrid(cols, self.ins, self.outs, 1, ONE, 0, step)
+_Timed = tuple[float, Cut]
+"""Time of a layer for a sample in ns, and its cut."""
 
 
-@cache
-def cuts(shape: Shape, cores: int) -> tuple[Cut, ...]:
-    """Returns the ways to cut a layer among at most so many cores."""
-    ranges = cut_channels(shape.outputs, shape.arch.xbar_rows)
-    found: list[Cut] = []
-    for groups in range(1, min(len(shape.parts), cores) + 1):
-        ins = tuple(shape.parts[a:b] for a, b in even(len(shape.parts), groups))
-        for pieces in range(1, min(len(ranges), cores // groups) + 1):
-            outs = tuple((ranges[a][0], ranges[b - 1][1]) for a, b in even(len(ranges), pieces))
-            found.append(Cut.of(shape, ins, outs))
-    return tuple(found)
-
-
-@dataclass(slots=True)
-class _Spread:
-    """A choice for so many `copies` of `together` cores each.
-
-    cut_of: the cut of each layer. own: its cores within a copy, in the order of the grid. used: crossbars of each core
-    of a copy. segments: in how many parts a copy passes its tokens from layer to layer. time_ns: estimate for a sample.
-    """
+@dataclass(frozen=True)
+class Copies:
+    """So many `copies` of `together` cores each, which hold all layers."""
 
     stages: Stages
     arch: Target
     cores: int
     copies: int
     together: int
-    cut_of: dict[str, Cut] = field(default_factory=dict[str, Cut])
-    own: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    used: list[int] = field(default_factory=list[int])
-    segments: int = 1
-    time_ns: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.used = [0] * self.together
-        for layer, behind in self.layers():
-            key = partial(self.layer_ns, layer, behind)
-            self.cut_of[layer.key] = min(cuts(layer.shape, self.together), key=key)
-            self.own[layer.key] = self.place(self.cut_of[layer.key])
-        tokens = min((-(-layer.tokens // self.copies) for layer, _ in self.layers()), default=1)
-        longest_ns = tokens * max((cut.token_ns for cut in self.cut_of.values()), default=0.0)
-        self.segments = max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
-        self.time_ns = WAITING * sum(map(self.chain_ns, range(len(self.stages.chains))))
+    @property
+    def attentions_behind(self) -> tuple[Sequence[Product], ...]:
+        """The attentions behind each chain."""
+        return (*self.stages.products, ())
 
     def layers(self) -> Iterator[tuple[TokenLayer, Sequence[Product]]]:
         """Yields each layer with the attentions whose keys and values it makes."""
-        for chain, behind in zip(self.stages.chains, (*self.stages.products, ()), strict=True):
+        for chain, behind in zip(self.stages.chains, self.attentions_behind, strict=True):
             yield from ((layer, behind if layer is chain.layers[-1] else ()) for layer in chain.layers)
 
-    def homes(self, chain: Chain) -> int:
-        """Returns the number of cores of a copy that have results of a chain."""
-        return self.cut_of[chain.layers[-1].key].homes if chain.layers else 1
-
-    def chain_ns(self, i: int) -> float:
-        """Returns the time of a chain and the attentions behind it: layers work on different segments at a time."""
-        chain, behind = self.stages.chains[i], self.stages.products[i : i + 1]
-        times_ns = [self.layer_ns(layer, (), self.cut_of[layer.key]) for layer in chain.layers]
-        longest_ns, homes = max(times_ns, default=0.0), self.homes(chain)
-        attentions = (each.best(self.cores, self.copies, self.arch, homes)[0] for some in behind for each in some)
-        return longest_ns + (sum(times_ns) - longest_ns) / self.segments + sum(attentions)
+    @cached_property
+    def ways(self) -> dict[str, list[_Timed]]:
+        """The ways to cut each layer."""
+        known: dict[tuple[int, float, int, Sequence[Product]], list[_Timed]] = {}
+        found: dict[str, list[_Timed]] = {}
+        for layer, behind in self.layers():
+            tried = cuts(layer.shape, self.together)
+            same = id(tried), layer.extra_ns, layer.tokens, tuple(replace(each, key="", relays=()) for each in behind)
+            if same not in known:
+                known[same] = [(self.layer_ns(layer, behind, cut), cut) for cut in tried]
+            found[layer.key] = known[same]
+        return found
 
     def layer_ns(self, layer: TokenLayer, behind: Sequence[Product], cut: Cut) -> float:
         """Returns the time of a layer for a sample, and of sending keys and values to the attentions `behind` it."""
@@ -139,35 +87,129 @@ class _Spread:
         waiting = PARTIAL if len(cut.ins) > 1 else 1
         return messages + work + waiting * sum(sending) / cut.homes
 
-    def place(self, cut: Cut) -> tuple[int, ...]:
-        """Puts the matrices of a layer on different cores of a copy, the largest where most crossbars are free."""
-        free = sorted(range(self.together), key=lambda core: (self.used[core], core))
+    def choices(self) -> Iterator["Spread"]:
+        """Yields choices that fit: the quickest way of each layer, and those that take less of all cores."""
+        floor_ns = max((min(ns for ns, _ in ways) for ways in self.ways.values()), default=0.0)
+        for limit_ns in (0.0, *(factor * floor_ns for factor in LIMITS)):
+            chosen = {key: _least(ways, limit_ns) for key, ways in self.ways.items()}
+            tried = (Spread(self, chosen, by_work) for by_work in (True, False))
+            yield from (way for way in tried if way.fits)
+
+
+def _least(ways: Sequence[_Timed], limit_ns: float) -> _Timed:
+    """Returns the way that takes least of all cores, of those within the limit; else the quickest."""
+    limit_ns = max(limit_ns, min(ns for ns, _ in ways))
+    return min((way for way in ways if way[0] <= limit_ns), key=lambda way: (way[0] * len(way[1].xbars), way[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Helping:
+    """The cores of an attention, its time, and the time of the core that works most for it and the chain behind it."""
+
+    cores: tuple[int, ...]
+    time_ns: float
+    busy_ns: float
+
+
+@dataclass(slots=True)
+class Spread:
+    """A choice of cuts, and of the cores for them.
+
+    chosen: time and cut of each layer. by_work: whether the cores that work least for a chain come first, or those with
+    the fewest crossbars used. own: the cores of each layer within a copy, in the order of the grid. used: crossbars of
+    each core of a copy. works_ns: by chain, the time that each of them works for it. segments: in how many parts a copy
+    passes its tokens from layer to layer. time_ns: estimate for a sample.
+    """
+
+    form: Copies
+    chosen: dict[str, _Timed]
+    by_work: bool
+    own: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    used: list[int] = field(default_factory=list[int])
+    works_ns: list[list[float]] = field(default_factory=list[list[float]])
+    segments: int = 1
+
+    def __post_init__(self) -> None:
+        self.used = [0] * self.form.together
+        for chain in self.form.stages.chains:
+            self.works_ns.append([0.0] * self.form.together)
+            for layer in chain.layers:
+                self.own[layer.key] = self.place(*self.chosen[layer.key], self.works_ns[-1])
+        tokens = min((-(-layer.tokens // self.form.copies) for layer, _ in self.form.layers()), default=1)
+        longest_ns = tokens * max((cut.token_ns for _, cut in self.chosen.values()), default=0.0)
+        self.segments = max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
+
+    def place(self, time_ns: float, cut: Cut, works_ns: list[float]) -> tuple[int, ...]:
+        """Puts the matrices of a layer on different cores of a copy, the largest where most crossbars are free.
+
+        time_ns: what a core works for the layer. works_ns: what each core works for the chain, with what it gets here.
+        """
+
+        def load(core: int) -> tuple[float, ...]:
+            return (works_ns[core], self.used[core]) if self.by_work else (self.used[core],)
+
+        free = sorted(range(self.form.together), key=load)
         largest = sorted(range(len(cut.xbars)), key=lambda piece: -cut.xbars[piece])
         core_of = dict(zip(largest, free, strict=False))
         for piece, core in core_of.items():
             self.used[core] += cut.xbars[piece]
+            works_ns[core] += time_ns
         return tuple(core_of[piece] for piece in range(len(cut.xbars)))
 
     @property
     def fits(self) -> bool:
-        return max(self.used) <= self.arch.xbars_per_core
+        return max(self.used) <= self.form.arch.xbars_per_core
+
+    @property
+    def time_ns(self) -> float:
+        """The estimate for a sample."""
+        return WAITING * sum(map(self.chain_ns, range(len(self.form.stages.chains))))
+
+    def chain_ns(self, i: int) -> float:
+        """Returns the time of chain `i` with the attentions before it.
+
+        The first segment takes the time of all layers, one after another; for the others, the busiest core counts.
+        """
+        alone_ns, busy_ns = sum(self.chosen[layer.key][0] for layer in self.form.stages.chains[i].layers), 0.0
+        for product in self.form.attentions_behind[i - 1]:
+            helping = self.helping(i, product)
+            alone_ns, busy_ns = alone_ns + helping.time_ns, max(busy_ns, helping.busy_ns)
+        busy_ns = max(busy_ns, *self.works_ns[i])
+        return busy_ns + (alone_ns - busy_ns) / self.segments
+
+    def homes(self, chain: Chain) -> int:
+        """Returns the number of cores of a copy that have results of a chain."""
+        return self.chosen[chain.layers[-1].key][1].homes if chain.layers else 1
+
+    def helping(self, i: int, product: Product) -> Helping:
+        """Returns the cores for an attention before chain `i`: those that work least for the chain."""
+        form, homes = self.form, self.homes(self.form.stages.chains[i - 1])
+        works_ns = [*self.works_ns[i] * form.copies, *[0.0] * (form.cores - form.copies * form.together)]
+        least, found = sorted(range(form.cores), key=works_ns.__getitem__), list[Helping]()
+        for work_ns, same in groupby(range(form.cores), key=lambda n: works_ns[least[n]]):
+            count = max(same) + 1
+            time_ns = product.best(count, form.copies, form.arch, homes)[0]
+            found.append(Helping(tuple(least[:count]), time_ns, work_ns + time_ns))
+        return min(found, key=lambda each: max(each.busy_ns, *works_ns) * (self.segments - 1) + each.time_ns)
 
     def choice(self, knobs: Knobs) -> TokenCores:
         """Returns the records."""
-        choice = TokenCores(self.time_ns, self.time_ns, self.cores)
-        choice.layers |= {layer.key: self.record(layer, knobs.step_ns) for layer, _ in self.layers()}
-        for chain, behind in zip(self.stages.chains, self.stages.products, strict=False):
+        form = self.form
+        choice = TokenCores(self.time_ns, self.time_ns, form.cores)
+        choice.layers |= {layer.key: self.record(layer, knobs.step_ns) for layer, _ in form.layers()}
+        for i, behind in enumerate(form.stages.products):
             for each in behind:
-                record = each.record(range(self.cores), self.copies, self.arch, homes=self.homes(chain))
-                choice.products[each.key] = in_steps(record, each, self.arch, knobs.step_ns)
+                cores, homes = self.helping(i + 1, each).cores, self.homes(form.stages.chains[i])
+                record = each.record(cores, form.copies, form.arch, homes=homes)
+                choice.products[each.key] = in_steps(record, each, form.arch, knobs.step_ns)
         return choice
 
     def record(self, layer: TokenLayer, step_ns: float) -> LineUnfolding:
         """Returns the record of a layer: the cores of a copy come once for each of its segments."""
-        copies = min(self.copies, layer.tokens)
+        copies = min(self.form.copies, layer.tokens)
         segments = min(self.segments, layer.tokens // copies)
-        grid = self.cut_of[layer.key].grid(even(layer.tokens, copies * segments), layer.arch, step_ns)
-        first = (copy * self.together for copy in range(copies) for _ in range(segments))
+        grid = self.chosen[layer.key][1].grid(even(layer.tokens, copies * segments), layer.arch, step_ns)
+        first = (copy * self.form.together for copy in range(copies) for _ in range(segments))
         return LineUnfolding(grid, tuple(core + own for core in first for own in self.own[layer.key]))
 
 
@@ -195,6 +237,6 @@ def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
 def spread(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice in which all of so many cores serve all chains; None if they cannot hold the layers."""
     tokens = max((chain.tokens for chain in stages.chains), default=0)
-    tried = (_Spread(stages, arch, cores, *share) for share in _shares(cores, tokens))
-    best = min((way for way in tried if way.fits), key=lambda way: way.time_ns, default=None)
+    tried = (way for share in _shares(cores, tokens) for way in Copies(stages, arch, cores, *share).choices())
+    best = min(tried, key=lambda way: way.time_ns, default=None)
     return best and best.choice(knobs)

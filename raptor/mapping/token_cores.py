@@ -9,6 +9,7 @@ cores work on each attention; many are good for the interval, because more sampl
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -17,7 +18,7 @@ from itertools import accumulate, pairwise
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
-from raptor.mapping.line_unfolding import block_pixels
+from raptor.mapping.line_unfolding import block_pixels, most_added
 from raptor.mapping.streaming import Parts, Range, cut_channels, is_view, line_parts, multiplies_tokens
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import accumulating, layer_target
@@ -67,14 +68,24 @@ class Shape:
 
     def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
         """Returns the time of a core for a token: products, sums, and partial sums of other cores."""
-        sums, width, groups = accumulating(self.arch), max(b - a for a, b in outs), len(ins)
+        sums, width = accumulating(self.arch), max(b - a for a, b in outs)
         products = max(
             sum((mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(group, width, pixels))
             for group in ins
         )
         added = width * vector_element_ns(sums) * max(len(group) for group in ins)
-        moved = (groups - 1) / groups * width * (vector_element_ns(sums) + 2 * message_element_ns(sums))
-        return products + added + moved
+        own = self.own_width(len(ins), outs)
+        received = own * most_added(len(ins)) * (vector_element_ns(sums) + message_element_ns(sums))
+        return products + added + received + (width - own) * message_element_ns(sums)
+
+    def own_width(self, groups: int, outs: tuple[Range, ...]) -> int:
+        """Returns for how many output channels the core that has most adds the partial sums of all groups."""
+        if groups == 1:
+            return max(b - a for a, b in outs)
+        own: Counter[tuple[int, Range]] = Counter()
+        for p, (low, high) in enumerate(cut_channels(self.outputs, self.arch.xbar_rows)):
+            own[p % groups, next(piece for piece in outs if low < piece[1])] += high - low
+        return max(own.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +272,8 @@ class Product:
         Keys and values of the heads come by messages; the values are transposed. Then there is a dot product of
         vectors for each query and key, and for each query and channel.
         """
-        scores = self.keys * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
-        means = self.channels * (vector_ns(arch, self.keys, 2) + ISSUE_NS)
-        moved = 2 * self.keys * self.channels * message_element_ns(arch)
-        turned = self.channels * vector_ns(arch, self.keys, 1)
-        return heads * (queries * (scores + means + vector_ns(arch, self.keys, 2)) + moved + turned + MESSAGE_NS)
+        head_ns, query_ns = _dot_times(self.keys, self.channels, arch)
+        return heads * (queries * query_ns + head_ns)
 
     def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
         """Returns the time in which each sender of keys and values sends its part of `heads` heads to all receivers."""
@@ -278,14 +286,7 @@ class Product:
         With more cores, each computes less, but there is more to send. homes: number of cores that share the channels
         of each sender.
         """
-        found: list[tuple[float, tuple[int, int]]] = []
-        for heads, most in self.splits(cores):
-            each = -(-self.heads // heads)
-            for queries in {-(-self.queries // n) for n in range(-(-self.queries // most), self.queries + 1)}:
-                work = self.core_ns(each, -(-self.queries // queries), arch)
-                sending = self.sending_ns(each, heads * queries, senders, arch) / homes
-                found.append((work + sending, (heads, queries)))
-        return min(found)
+        return _best(replace(self, key="", relays=()), cores, senders, arch, homes)
 
     def record(
         self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False, homes: int = 1
@@ -294,6 +295,31 @@ class Product:
         _, (heads, queries) = self.best(len(cores), senders, arch, homes)
         own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
         return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
+
+
+@lru_cache(maxsize=1024)
+def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
+    """Returns the time of a core for a head of an attention, and for each of its queries."""
+    scores = keys * (vector_ns(arch, channels, 2) + ISSUE_NS)
+    means = channels * (vector_ns(arch, keys, 2) + ISSUE_NS)
+    moved = 2 * keys * channels * message_element_ns(arch)
+    turned = channels * vector_ns(arch, keys, 1)
+    return moved + turned + MESSAGE_NS, scores + means + vector_ns(arch, keys, 2)
+
+
+@lru_cache(maxsize=4096)
+def _best(product: Product, cores: int, senders: int, arch: Target, homes: int) -> tuple[float, tuple[int, int]]:
+    """Returns what `Product.best` does: attentions of equal sizes share the answer."""
+    (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
+    sent = -(-product.keys // max(1, senders)) * product.channels * flit_ns
+    found: list[tuple[float, tuple[int, int]]] = []
+    for heads, most in product.splits(cores):
+        each = -(-product.heads // heads)
+        for queries in {-(-product.queries // n) for n in range(-(-product.queries // most), product.queries + 1)}:
+            work_ns = each * (-(-product.queries // queries) * query_ns + head_ns)
+            sending_ns = 2 * heads * queries * (MESSAGE_NS + each * sent)
+            found.append((work_ns + sending_ns / homes, (heads, queries)))
+    return min(found)
 
 
 @dataclass(frozen=True, slots=True)

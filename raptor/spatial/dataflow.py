@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.sorting import among
 from raptor.spatial.operations import Operation, pattern, shape_of
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
@@ -131,7 +132,7 @@ class Dataflow:
         count = len(self.tiles)
         key = self.op_compute[self.read_op] * count + self.read_tile
         first = np.sort(np.unique(key, return_index=True)[1])
-        first = first[~np.isin(key[first], self.op_compute * count + self.op_result)]
+        first = first[~among(key[first], self.op_compute * count + self.op_result)]
         return np.divmod(key[first], count)
 
 

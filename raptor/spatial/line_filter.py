@@ -17,6 +17,7 @@ from raptor.mapping.line_unfolding import (
     bands,
     block_pixels,
     block_shape,
+    bundles,
     line_blocks,
     outputs_of,
 )
@@ -131,16 +132,28 @@ class LayerLines:
                 yield y, p, cols, tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
 
     def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
-        """Adds partial sums of line `y`, part `p` on one of the cores that made them, another one for each part.
+        """Adds the partial sums of all groups for line `y`, part `p` of column segment `s`.
 
-        `s`: number of the column segment.
+        A core that made one of them does it, another one for each part. Of many, it adds sums of bundles.
         """
+        home, stem = p % len(tiles), self.name(y, p, s)
+        found = bundles(len(tiles))
+        if len(found) > 1:
+            of_bundle = (home if home in bundle else bundle[p % len(bundle)] for bundle in found)
+            tiles = [
+                self.added(emit, f"{stem}.b{n}", (s, y, p, group), [tiles[g] for g in found[n]])
+                for n, group in enumerate(of_bundle)
+            ]
+        return self.added(emit, stem, (s, y, p, home), tiles)
+
+    def added(self, emit: Emit, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
+        """Adds partial sums as a tile called `name`. at: column segment, line, part, and the group whose core adds."""
+        s, y, p, group = at
         part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
-        core = self.chosen.core(s, p % len(tiles), part)
-        result = replace(tiles[0], name=self.name(y, p, s))
+        result = replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
-        position = y / self.operator.window.out_dims[0]
-        emit(self.compute((), Overlap(result, tuple(tiles), runs)), core, position)
+        op = Overlap(result, tuple(tiles), runs)
+        emit(self.compute((), op), self.chosen.core(s, group, part), y / self.operator.window.out_dims[0])
         return result
 
     def name(self, y: int, p: int, s: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.sorting import different
 from raptor.spatial.dataflow import Dataflow, Ints, Lists
 from raptor.spatial.ir import Copy
 
@@ -16,12 +17,15 @@ class Needs:
     A compute that begins with a `Copy` is a transfer itself. Any other one has a fetch for each tile that is made on
     another core, before the first use there.
 
-    flow: that of the computes. makers: the computes that make each tile, by its number. fetch_tile, fetch_user: the
-    tile of each fetch, and the compute that uses it first. taken, elements: for each step that is a transfer its tile
-    and how much of it; -1 and 0 for others. edges: [edges, 2], pairs of steps (earlier, later), sorted.
+    flow: that of the computes. reader, read: its `inputs`. makers: the computes that make each tile, by its number.
+    fetch_tile, fetch_user: the tile of each fetch, and the compute that uses it first. taken, elements: for each step
+    that is a transfer its tile and how much of it; -1 and 0 for others. edges: [edges, 2], pairs of steps (earlier,
+    later), sorted.
     """
 
     flow: Dataflow
+    reader: Ints
+    read: Ints
     makers: Lists
     fetch_tile: Ints
     fetch_user: Ints
@@ -52,7 +56,7 @@ class Needs:
         )
         taken = np.append(taken, fetch_tile)
         elements = np.append(elements, flow.tile_elements[fetch_tile])
-        return cls(flow, makers, fetch_tile, fetch_user, taken, elements, _unique(edges, len(taken)))
+        return cls(flow, reader, tile, makers, fetch_tile, fetch_user, taken, elements, _unique(edges, len(taken)))
 
     def source(self, core: Ints) -> Ints:
         """Returns for each step the core that made what it takes; -1 for none. `core`: that of each compute."""
@@ -94,4 +98,4 @@ def _in_order(keys: Ints) -> tuple[Ints, Ints]:
 
 def _unique(edges: Ints, count: int) -> Ints:
     """Returns the different edges between `count` steps, sorted."""
-    return np.stack(np.divmod(np.unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)
+    return np.stack(np.divmod(different(edges[:, 0] * count + edges[:, 1]), count), axis=1)

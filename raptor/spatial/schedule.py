@@ -182,7 +182,7 @@ class Problem:
         Equal constants are one. Rows of a table are taken one by one, and not loaded.
         """
         flow, taken = self.needs.flow, self.needs.taken
-        reader, tile = flow.inputs()
+        reader, tile = self.needs.reader, self.needs.read
         given = ~self.needs.makers.some(tile)
         whole = ~flow.is_form(TakeRows)[flow.use_op]
         user = np.concatenate([reader[given], flow.op_compute[flow.use_op[whole]]])

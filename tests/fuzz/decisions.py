@@ -39,7 +39,8 @@ ALLOCATE, CHIP, COMMAND, API = (
 WRITES, CUTS, UNITS = "raptor/rounds/writes.py", "raptor/rounds/cuts.py", "raptor/frontend/segments/units.py"
 STAGES, STAGED, NUMBERS, EXCHANGE = (f"raptor/mapping/{n}.py" for n in ("stages", "chips", "chip_numbers", "crossing"))
 LINKS = "raptor/target/arch/links.py"
-SPREAD, CHECKED = "raptor/mapping/spread_tokens.py", "raptor/mapping/check.py"
+SPREAD, TOKEN_CUTS, FOLLOWING = (f"raptor/mapping/{name}.py" for name in ("spread_tokens", "token_cuts", "following"))
+CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
 _DECISIONS, _SEARCHED = "tests/test_decisions.py::test_", "tests/test_search.py::test_"
@@ -71,10 +72,14 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        found = search(", "if choice.effort < 0:\n        found = search(")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "if trial is _best(self.trials):", "if trial.cost:")),
     # Transformers spread over all cores
-    Wrong(f"{_SPREAD}homes_are_the_cores_that_have_sums", Defect(SPREAD, "(p % len(ins), part)", "(0, part)")),
-    Wrong(f"{_SPREAD}the_matrices_of_a_copy_are_spread_evenly", Defect(SPREAD, "(self.used[core], core)", "core")),
+    Wrong(f"{_SPREAD}homes_are_the_cores_that_have_sums", Defect(TOKEN_CUTS, "(p % len(ins), part)", "(0, part)")),
+    Wrong(f"{_SPREAD}the_matrices_of_a_copy_are_spread_evenly", Defect(SPREAD, "(works_ns[core], self.used[core])", "(0.0, core)")),
     Wrong(f"{_SPREAD}steps_of_an_attention_have_all_its_queries", Defect(SPREAD, "min(x + each, stop)", "stop")),
     Wrong(f"{_SPREAD}a_chip_that_is_too_small_has_no_such_choice", Defect(SPREAD, "if way.fits", "if way")),
+    Wrong(f"{_SPREAD}an_attention_is_on_the_cores_that_work_least", Defect(SPREAD, "key=works_ns.__getitem__", "key=int")),
+    Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),
+    Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(FOLLOWING, "made[node.inputs[0]] if renamed", "number if renamed")),
+    Wrong(f"{_SPREAD}many_partial_sums_are_added_in_bundles", Defect(UNFOLDED, "math.isqrt(groups)", "1")),
     Wrong(f"{_SPREAD}a_core_twice_in_a_segment_is_refused", Defect(CHECKED, "len(set(own)) < len(own)", "len(own) < 0")),
     Wrong(f"{_SPREAD}a_core_with_other_matrices_for_another_segment_is_refused", Defect(CHECKED, "matrices) != matrices", "matrices) is None")),
     Wrong(f"{_SPREAD}the_report_counts_copies_and_not_segments", Defect(REPORT, "// of_core", "// 1")),
