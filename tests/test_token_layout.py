@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import models
@@ -69,3 +70,18 @@ def test_sums_for_whose_pixels_something_is_repeated_stay_pools():
     constants = {"w": random(4, 5), "begin": np.array([1]), "end": np.array([2])}
     inputs = {"x": (3, 3, 4), "addends": (7,)}
     check(make_model(nodes, inputs, {"y": 3, "z": 3}, constants), xbar=(8, 58), xbars_per_core=2, cores=28)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [("ReduceMax", (1, 16), {"axes": [1], "keepdims": 0}), ("Hardmax", (1, 6, 16), {"axis": 1})],
+)
+def test_a_layer_whose_tokens_something_else_reads_is_computed_by_line(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any]
+):
+    """What takes the tokens for channels keeps the layout as it was, which is that of tokens here."""
+    model = models.build("bert_tiny", **SMALL["bert_tiny"])
+    read = "layer.0.attention.proj.product_output"
+    model.graph.node.append(onnx.helper.make_node(op, [read], ["seen"], name="seen", **attributes))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("seen", onnx.TensorProto.FLOAT, shape))
+    check(model, tolerance=1e-4, xbar=16, xbars_per_core=48, cores=40)

@@ -237,7 +237,7 @@ class _Changed:
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yields the node for the new images of its operands and its result; before it, moves that repeat sums."""
         if not any(name in self.images for name in (*node.inputs, node.output)):
-            yield node
+            yield replace(node, operator=self.operator(node)) if isinstance(node.operator, Filter) else node
             return
         if isinstance(node.operator, Elementwise):
             image, names = self.tensors[node.output].image, list(node.inputs)
@@ -260,8 +260,8 @@ class _Changed:
                 return replace(operator, operands=operands)
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
-            case Filter() as operator if node.output in self.images:
-                image = self.tensors[node.output].image
+            case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
+                # A window over one dimension becomes one over lines, also where the layout was right before.
                 return replace(operator, window=Window.point((image.rows, image.width)))
             case _:
                 return node.operator
