@@ -10,8 +10,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import models
 import raptor
 from raptor.common.errors import UnsupportedError, UserError
+from raptor.mapping.decision import LineUnfolding
 from tests.frontend.support import Array, node, random
-from tests.pipeline import compile_to_fit
+from tests.pipeline import check, compile_to_fit
+from tests.pipeline import passes as stages
 from validator.errors import IdError
 
 INT64 = TensorProto.INT64
@@ -146,9 +148,8 @@ def test_a_computed_table_of_integers_is_refused():
         raptor.compile(with_ids(nodes, (3,), 2, constants))
 
 
-def test_an_encoder_with_its_embedding():
-    """BERT-tiny, made smaller, from the ids of words and segments on."""
-    tokens, dim = 6, 8
+def encoder(tokens: int, dim: int) -> ModelProto:
+    """Returns BERT-tiny, made smaller, from the ids of words and segments on."""
     model = ModelProto.FromString(models.build("bert_tiny", tokens=tokens, dim=dim, depth=1).SerializeToString())
     graph = model.graph
     embedded = graph.input[0].name
@@ -157,7 +158,7 @@ def test_an_encoder_with_its_embedding():
         graph.input.append(helper.make_tensor_value_info(name, INT64, [1, tokens]))
     for name, rows in (("words", 50), ("kinds", 2), ("positions", tokens)):
         graph.initializer.append(numpy_helper.from_array(random(rows, dim), name))
-    encoder = list(graph.node)
+    layers = list(graph.node)
     del graph.node[:]
     graph.node.extend(
         [
@@ -165,9 +166,23 @@ def test_an_encoder_with_its_embedding():
             node("Gather", "kinds segments", "k", name="kinds_of"),
             node("Add", "w k", "wk", name="add"),
             node("Add", "wk positions", embedded, name="positions_of"),
-            *encoder,
+            *layers,
         ]
     )
-    program = compile_to_fit(model)
+    return model
+
+
+def test_an_encoder_with_its_embedding():
+    program = compile_to_fit(encoder(6, 8))
     assert program.validate(layers=True).verdict == "pass"
     assert not [f for f in program.check() if f.severity == "error"]
+
+
+def test_an_encoder_streams_behind_its_embedding():
+    """Every token is for itself from its row of the table on, so all layers are computed by line."""
+    model = encoder(6, 16)
+    chip: dict[str, Any] = {"xbar": 16, "xbars_per_core": 48, "cores": 40}
+    found = stages(model, mapping="rows", **chip).decision.layers
+    others = [key for key, layer in found.items() if not isinstance(layer, LineUnfolding)]
+    assert [key for key in others if key.endswith(".product_output")] == ["pooler.dense.product_output"]
+    check(model, tolerance=1e-4, **chip)

@@ -28,6 +28,7 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Softmax,
+    Take,
     Tensor,
 )
 from raptor.graph.window import Window, input_pixels
@@ -120,6 +121,9 @@ class _Layouts:
                 self.fixed |= sets
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
+            case Take() if is_tokens(self.image(node.output)):
+                self.odd |= {self.alike.find(name) for name in node.inputs}
+                self.fixed.add(self.alike.find(node.output))
             case _ if isinstance(node.operator, Elementwise):
                 made = self.alike.find(node.output)
                 self.repeated += ((made, other) for other in sorted(sets - {made}))

@@ -104,9 +104,13 @@ def _free_stem(graph: SpatialGraph) -> str:
 
 
 def _short_constants(op: BodyOp) -> Iterator[ConstantTile]:
-    """Yields the constant operands that are a pixel or a number. Longer ones are read once, so nothing is saved."""
+    """Yields the constant operands that are a pixel or a number. Longer ones are read once, so nothing is saved.
+
+    Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
+    """
     if isinstance(op, Vector):
-        yield from (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1 and t.element == MODELLED)
+        short = (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1 and t.element == MODELLED)
+        yield from (tile for tile in short if np.isfinite(tile.values).all())
 
 
 def _row(tile: ConstantTile, result: Tile) -> _Row:

@@ -51,6 +51,23 @@ def test_a_tensor_of_the_model_may_have_such_a_name():
     assert products(passes(model, **CHIP, mapping="rows").spatial, "constants'@")
 
 
+def test_constants_that_are_no_numbers_are_loaded():
+    """A crossbar cannot hold the minus infinity of a mask."""
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    read = next(n for n in model.graph.node if n.name == "layer.0.mlp.fc1.add")
+    read.output[0], limited = "limited", read.output[0]
+    low = np.full((1, 1, 4 * 64), -np.inf, np.float32)
+    low[..., ::2] = 0.1
+    model.graph.initializer.append(onnx.numpy_helper.from_array(low, "low"))
+    model.graph.node.insert(
+        [*model.graph.node].index(read) + 1, onnx.helper.make_node("Max", ["limited", "low"], [limited], name="mask")
+    )
+    found = passes(model, **CHIP, mapping="rows")
+    assert products(found.spatial)
+    check(model, tolerance=1e-4, **CHIP)
+
+
 def test_the_program_is_right():
     check(MODEL, tolerance=1e-4, **CHIP)
 
