@@ -99,9 +99,10 @@ class _Known:
         computed = {name for node in model.graph.node for name in node.output}
         asked = sorted({name for n in resized for name in (n.input[0], n.output[0])} & computed)
         if asked:
-            # By onnxruntime, whose results are compared: behind an STFT, onnx takes other shapes, or none.
+            # By onnxruntime, whose results are compared: behind an STFT, onnx takes other shapes, or none. Nothing that is
+            # resized is a number: where onnxruntime says so, it does not know the shape.
             more = infer(bound, asked)
-            found |= {name: shape for name, (shape, _) in more.items()}
+            found |= {name: shape for name, (shape, _) in more.items() if shape}
             types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}
         for node in model.graph.node:

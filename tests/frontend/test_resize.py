@@ -292,6 +292,16 @@ def test_the_suite_judges_a_tensor_of_the_shape_that_onnxruntime_infers():
     assert verdict.passed
 
 
+def test_a_shape_that_onnxruntime_does_not_infer():
+    """Behind a product of a vector with matrices, it says the shape of a number where it knows none."""
+    aligned = {"coordinate_transformation_mode": "align_corners", "mode": "linear"}
+    nodes = [node("MatMul", "v x", "t"), node("Resize", "t - - sizes", "y", name="my_resize", **aligned)]
+    constants = {"v": random(3), "sizes": np.array([4, 5])}
+    verdict = raptor.compile(make_model(nodes, {"x": (2, 3, 4)}, {"y": 2}, constants, opset=20), **CHIP).validate()
+    assert verdict.by_suite == ("my_resize",)
+    assert verdict.passed
+
+
 def test_onnxruntime_judges_all_else():
     model = resize((1, 2, 6, 6), scales=(1, 1, 0.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners")
     before = model.SerializeToString()
