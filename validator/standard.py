@@ -99,8 +99,8 @@ class _Known:
         computed = {name for node in model.graph.node for name in node.output}
         asked = sorted({name for n in resized for name in (n.input[0], n.output[0])} & computed)
         if asked:
-            # By onnxruntime, whose results are compared: behind an STFT, onnx takes other shapes, or none. Nothing that is
-            # resized is a number: where onnxruntime says so, it does not know the shape.
+            # By onnxruntime, whose results are compared: behind an STFT, onnx takes other shapes, or none. No number is
+            # resized: where onnxruntime says so, it does not know the shape.
             more = infer(bound, asked)
             found |= {name: shape for name, (shape, _) in more.items() if shape}
             types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
