@@ -79,7 +79,7 @@ def test_sums_for_whose_pixels_something_is_repeated_stay_pools():
 def test_a_layer_whose_tokens_something_else_reads_is_computed_by_line(
     op: str, shape: tuple[int, ...], attributes: dict[str, Any]
 ):
-    """What takes the tokens for channels keeps the layout as it was, which is that of tokens here."""
+    """Layouts stay where something takes tokens for channels, and this one is right as it is."""
     model = models.build("bert_tiny", **SMALL["bert_tiny"])
     read = "layer.0.attention.proj.product_output"
     model.graph.node.append(onnx.helper.make_node(op, [read], ["seen"], name="seen", **attributes))
