@@ -59,14 +59,17 @@ def test_chips_begin_where_the_busiest_link_has_least_to_carry(seed: int):
 
 @pytest.mark.parametrize("link", ["5:1", "200:1"])
 def test_a_transformer_crosses_a_link_with_little_more_than_its_tokens(link: str):
-    """Attentions are numbered between the layers around them: the tokens cross, and those that are added later."""
+    """Attentions are numbered between the layers around them: the tokens cross, and those that are added later.
+
+    For the throughput, as each chain and each attention then has cores of its own.
+    """
     model = models.build("bert_tiny", seed=0, depth=6, dim=128, heads=4, tokens=32)
-    chips = {"xbar": 64, "xbars_per_core": 48, "cores": 24, "chips": 2, "link": link}
+    chips = {"xbar": 64, "xbars_per_core": 48, "cores": 24, "chips": 2, "link": link, "knobs": {"latency": 0}}
     found = passes(model, mapping="rows", **chips)
     assert line_flow(found.decision).products
-    assert len(set(found.partition.cores)) > 2 * 20
+    assert len(set(found.partition.cores)) == 48
     crossing = []
     for placed in (found.partition, found.on_chip):
         sent = traffic(placed, found.arch)
         crossing.append(sent[sent[:, 0] // 24 != sent[:, 1] // 24, 2].sum())
-    assert 0 < crossing[1] <= crossing[0] <= 3 * 32 * 128 // found.arch.network.flit_bytes
+    assert 0 < crossing[1] <= crossing[0] <= 4 * 32 * 128 // found.arch.network.flit_bytes
