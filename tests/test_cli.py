@@ -133,7 +133,7 @@ def test_json_on_the_terminal_is_all_there_is(shell: Shell, model: str, command:
 
 def test_the_summary(shell: Shell, model: str):
     lines = shell.ok("compile", model, *CHIP, "--mapping", "raptor").out.splitlines()
-    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
+    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines if not line.startswith(" ")}
     assert rows["layers"] == "1, 1 of them on crossbars"
     assert rows["matrices"] == "54"
     assert rows["mapping"] == "raptor, tiles of 3 channels"
