@@ -273,9 +273,7 @@ class LineLowering(TileLowering):
                     tile = Tile(cell_name(grid, y, p, cols), 1, width, part[1] - part[0], self.element(name))
                     sources = [w for w in row if overlap(w.region.channels, part)]
                     runs = [line_runs(i, 0, w, part, width) for i, w in enumerate(sources)]
-                    self.move(
-                        name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, y / len(held.lines)
-                    )
+                    self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, at)
                     made.setdefault((y, p), []).append(Cell(cols, tile))
         return Grid.of(parts, len(held.lines), made)
 
