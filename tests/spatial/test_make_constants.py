@@ -120,7 +120,7 @@ def test_weights_of_two_taps_in_another_order(stride: int):
     graph, i = found.spatial, next(i for i, c in enumerate(found.spatial.computes) if c.layer.startswith("constants@"))
     made = found.spatial.made
     weights = next(
-        op for op in graph.computes[i].body if isinstance(op, Move) and taps[op.result.name].pixels == WINDOW**2
+        op for op in graph.computes[i].body if isinstance(op, Move) and made[op.result.name].pixels == WINDOW**2
     )
     runs = weights.runs.copy()
     last = CHANNELS * WINDOW**2 - 1
