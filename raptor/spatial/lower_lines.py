@@ -213,10 +213,12 @@ class LineLowering(TileLowering):
         self.move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
         return tile
 
-    def move(self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints) -> None:
-        """Emits a `Move` that makes `tile` of parts of tensor `name`."""
+    def move(
+        self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints, core: int | None = None, at: float = 1.0
+    ) -> None:
+        """Emits a `Move` that makes `tile` of parts of tensor `name`. core, at: see `emit`."""
         op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
-        self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)))
+        self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)), core, at)
 
     def grid(self, name: str) -> Grid:
         """Returns the tensor as lines; cuts it into lines at the first call."""
@@ -244,12 +246,32 @@ class LineLowering(TileLowering):
 
     def as_parts(self, name: str, parts: Parts) -> str:
         """Returns the key in `grids` of the tensor as lines of channel ranges `parts`; cuts them at the first call."""
-        if self.grid(name).parts == parts:
+        held = self.grid(name)
+        if held.parts == parts:
             return name
         grid = f"{name}.by{'-'.join(str(b) for _, b in parts)}"
         if grid not in self.grids:
-            self.grids[grid] = self.cut(name, parts, grid)
+            on_cores = all(self.residency.core_of(cell.tile) is not None for _, _, cell in held.cells())
+            alike = held.is_cut_alike and on_cores
+            self.grids[grid] = self.regrouped(name, parts, grid) if alike else self.cut(name, parts, grid)
         return grid
+
+    def regrouped(self, name: str, parts: Parts, grid: str) -> Grid:
+        """Cuts lines into other channel ranges, the pixels of each cell where its first range is. `grid`: its name."""
+        made: Made = {}
+        held = self.grids[name]
+        for y, line in enumerate(held.lines):
+            for cells in zip(*line, strict=True):
+                cols, core, at = cells[0].cols, self.residency.core_of(cells[0].tile), y / len(held.lines)
+                row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells, strict=True)]
+                for p, part in enumerate(parts):
+                    width = cols[1] - cols[0]
+                    tile = Tile(cell_name(grid, y, p, cols), 1, width, part[1] - part[0], self.element(name))
+                    sources = [w for w in row if overlap(w.region.channels, part)]
+                    runs = [line_runs(i, 0, w, part, width) for i, w in enumerate(sources)]
+                    self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, at)
+                    made.setdefault((y, p), []).append(Cell(cols, tile))
+        return Grid.of(parts, len(held.lines), made)
 
     def line_on(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
         """Returns a cell on a core that holds pixels of a line; copies them there if none does.
