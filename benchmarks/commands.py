@@ -1,4 +1,4 @@
-"""How long whole commands take on the chip `bench`, warm and cold: `make bench-commands`.
+"""Times whole commands on the chip `bench`, warm and cold: `make bench-commands`.
 
 Warm: the compiled bytecode and kernels of an earlier run are cached, as for a user from the second run on. Cold: the
 first run after an installation. Each is a new process. The CPU time is that of all its threads and copies. So half of
