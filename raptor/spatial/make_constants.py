@@ -117,11 +117,11 @@ def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[
             if tile.name not in is_number:
                 is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
             if is_number[tile.name]:
-                readers += [i] if readers[-1:] != [i] else []  # once, however many constants it reads
+                readers.append(i)
                 if core not in found:
                     found[core] = _Constants(stem, core, i)
                 found[core].uses[tile.name, shape] = tile
-    return [*found.values()], readers
+    return [*found.values()], [*dict.fromkeys(readers)]
 
 
 def _free_stem(graph: SpatialGraph) -> str:
