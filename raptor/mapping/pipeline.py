@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raptor.mapping.pipeline_kernel import Floats, Ints, Lines
 
 REACH = 4
-"""How many options further a layer may move at once, to faster or to slower ones."""
+"""Number of options that a layer may move at once, to faster or to slower ones."""
 
 TRIED = 30
 """Number of exchanges that are estimated exactly before the best of them is taken."""

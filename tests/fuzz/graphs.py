@@ -33,7 +33,8 @@ GROWN = {"cores": "cores", "crossbars a core": "xbars_per_core"}
 """Resources of which a chip may have too few, and the option that gives it more."""
 STRATEGIES: tuple[Mapping[str, Any], ...] = (
     *[{"mapping": "raptor"}] * 9,
-    *[{"mapping": "rows"}] * 7,
+    *[{"mapping": "rows"}] * 6,
+    {"mapping": "rows", "knobs": {"neighbours": 1.0, "latency": 8.0}},
     {"mapping": "pixelwise"},
     *({"optimize": objective, "effort": 2} for objective in ("latency", "throughput", "energy")),
 )
