@@ -105,7 +105,7 @@ def test_the_busiest_core_is_as_quick_as_any_pairs_allow(given_: list[list[Plan]
 def test_a_pair_must_gain_more_than_its_factor():
     """Together the layers take 11 on two cores, and 12 apart; with a factor of 1.2, that is no gain."""
     front = [plan_of(1, 1, 12.0), plan_of(2, 1, 5.5)]
-    by_key = {key: front for key in KEYS[:2]}
+    by_key = dict.fromkeys(KEYS[:2], front)
     apart = divided(by_key, 2)
     assert apart is not None
     assert share_neighbours(GRAPH, by_key, apart, 2, XBARS, 1.0).slowest_ns == 11.0
