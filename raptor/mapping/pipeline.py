@@ -143,6 +143,8 @@ def exchange_cores(graph: Graph, division: Division, cores: int, latency: float)
     cores that there are. `latency`: the power, above 0.
     """
     keys = [key for option in division.taken for key in option.plans]
+    if not keys:
+        return division
     pipeline = Pipeline.of(graph, {key: i for i, key in enumerate(keys)})
     state = _State(division, pipeline, latency, [*division.at], np.zeros(len(keys)), np.ones(len(keys), np.int64))
     for unit, number in enumerate(division.at):
