@@ -182,9 +182,7 @@ def _numbered(task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], t
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = task.knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return {**lines, **in_chains, **whole}, ByLine(
-        xbar, patience_ns, loaders, products=products, makes_constants=bool(tokens.layers)
-    )
+    return {**lines, **in_chains, **whole}, ByLine(xbar, patience_ns, loaders, products=products, makes_constants=True)
 
 
 def _moved_all(layers: dict[str, Whole], first: int) -> dict[str, Whole]:

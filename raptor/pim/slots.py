@@ -60,7 +60,7 @@ class Slots:
 def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> Slot:
     """Returns the slot of an operand."""
     constant, name = isinstance(tile, ConstantTile), f"{number}"
-    if isinstance(op, Stencil) and tile is op.vectors and op.together > 1:
+    if isinstance(op, Stencil) and tile is op.vectors and constant and op.together > 1:
         wide = Buffer(name, tile.pixels, op.together, tile.channels, tile.element)
         return Slot(constant, place, wide, True, op.together)
     if isinstance(op, Vector | Requantise | RequantiseAtOnce):

@@ -40,6 +40,11 @@ class Grid:
         """Makes a grid of `rows` lines of the cells made; see `Made`."""
         return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
 
+    @property
+    def is_cut_alike(self) -> bool:
+        """True if the pixels of each line are cut alike for all channel ranges."""
+        return all([c.cols for c in cells] == [c.cols for c in line[0]] for line in self.lines for cells in line)
+
     def cells(self) -> Iterator[tuple[int, int, Cell]]:
         """Yields line, number of the channel range, and cell."""
         for y, line in enumerate(self.lines):

@@ -312,17 +312,13 @@ class TokenLowering(LineLowering):
         )
 
     def sums_tokens(self, node: Node) -> bool:
-        """True if operand and result are lines, and the pixels of a line are cut alike for all channel ranges."""
+        """True if operand and result are lines, and the operand is cut alike for all channel ranges."""
         (name,) = node.inputs
         if node.output not in self.parts_of or name not in self.parts_of or not self.same_pixels(name, node.output):
             return False
         if len(self.parts_of[node.output]) > 1 and self.parts_of[node.output] != self.parts_of[name]:
             return False
-        return all(
-            [cell.cols for cell in cells] == [cell.cols for cell in line[0]]
-            for line in self.grid(name).lines
-            for cells in line
-        )
+        return self.grid(name).is_cut_alike
 
     def sum_tokens(self, node: Node, operator: ChannelSum) -> None:
         """Emits the sums over the channels of each pixel, on the cores that hold them."""

@@ -1,8 +1,9 @@
 """Cores that make their constants by a product, and do not load them: all loads pass through one port.
 
-A core with enough free crossbars holds its constants as the only row of a matrix. Multiplied by 1, they are all there
-at once, for the time of one product. Then each is copied to a place of its own, as often as its readers need it side by
-side. The port would be busy with the constants of one core after another.
+A core with free crossbars holds constants as the only row of a matrix. Multiplied by 1, they are all there at once, for
+the time of one product. Then each is copied to a place of its own, as often as its readers need it side by side. The
+port would be busy with the constants of one core after another: with the weights of depthwise layers above all, which
+every core that computes columns of such a layer needs.
 """
 
 from collections import defaultdict
@@ -16,28 +17,29 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import ByLine, Decision, Matrix
 from raptor.spatial.ir import BodyOp, Compute, SpatialGraph
-from raptor.spatial.operations import ApplyLine, Move, Vector
+from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 
-_Row = tuple[int, int]
+_Shape = tuple[int, int, int]
+"""Rows, pixels of a row, and channels of a tile in which each pixel of a constant fills a row."""
 
 
 @dataclass(slots=True)
 class _Constants:
     """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use.
 
-    With each operand comes the row that its reader needs: pixels and channels. stem: begin of the names of all that is
-    made, which no tensor of the model has.
+    With each operand comes the shape that its reader needs. stem: begin of the names of all that is made, which no
+    tensor of the model has.
     """
 
     stem: str
     core: int
     first: int
-    users: list[tuple[ConstantTile, _Row]] = field(default_factory=list[tuple[ConstantTile, tuple[int, int]]])
+    users: list[tuple[ConstantTile, _Shape]] = field(default_factory=list[tuple[ConstantTile, _Shape]])
 
     @property
     def key(self) -> str:
@@ -52,12 +54,21 @@ class _Constants:
         """Returns the different constants by their bytes."""
         return {tile.values.tobytes(): tile for tile, _ in self.users}
 
-    def is_worth_it(self, free: int, arch: Target) -> bool:
-        """Tells whether the crossbars suffice, and the product takes less time than the loads."""
+    def fitting(self, free: int, arch: Target) -> "_Constants":
+        """Returns those for which the crossbars suffice, the largest first."""
+        room, kept = free * arch.outputs_per_xbar, set[bytes]()
+        for key, tile in sorted(self.values().items(), key=lambda item: -item[1].elements):
+            if tile.elements <= room:
+                room -= tile.elements
+                kept.add(key)
+        return replace(self, users=[(tile, shape) for tile, shape in self.users if tile.values.tobytes() in kept])
+
+    def is_worth_it(self, arch: Target) -> bool:
+        """Tells whether the product takes less time than the loads."""
         different = self.values().values()
         xbars = -(-sum(tile.elements for tile in different) // arch.outputs_per_xbar)
         product = mvmul_ns(arch, xbars) + load_ns(arch, 1) + 2 * ISSUE_NS
-        return xbars <= free and product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in different)
+        return product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in different)
 
 
 def make_constants(partition: Partition, decision: Decision, arch: Target) -> Partition:
@@ -65,9 +76,8 @@ def make_constants(partition: Partition, decision: Decision, arch: Target) -> Pa
     if not isinstance(decision.flow, ByLine) or not decision.flow.makes_constants:
         return partition
     used = _used_xbars(partition)
-    found = {
-        c.first: c for c in _constants_of(partition).values() if c.is_worth_it(arch.xbars_per_core - used[c.core], arch)
-    }
+    fitting = (c.fitting(arch.xbars_per_core - used[c.core], arch) for c in _constants_of(partition).values())
+    found = {c.first: c for c in fitting if c.is_worth_it(arch)}
     return _with_products(partition, found, arch) if found else partition
 
 
@@ -85,13 +95,13 @@ def _used_xbars(partition: Partition) -> defaultdict[int, int]:
 
 
 def _constants_of(partition: Partition) -> dict[int, _Constants]:
-    """Returns the constants that element-wise functions read on each core."""
+    """Returns the constants that the operations on each core read."""
     found: dict[int, _Constants] = {}
     stem = _free_stem(partition.graph)
     for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
         for op in compute.body:
-            for tile in _short_constants(op):
-                found.setdefault(core, _Constants(stem, core, i)).users.append((tile, _row(tile, op.result)))
+            for tile, shape in _wanted(op):
+                found.setdefault(core, _Constants(stem, core, i)).users.append((tile, shape))
     return found
 
 
@@ -103,19 +113,21 @@ def _free_stem(graph: SpatialGraph) -> str:
     return stem
 
 
-def _short_constants(op: BodyOp) -> Iterator[ConstantTile]:
-    """Yields the constant operands that are a pixel or a number. Longer ones are read once, so nothing is saved.
+def _wanted(op: BodyOp) -> Iterator[tuple[ConstantTile, _Shape]]:
+    """Yields the constant operands that can be made, each with the shape that the operation needs.
 
-    Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
+    Those of an element-wise function are a pixel or a number, which fills a row of the result; longer ones are read
+    once, so nothing is saved. Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
     """
     if isinstance(op, Vector):
-        short = (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1 and t.element == MODELLED)
-        yield from (tile for tile in short if np.isfinite(tile.values).all())
+        short = (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1)
+        yield from ((t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short if _is_number(t))
+    elif isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile) and _is_number(op.vectors):
+        yield op.vectors, (op.vectors.pixels, op.together, op.vectors.channels)
 
 
-def _row(tile: ConstantTile, result: Tile) -> _Row:
-    """Returns pixels and channels of the row for which a function needs a constant: those of its result."""
-    return result.width, max(tile.channels, result.channels)
+def _is_number(tile: ConstantTile) -> bool:
+    return tile.element == MODELLED and bool(np.isfinite(tile.values).all())
 
 
 def _with_products(partition: Partition, found: dict[int, _Constants], arch: Target) -> Partition:
@@ -126,7 +138,7 @@ def _with_products(partition: Partition, found: dict[int, _Constants], arch: Tar
     positions: list[float] = []
     filters: dict[str, Filter] = {}
     known: dict[str, ConstantTile] = {}
-    made: dict[tuple[int, bytes, _Row], Tile] = {}
+    made: dict[tuple[int, bytes, _Shape], Tile] = {}
     for i, (compute, core) in enumerate(zip(graph.computes, partition.cores, strict=True)):
         if i in found:
             product, filters[found[i].key], tiles = _product(found[i], compute, arch)
@@ -148,37 +160,43 @@ def _with_products(partition: Partition, found: dict[int, _Constants], arch: Tar
 
 def _product(
     constants: _Constants, reader: Compute, arch: Target
-) -> tuple[Compute, Filter, dict[tuple[bytes, _Row], Tile]]:
-    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and row."""
+) -> tuple[Compute, Filter, dict[tuple[bytes, _Shape], Tile]]:
+    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and shape."""
     values = constants.values()
     starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
     weights = np.concatenate([tile.values for tile in values.values()])
     together = Tile(constants.key, 1, 1, weights.size)
     matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
-    tiles: dict[tuple[bytes, _Row], Tile] = {}
+    tiles: dict[tuple[bytes, _Shape], Tile] = {}
     body: list[BodyOp] = [ApplyLine(together, (Tile(constants.one, 1, 1, 1),), np.zeros((1, 4), np.int64))]
-    for tile, row in constants.users:
-        key = tile.values.tobytes(), row
+    for tile, shape in constants.users:
+        key = tile.values.tobytes(), shape
         if key not in tiles:
-            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", 1, *row)
-            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile.elements, tiles[key].elements)))
+            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *shape)
+            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, shape)))
     product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
     return product, Filter(weights.reshape(1, 1, -1), Window.point((1,))), tiles
 
 
-def _runs(first: int, count: int, elements: int) -> npt.NDArray[np.int64]:
-    """Returns the runs (see `Move`) that fill so many elements with those from `first` on, `count` at a time."""
-    if count == 1:
-        return np.array([[0, 0, first, 0, elements]])
-    at = np.arange(0, elements, count)
-    return np.stack(np.broadcast_arrays(at, 0, first, 1, count), axis=1)
+def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:
+    """Returns the runs (see `Move`) that fill each row with a pixel of a constant, whose elements begin at `first`."""
+    rows, width, channels = shape
+    if width == 1 and tile.channels == channels:
+        return np.array([[0, 0, first, 1, tile.elements]])
+    if tile.channels == 1:
+        row, count, stride = np.arange(rows), width * channels, 0
+    else:
+        row, count, stride = np.repeat(np.arange(rows), width), channels, 1
+    at = np.arange(len(row)) * count
+    return np.stack(np.broadcast_arrays(at, 0, first + row * tile.channels, stride, count), axis=1)
 
 
-def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, _Row], Tile]) -> BodyOp:
+def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, _Shape], Tile]) -> BodyOp:
     """Returns the operation with the tiles that were made in place of its constants."""
-    short = list(_short_constants(op))
-    if not short:
+    known = {id(t): made[key] for t, shape in _wanted(op) if (key := (core, t.values.tobytes(), shape)) in made}
+    if not known:
         return op
+    if isinstance(op, Stencil):
+        return replace(op, vectors=known[id(op.vectors)])
     assert isinstance(op, Vector)
-    known = {id(t): made.get((core, t.values.tobytes(), _row(t, op.result))) for t in short}
     return replace(op, sources=tuple(known.get(id(t)) or t for t in op.sources))

@@ -6,7 +6,7 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.spatial.ir import Compute, SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move
-from raptor.spatial.tiles import Tile
+from raptor.spatial.tiles import ConstantTile, Tile
 
 Floats = npt.NDArray[np.float32]
 
@@ -16,7 +16,7 @@ def verify_constants(graph: SpatialGraph) -> None:
     if not graph.made:
         return
     products: dict[str, Floats] = {}
-    found: dict[str, tuple[str, Floats | None]] = {}
+    found: dict[str, tuple[str, Tile, Floats | None]] = {}
     for compute in graph.computes:
         for op in compute.body:
             if isinstance(op, ApplyLine) and compute.layer in graph.filters:
@@ -24,11 +24,17 @@ def verify_constants(graph: SpatialGraph) -> None:
                 if row is not None:
                     products[op.result.name] = row
             elif isinstance(op, Move) and op.result.name in graph.made:
-                found[op.result.name] = compute.node, _moved(op, products)
+                found[op.result.name] = compute.node, op.result, _moved(op, products)
     for name, constant in graph.made.items():
-        node, values = found.get(name, ("", None))
-        if values is None or not np.array_equal(values, np.resize(constant.values, len(values))):
+        node, tile, values = found.get(name, ("", constant, None))
+        if values is None or not np.array_equal(values, _repeated(constant, tile)):
             raise VerifyError(f"spatial: {node}: %{name} is not the constant that it stands for")
+
+
+def _repeated(constant: ConstantTile, tile: Tile) -> Floats:
+    """Returns the elements of a tile if each of its rows repeats a pixel of the constant."""
+    pixels = constant.values.astype(np.float32, copy=False).reshape(tile.rows, 1, -1)
+    return np.broadcast_to(pixels, (tile.rows, tile.width, tile.channels)).reshape(-1)
 
 
 def _row(graph: SpatialGraph, compute: Compute, op: ApplyLine[Tile]) -> Floats | None:

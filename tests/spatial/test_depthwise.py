@@ -45,7 +45,6 @@ def test_vectors_are_cheaper_on_the_bench_chip(attributes: dict[str, Any]):
     program = check(model(**attributes), **SIZES)
     assert unfolding(program) == "vector"
     assert program.report.matrices == 0
-    assert "mvmul" not in program.report.instructions
 
 
 @pytest.mark.parametrize("attributes", [{}, {"pads": [1] * 4, "strides": [2, 1]}])

@@ -1,4 +1,4 @@
-"""Constants of tokens are made by a product on each core: they are right, and mistakes are refused."""
+"""Constants are made by a product on each core: they are right, and mistakes are refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,8 @@ from raptor.mapping.decision import ByLine, Matrix
 from raptor.pim.ir import Load
 from raptor.spatial import verify
 from raptor.spatial.ir import SpatialGraph
-from raptor.spatial.operations import ApplyLine, Move
+from raptor.spatial.operations import ApplyLine, Move, Stencil
+from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
 from tests.spatial.test_verify_lines import plus
 
@@ -25,6 +26,28 @@ MODEL = models.build("bert_tiny", seed=0, depth=1, dim=64, heads=2, tokens=16)
 @pytest.fixture(scope="module")
 def compiled() -> Passes:
     return passes(MODEL, **CHIP, mapping="rows")
+
+
+CHANNELS, WINDOW = 48, 7
+
+
+def depthwise(stride: int) -> onnx.ModelProto:
+    """A 1x1 convolution, and a depthwise layer on the vector unit of the cores that compute its columns."""
+    constants = {
+        "w": random(CHANNELS, 3, 1, 1),
+        "v": random(CHANNELS, 1, WINDOW, WINDOW),
+        "b": random(CHANNELS),
+    }
+    strides = {"pads": [WINDOW // 2] * 4, "strides": [stride] * 2}
+    nodes = [
+        node("Conv", "x w", "t", name="pointwise"),
+        node("Conv", "t v b", "y", name="depthwise", group=CHANNELS, **strides),
+    ]
+    return make_model(nodes, {"x": (1, 3, 6, 24)}, ["y"], constants)
+
+
+ROOMY = {"xbar": 64, "xbars_per_core": 64, "cores": 4}
+STRIDES = {"pixels together": 1, "pixel by pixel": 2}
 
 
 def products(graph: SpatialGraph, stem: str = "constants@") -> list[int]:
@@ -45,8 +68,8 @@ def test_a_tensor_of_the_model_may_have_such_a_name():
     model = onnx.ModelProto()
     model.CopyFrom(MODEL)
     first = model.graph.node[0].output[0]
-    for node in model.graph.node:
-        for names in (node.input, node.output):
+    for each in model.graph.node:
+        for names in (each.input, each.output):
             names[:] = ["constants@0" if name == first else name for name in names]
     assert products(passes(model, **CHIP, mapping="rows").spatial, "constants'@")
 
@@ -77,6 +100,38 @@ def test_without_free_crossbars_constants_are_loaded():
     flow = tight.decision.flow
     if isinstance(flow, ByLine) and flow.makes_constants:
         assert len(products(tight.spatial)) < len(set(tight.partition.cores))
+
+
+@pytest.mark.parametrize("stride", STRIDES.values(), ids=[*STRIDES])
+def test_weights_of_a_depthwise_layer(stride: int):
+    found = passes(depthwise(stride), **ROOMY, mapping="rows")
+    stencils = [op for c in found.spatial.computes for op in c.body if isinstance(op, Stencil)]
+    assert {op.together > 1 for op in stencils} == {stride == 1}
+    pairs = zip(found.partition.cores, found.spatial.computes, strict=True)
+    assert len({core for core, c in pairs if c.node == "depthwise"}) > 1
+    made = {name for name, constant in found.spatial.made.items() if constant.pixels == WINDOW**2}
+    assert made == {op.vectors.name for op in stencils if op.vectors}
+    check(depthwise(stride), **ROOMY)
+
+
+@pytest.mark.parametrize("stride", STRIDES.values(), ids=[*STRIDES])
+def test_weights_of_two_taps_in_another_order(stride: int):
+    found = passes(depthwise(stride), **ROOMY, mapping="rows")
+    graph, i = found.spatial, next(i for i, c in enumerate(found.spatial.computes) if c.layer.startswith("constants@"))
+    made = found.spatial.made
+    weights = next(
+        op for op in graph.computes[i].body if isinstance(op, Move) and made[op.result.name].pixels == WINDOW**2
+    )
+    runs = weights.runs.copy()
+    last = CHANNELS * WINDOW**2 - 1
+    if len(runs) == 1:
+        runs = np.array([[0, 0, 1, 1, last], [last, 0, 0, 1, 1]])
+    else:
+        runs[[0, -1], 2] = runs[[-1, 0], 2]
+    body = tuple(replace(weights, runs=runs) if op is weights else op for op in graph.computes[i].body)
+    changed = replace(graph.computes[i], body=body)
+    with pytest.raises(VerifyError, match="not the constant"):
+        verify(replace(graph, computes=(*graph.computes[:i], changed, *graph.computes[i + 1 :])), found.arch)
 
 
 def _matrix(change: Callable[[Any], Any]) -> Callable[[SpatialGraph, int], SpatialGraph]:
