@@ -169,6 +169,12 @@ def test_an_exchange_of_cores_gains(given_: list[list[Plan]], cores: int, latenc
             assert sum(p.cores for p in moved) > cores or cost(moved) >= cost(after) * (1 - 1e-6)
 
 
+def test_no_layers_exchange_no_cores():
+    nothing = Division((), ())
+    assert exchange_cores(GRAPH, nothing, 4, 8.0) is nothing
+    assert share_neighbours(GRAPH, {}, nothing, 4, XBARS, 1.0) is nothing
+
+
 def test_neighbours_share_cores_of_a_chip():
     layers = by_line(map_rows(GRAPH, architectures.load(xbar=16, xbars_per_core=64, cores=7), Knobs(neighbours=1.0)))
     serves = Counter(core for layer in layers.values() for core in {*layer.cores})
