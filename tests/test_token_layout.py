@@ -85,3 +85,15 @@ def test_a_layer_whose_tokens_something_else_reads_is_computed_by_line(
     model.graph.node.append(onnx.helper.make_node(op, [read], ["seen"], name="seen", **attributes))
     model.graph.output.append(onnx.helper.make_tensor_value_info("seen", onnx.TensorProto.FLOAT, shape))
     check(model, tolerance=1e-4, xbar=16, xbars_per_core=48, cores=40)
+
+
+def test_a_sequence_of_fewer_tokens_than_there_are_heads():
+    """The scores of 8 heads, with a normalisation of two sequences: each has one mean, and the heads have 8 lines."""
+    nodes = [
+        support.node("MatMul", "q k", "scores", name="scores"),
+        support.node("Reshape", "scores two", "rows", name="rows"),
+        support.node("LayerNormalization", "rows scale", "y", name="norm", axis=-3),
+    ]
+    constants = {"two": np.array([2, 32, 1, 1]), "scale": random(32, 1, 1)}
+    model = make_model(nodes, {"q": (4, 2, 4, 5), "k": (4, 2, 5, 2)}, ["y"], constants)
+    check(model, xbar=16, xbars_per_core=8, cores=20)

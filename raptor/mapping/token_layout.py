@@ -198,7 +198,10 @@ class _Layouts:
         return np.array_equal(ordered.reshape(-1), np.arange(given.elements))
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
-        """Returns the number of lines of each set: that of the heads next to products of computed tensors, else 1."""
+        """Returns the number of lines of each set: that of the heads next to products of computed tensors, else 1.
+
+        It is 1 too if the tokens of a set are not as many for each head.
+        """
         near = _Sets()
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool):
@@ -208,10 +211,12 @@ class _Layouts:
             if isinstance(node.operator, Dot):
                 for name in (*node.inputs, node.output):
                     heads.setdefault(near.find(self.alike.find(name)), set()).add(node.operator.batch)
-        return {
-            key: max(heads.get(near.find(key), {1})) if len(heads.get(near.find(key), {1})) == 1 else 1
-            for key in channels
-        }
+        found: dict[str, int] = {}
+        for key, count in channels.items():
+            lines = heads.get(near.find(key), {1})
+            most = max(lines) if len(lines) == 1 else 1
+            found[key] = most if self.image(key).elements % (most * count) == 0 else 1
+        return found
 
 
 def _is_last(image: Image) -> bool:

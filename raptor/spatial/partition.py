@@ -2,6 +2,7 @@
 
 from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
+from raptor.spatial.even_out import even_out
 from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
@@ -44,7 +45,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.product_uses,
     )
     cores, positions = (tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
-    return make_constants(Partition(cut, cores, positions), decision, arch)
+    return even_out(make_constants(Partition(cut, cores, positions), decision, arch), decision, arch)
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
