@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 _LEAST = 0.02
 """Share of the work of the busiest core below which a compute is not moved."""
-_UNEVEN = 1.2
+_UNEVEN = 1.5
 """Times the work that cannot move that a core may do: waiting for messages outweighs a smaller difference."""
 
 

@@ -275,13 +275,16 @@ class Builder:
         return value
 
     def scaled(self, name: str) -> str:
-        """The value itself, or its multiple, into the pool; integers and truth values stay as they are."""
+        """The value itself, or its multiple, into the pool; integers and truth values stay as they are.
+
+        No multiple has 1 for its largest value: rounding decides whether its whole part is 1.
+        """
         if self.values[name].exact.dtype != np.float32:
             self.wholes.append(name)
             return name
         scale = float(np.abs(self.values[name].exact).max())
         if not 0.1 <= scale <= 4:
-            return self.emit("Mul", [name, self.given(np.float32(1 / scale))])
+            return self.emit("Mul", [name, self.given(np.float32(0.93 / scale))])
         self.pool.append(name)
         return name
 
