@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -88,6 +88,7 @@ lint: $(READY)  ## ruff and pyright
 
 bench: $(READY)  ## time and memory of compile and validate by both mappings, beside baselines of the same run
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/integers.py
 
 bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
@@ -98,6 +99,9 @@ bench-analog: $(READY)  ## accuracy of the trained network on crossbars with con
 
 bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+
+bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels
+	$(BIN)/python benchmarks/commands.py
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python benchmarks/device.py

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from measure import ROOT, Run, compile_command, cpu_s, validate_command
+from measure import ROOT, Run, compile_command, validate_command
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +55,6 @@ def main() -> None:
         "models", nargs="*", default=["lenet5", "squeezenet", "googlenet", "resnet18", "resnet50", "vgg16"]
     )
     parser.add_argument("--repeat", type=int, default=5, help="runs of each command; the median counts")
-    parser.add_argument("--warm", action="store_true", help="leave out the runs without cached kernels")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
     rows: list[Row] = []
@@ -68,8 +67,6 @@ def main() -> None:
                 seconds = rows[-1].compile.wall_s
                 print(f"{name} {mapping} {streams}: compile {seconds:.2f} s", file=sys.stderr, flush=True)
     show(rows)
-    if not args.warm:
-        show_cold()
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
@@ -170,25 +167,6 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
         "numpy": f"{row.numpy_products_s:.2f}",
         "onnxruntime": f"{row.onnxruntime_s:.3f}",
     }
-
-
-def show_cold() -> None:
-    """Measures LeNet-5 with an empty cache of compiled kernels, as on a new machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder) / "lenet5.onnx", Path(folder) / "out"
-        path.write_bytes(models.build("lenet5").SerializeToString())
-        commands = {
-            "compile": ["compile", str(path), "--cores", "200", "--xbar", "128", "-o", str(out), "--quiet"],
-            "validate": ["validate", str(out), "--samples", "2", "--quiet"],
-            "simulate": ["simulate", str(out), "--quiet"],
-        }
-        table = Table("command", "cold, CPU s", "warm, CPU s", title="LeNet-5 without and with cached kernels")
-        for name, words in commands.items():
-            cold, warm = (
-                cpu_s([*words, *again], Path(folder) / name) for again in ([], ["--force"] * (name == "compile"))
-            )
-            table.add_row(name, f"{cold:.2f}", f"{warm:.2f}")
-    Console(width=220).print(table)
 
 
 def _stage_table(rows: list[Row]) -> Table:

@@ -47,8 +47,7 @@ class Run:
 
 def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON, perhaps with "seconds"."""
-    # As in any installation: some environments set this variable and compile our sources again in every run.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment = _environment()
     walls: list[float] = []
     cpus: list[float] = []
     peaks: list[int] = []
@@ -71,17 +70,21 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), stages, facts)
 
 
-def cpu_s(words: Sequence[str], cache: Path) -> float:
-    """Returns user and system time of a command of `raptor` whose compiled kernels are kept in the folder `cache`."""
-    command = [sys.executable, "-m", "raptor", *words]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    )
+def _environment() -> dict[str, str]:
+    """Returns that of any installation: some set a variable by which our sources are compiled again in every run."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
+def times(words: Sequence[str], cache: Path) -> tuple[float, float]:
+    """Returns the seconds of wall and of CPU time of a command of `raptor` with its compiled kernels in `cache`."""
+    command, start = [sys.executable, "-m", "raptor", *words], time.perf_counter()
+    environment = _environment() | {"NUMBA_CACHE_DIR": str(cache)}
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")
-    return usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime
 
 
 def compile_command(
@@ -94,11 +97,12 @@ def compile_command(
         return run([sys.executable, "-c", _COMPILE, *args], repeat, stages)
 
 
-def validate_command(out: Path, repeat: int) -> Run:
-    """Measures `raptor validate` in a cold process."""
+def validate_command(out: Path, repeat: int, samples: int | None = None) -> Run:
+    """Measures `raptor validate` in a cold process, with its own number of samples if none is said."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]
+        command += [] if samples is None else ["--samples", str(samples)]
         return run(command, repeat, report)
 
 

@@ -35,8 +35,10 @@ class Knobs:
     `ByLine`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
     fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, as the
     estimate of all other work is less exact; another factor gives layers other numbers of cores and other blocks.
-    `latency`: in a model whose layers may share cores in turns (a transformer, or one with means of whole images), what
-    the latency counts against the interval, as an exponent: 0 for the interval alone.
+    `latency`: what the latency counts against the interval, as an exponent: 0 for the interval alone. It is for models
+    whose layers may share cores in turns (a transformer, or one with means of whole images). Above 1, layers by line
+    get their cores by it, too. `neighbours`: how much longer than its work a pair of neighbouring layers is taken to
+    need on cores that they share; 0: they share none.
 
     Measured (docs/performance.md, "Search"), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and
@@ -49,6 +51,7 @@ class Knobs:
     share: float = 1.0
     products: float = 1.0
     latency: float = 1.0
+    neighbours: float = 0.0
 
 
 DEFAULT = Knobs()
@@ -68,8 +71,8 @@ def parse_knobs(given: object) -> Knobs:
 
 
 def _number(name: str, value: object) -> float:
-    """Returns the number of a knob: a share is of 0.01 to 1, an exponent may be 0, all others are above it."""
-    least = {"latency": 0.0, "share": 0.01}.get(name, 1e-3)
+    """Returns the number of a knob: a share is of 0.01 to 1, some may be 0, all others are above it."""
+    least = {"latency": 0.0, "neighbours": 0.0, "share": 0.01}.get(name, 1e-3)
     found = finite("knobs", value, least)
     if name == "share" and found > 1:
         raise fault("knobs", value, "a share of the cores, of 0.01 to 1")

@@ -1,8 +1,9 @@
 """Plans to compute a layer by line, and the choice of plans for all layers, each with cores of its own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 from raptor.mapping.decision import LineGrid
 
@@ -22,6 +23,16 @@ class Plan:
     @property
     def cores(self) -> int:
         return self.grid.cores
+
+
+class Sized(Protocol):
+    """Something that takes a number of cores, and the time that the busiest of them works for a sample."""
+
+    @property
+    def cores(self) -> int: ...
+
+    @property
+    def core_ns(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +68,27 @@ def choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -
     plans of each layer, from slow to fast. `used`: number of cores that other layers take. `share`: see `Knobs`.
     Returns None if too few cores are left.
     """
-    at = dict.fromkeys(fronts, 0)
     free = cores - used - sum(front[0].cores for front in fronts.values())
     if free < 0:
         return None
     free -= int(min(free, cores * (1 - share)))
-    growing = dict.fromkeys(fronts)
+    at = grow([*fronts.values()], [0] * len(fronts), free)
+    return in_order({key: front[i] for (key, front), i in zip(fronts.items(), at, strict=True)})
+
+
+def grow(fronts: Sequence[Sequence[Sized]], at: Sequence[int], free: int) -> list[int]:
+    """Gives the slowest its next faster choice, until the cores are used up. Returns the numbers of the choices.
+
+    `at`: those to begin with. `free`: number of cores that are left. Where they are too few, the next slowest goes on.
+    """
+    found = [*at]
+    growing = dict.fromkeys(range(len(fronts)))
     while growing:
-        slowest = max(growing, key=lambda k: fronts[k][at[k]].core_ns)
-        front, i = fronts[slowest], at[slowest]
+        slowest = max(growing, key=lambda k: fronts[k][found[k]].core_ns)
+        front, i = fronts[slowest], found[slowest]
         if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
             del growing[slowest]
             continue
         free -= front[i + 1].cores - front[i].cores
-        at[slowest] += 1
-    return in_order({key: front[at[key]] for key, front in fronts.items()})
+        found[slowest] += 1
+    return found

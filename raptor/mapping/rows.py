@@ -30,8 +30,10 @@ from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
+from raptor.mapping.neighbours import Division, share_neighbours
 from raptor.mapping.packing import share_cores
 from raptor.mapping.phases import PhaseGroups, phase_numbers
+from raptor.mapping.pipeline import exchange_cores
 from raptor.mapping.plans import (
     Placed,
     Plan,
@@ -215,6 +217,8 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
                 copied, placed = _copy_steps(steps, fronts, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
             shared = _share_last(task) or _share_phases(task, placed)
+            if shared is None:
+                placed = _divide(task, fronts, placed, arch.usable_cores - used)
             return shared or (_moved_all(whole, _first_free(placed)), placed)
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
@@ -225,6 +229,20 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
+
+
+def _divide(
+    task: _Task, fronts: Mapping[str, Sequence[Plan]], placed: dict[str, Placed], cores: int
+) -> dict[str, Placed]:
+    """Divides `cores` among the layers by line as the knobs say. `placed`: plans with cores of their own."""
+    graph, arch, knobs = task.graph, task.arch, task.knobs
+    division = Division.apart(fronts, placed)
+    available = max(division.cores, cores - int(arch.usable_cores * (1 - knobs.share)))
+    if knobs.neighbours:
+        division = share_neighbours(graph, task.plans, division, available, arch.xbars_per_core, knobs.neighbours)
+    if knobs.latency > 1:
+        division = exchange_cores(graph, division, available, knobs.latency)
+    return division.placed()
 
 
 def _copy_steps(

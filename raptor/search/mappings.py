@@ -31,11 +31,11 @@ from raptor.spatial import Schedule
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
 
-EFFORT = 4
+EFFORT = 5
 """Default number of mappings that a search tries."""
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
-"""Weight of the latency against the interval where layers may share cores in turns (`Knobs.latency`)."""
+"""Weight of the latency against the interval (`Knobs.latency`)."""
 PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
@@ -149,7 +149,7 @@ def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
-    """Yields knobs that differ from `usual` in one number, the most useful ones first.
+    """Yields knobs that differ from `usual` in one number or two, the most useful ones first.
 
     The order comes from measurements on the zoo (docs/performance.md, "Search").
     """
@@ -158,9 +158,12 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
     quicker = f"{steps[0][0]}, {products[2][0]}", replace(steps[0][1], products=0.5)
+    together = [(f"neighbours x{n:g}", replace(usual, neighbours=n)) for n in (1, 1.1)]
+    closely = [(f"{name}, {steps[0][0]}", replace(knobs, step_ns=5_000)) for name, knobs in together]
     if objective == "energy":
         yield from shares + products + steps
     elif objective == "latency":
-        yield from [steps[0], quicker, *products, *larger_shares, *steps[1:]]
+        yield from [closely[0], steps[0], quicker, together[0], *products, *larger_shares, *steps[1:]]
     else:
-        yield from [products[0], steps[0], *products[1:], *larger_shares, *steps[1:]]
+        first = [closely[1], together[0], products[0], steps[0], closely[0]]
+        yield from [*first, *products[1:], *larger_shares, *steps[1:]]

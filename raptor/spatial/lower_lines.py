@@ -58,8 +58,8 @@ Ints = npt.NDArray[np.int64]
 _COPIES = {Copy, MoveTile}
 """Classes of operations that only copy, which nobody has to read."""
 
-_Stencils = dict[tuple[Range, Window], StencilTile[Tile]]
-"""Stencils by the channels and the window of their lines."""
+_Stencils = dict[tuple[Range, tuple[int, int], int, tuple[int, int]], StencilTile[Tile]]
+"""Stencils by their channels, lines and columns of the input, columns of the output, padding above and on the left."""
 
 
 @dataclass(slots=True)
@@ -130,17 +130,13 @@ class LineLowering(TileLowering):
     def drop_copies(self) -> None:
         """Drops copies that nobody reads, such as lines of an input that a window skips because of its stride."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
-        copies = [_COPIES.issuperset(map(type, placed.compute.body)) for placed in self.computes]
-        work = [
-            op for placed, copy in zip(self.computes, copies, strict=True) if not copy for op in placed.compute.body
-        ]
-        used.update([tile.name for op in work for tile in op.operands])
         kept: list[Placed] = []
-        for placed, copy in zip(reversed(self.computes), reversed(copies), strict=True):
-            if copy and used.isdisjoint([tile.name for tile in placed.compute.results]):
+        for placed in reversed(self.computes):  # those that read a copy come after it
+            body, results = placed.compute.body, placed.compute.results
+            if _COPIES.issuperset(map(type, body)) and used.isdisjoint([tile.name for tile in results]):
                 continue
-            if copy:
-                used.update([tile.name for op in placed.compute.body for tile in op.operands])
+            for op in body:
+                used.update([tile.name for tile in op.operands])
             kept.append(placed)
         self.computes = kept[::-1]
 
@@ -298,9 +294,12 @@ class LineLowering(TileLowering):
         left, right = cols
         for y in range(*lines):
             # NOTE: a call of `overlap` for each cell would take as long as the rest.
-            for cell in [cell for cell in grid.lines[y][p] if left < cell.cols[1] and cell.cols[0] < right]:
-                low, high = max(left, cell.cols[0]), min(right, cell.cols[1])
-                first, at = low - cell.cols[0], (y - lines[0]) * width + low - left
+            for cell in grid.lines[y][p]:
+                begin, end = cell.cols
+                if end <= left or right <= begin:
+                    continue
+                low, high = max(left, begin), min(right, end)
+                first, at = low - begin, (y - lines[0]) * width + low - left
                 op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
                 position = y / len(grid.lines)
                 self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
@@ -377,11 +376,17 @@ class LineLowering(TileLowering):
         parts = self.parts_of[node.output]
         make = op_of(operator, short=is_tokens(image))
         made: Made = {}
+        alike = {name for name in node.inputs if self.same_pixels(name, node.output)}
         for y, p, cell in self.mapped(node, self.as_parts(lead, parts)):
             first = cell.tile
             tile = Tile(cell_name(node.output, y, p, cell.cols), 1, first.width, first.channels, element)
             core = self.residency.core_of(first)
-            operands = [first if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
+            operands = [
+                first if n == lead
+                else self.operand(node, n, y, p, cell, core, parts) if n in alike
+                else self.pixel(n, p, parts[p])
+                for n in node.inputs
+            ]  # fmt: skip
             op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
             self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / rows)
             made.setdefault((y, p), []).append(Cell(cell.cols, tile))
@@ -421,17 +426,12 @@ class LineLowering(TileLowering):
         return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
 
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
-        """Returns the tile of operand `name` that is combined with a cell.
-
-        It has the same channels, and the same pixels or the only pixel of the operand.
-        """
-        if not self.same_pixels(name, node.output):
-            return self.pixel(name, p, parts[p])
+        """Returns the tile of operand `name` that is combined with a cell: it has the same channels and pixels."""
         grid = self.as_parts(name, parts)
-        cells = self.grids[grid].lines[y][p]
-        same = next((c.tile for c in cells if c.cols == cell.cols), None)
-        if same is not None or core is None:
-            return same if same is not None else cells[0].tile
+        cells, cols = self.grids[grid].lines[y][p], cell.cols
+        same = [c.tile for c in cells if c.cols == cols]
+        if same or core is None:
+            return (same or [cells[0].tile])[0]
         return self.line_on(node, grid, y, p, cell.cols, core, exact=True).tile
 
     def pixel(self, name: str, p: int, part: Range) -> Tile:
@@ -539,26 +539,25 @@ class LineLowering(TileLowering):
         known: the operations so far; those that differ in their tiles only share their weights.
         """
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
-        pixels = input_range(window, cols)
+        pixels, shape = input_range(window, cols), (1, cols[1] - cols[0], part[1] - part[0])
+        left = pixels[0] - cols[0] * window.strides[1] + window.pads[1]
+        element = self.element(node.output)
         for y in range(window.out_dims[0]):
-            first, lines = y * window.strides[0] - window.pads[0], _lines_read(window, y)
-            local = replace(
-                window,
-                in_dims=(lines[1] - lines[0], pixels[1] - pixels[0]),
-                out_dims=(1, cols[1] - cols[0]),
-                pads=(lines[0] - first, pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
-            )
-            read = _rows_read(window, y)
-            given = [(i - lines[0], self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
-            shape = 1, cols[1] - cols[0], part[1] - part[0]
-            tile = Tile(cell_name(node.output, y, p, cols), *shape, self.element(node.output))
-            if (part, local) not in known:
+            (low, high), read = _lines_read(window, y), _rows_read(window, y)
+            above = low - (y * window.strides[0] - window.pads[0])
+            given = [(i - low, self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
+            tile = Tile(cell_name(node.output, y, p, cols), *shape, element)
+            key = part, (high - low, pixels[1] - pixels[0]), cols[1] - cols[0], (above, left)
+            if key not in known:
+                local = replace(window, in_dims=key[1], out_dims=(1, key[2]), pads=key[3])
                 op = stencil_op(replace(operator, window=local))(tile, [given[0][1]], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
                 at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
-                known[part, local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
-            body, position = (replace(known[part, local], result=tile, inputs=tuple(given)),), y / window.out_dims[0]
-            self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
+                known[key] = replace(op, together=at_once if window.strides[1] == 1 else 1)
+            op = known[key]
+            op = StencilTile(tile, tuple(given), op.vectors, op.index, op.window, op.together)
+            position = y / window.out_dims[0]
+            self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, position)
             yield y, tile
 
     def has_lines(self, node: Node) -> bool:

@@ -7,8 +7,9 @@ every core that computes columns of such a layer needs.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +28,24 @@ from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 _Shape = tuple[int, int, int]
 """Rows, pixels of a row, and channels of a tile in which each pixel of a constant fills a row."""
 
+_Use = tuple[str, _Shape]
+"""Name of a constant, and the shape in which an operation needs it."""
+
+_Made = Mapping[tuple[int, _Use], Tile]
+"""The tiles that are made, by core and use."""
+
 
 @dataclass(slots=True)
 class _Constants:
-    """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use.
+    """Constants of a core. first: number of the compute that reads one first. uses: the constant of each use.
 
-    With each operand comes the shape that its reader needs. stem: begin of the names of all that is made, which no
-    tensor of the model has.
+    stem: begin of the names of all that is made, which no tensor of the model has.
     """
 
     stem: str
     core: int
     first: int
-    users: list[tuple[ConstantTile, _Shape]] = field(default_factory=list[tuple[ConstantTile, _Shape]])
+    uses: dict[_Use, ConstantTile] = field(default_factory=dict[_Use, ConstantTile])
 
     @property
     def key(self) -> str:
@@ -52,7 +58,7 @@ class _Constants:
 
     def values(self) -> dict[bytes, ConstantTile]:
         """Returns the different constants by their bytes."""
-        return {tile.values.tobytes(): tile for tile, _ in self.users}
+        return {tile.values.tobytes(): tile for tile in self.uses.values()}
 
     def fitting(self, free: int, arch: Target) -> "_Constants":
         """Returns those for which the crossbars suffice, the largest first."""
@@ -61,7 +67,7 @@ class _Constants:
             if tile.elements <= room:
                 room -= tile.elements
                 kept.add(key)
-        return replace(self, users=[(tile, shape) for tile, shape in self.users if tile.values.tobytes() in kept])
+        return replace(self, uses={use: tile for use, tile in self.uses.items() if tile.values.tobytes() in kept})
 
     def is_worth_it(self, arch: Target) -> bool:
         """Tells whether the product takes less time than the loads."""
@@ -76,33 +82,46 @@ def make_constants(partition: Partition, decision: Decision, arch: Target) -> Pa
     if not isinstance(decision.flow, ByLine) or not decision.flow.makes_constants:
         return partition
     used = _used_xbars(partition)
-    fitting = (c.fitting(arch.xbars_per_core - used[c.core], arch) for c in _constants_of(partition).values())
+    constants, readers = _constants_of(partition)
+    fitting = (c.fitting(arch.xbars_per_core - used[c.core], arch) for c in constants)
     found = {c.first: c for c in fitting if c.is_worth_it(arch)}
-    return _with_products(partition, found, arch) if found else partition
+    return _with_products(partition, found, readers, arch) if found else partition
 
 
 def _used_xbars(partition: Partition) -> defaultdict[int, int]:
     """Counts the crossbars of the matrices on each core."""
-    held = {
-        (core, compute.layer, matrix): matrix.xbars
+    # NOTE: computes of a core share their tuple of matrices, so most are left out by its identity.
+    tuples = {
+        (core, compute.layer, id(compute.matrices)): compute.matrices
         for compute, core in zip(partition.graph.computes, partition.cores, strict=True)
-        for matrix in compute.matrices
+        if compute.matrices
     }
+    held = {(core, layer, m): m.xbars for (core, layer, _), matrices in tuples.items() for m in matrices}
     used: defaultdict[int, int] = defaultdict(int)
     for (core, _, _), xbars in held.items():
         used[core] += xbars
     return used
 
 
-def _constants_of(partition: Partition) -> dict[int, _Constants]:
-    """Returns the constants that the operations on each core read."""
+def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[int]]:
+    """Returns the constants that the operations on each core read, and the numbers of the computes that do so.
+
+    Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
+    """
     found: dict[int, _Constants] = {}
+    readers: list[int] = []
     stem = _free_stem(partition.graph)
+    is_number: dict[str, bool] = {}
     for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
-        for op in compute.body:
-            for tile, shape in _wanted(op):
-                found.setdefault(core, _Constants(stem, core, i)).users.append((tile, shape))
-    return found
+        for tile, shape in [use for op in compute.body for use in _wanted(op)]:
+            if tile.name not in is_number:
+                is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
+            if is_number[tile.name]:
+                readers.append(i)
+                if core not in found:
+                    found[core] = _Constants(stem, core, i)
+                found[core].uses[tile.name, shape] = tile
+    return [*found.values()], [*dict.fromkeys(readers)]
 
 
 def _free_stem(graph: SpatialGraph) -> str:
@@ -113,44 +132,49 @@ def _free_stem(graph: SpatialGraph) -> str:
     return stem
 
 
-def _wanted(op: BodyOp) -> Iterator[tuple[ConstantTile, _Shape]]:
-    """Yields the constant operands that can be made, each with the shape that the operation needs.
+def _wanted(op: BodyOp) -> list[tuple[ConstantTile, _Shape]]:
+    """Returns the constant operands that can be made, each with the shape that the operation needs.
 
     Those of an element-wise function are a pixel or a number, which fills a row of the result; longer ones are read
-    once, so nothing is saved. Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
+    once, so nothing is saved.
     """
     if isinstance(op, Vector):
-        short = (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1)
-        yield from ((t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short if _is_number(t))
-    elif isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile) and _is_number(op.vectors):
-        yield op.vectors, (op.vectors.pixels, op.together, op.vectors.channels)
+        short = [t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1]
+        return [(t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short]
+    if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
+        return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
+    return []
 
 
-def _is_number(tile: ConstantTile) -> bool:
-    return tile.element == MODELLED and bool(np.isfinite(tile.values).all())
-
-
-def _with_products(partition: Partition, found: dict[int, _Constants], arch: Target) -> Partition:
+def _with_products(
+    partition: Partition, found: dict[int, _Constants], readers: Sequence[int], arch: Target
+) -> Partition:
     """Returns the partition with the product of each core before the first compute that reads one of its constants."""
     graph = partition.graph
+    products: dict[int, Compute] = {}
+    filters: dict[str, Filter] = {}
+    known: dict[str, ConstantTile] = {}
+    made: dict[tuple[int, _Use], Tile] = {}
+    for i, constants in sorted(found.items()):
+        products[i], filters[constants.key], tiles = _product(constants, graph.computes[i], arch)
+        values = constants.values()
+        known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
+        made |= {(constants.core, use): tiles[t.values.tobytes(), use[1]] for use, t in constants.uses.items()}
+    reading = list(graph.computes)
+    for i in readers:
+        core, compute = partition.cores[i], reading[i]
+        reading[i] = replace(compute, body=tuple([_reading(op, core, made) for op in compute.body]))
     computes: list[Compute] = []
     cores: list[int] = []
     positions: list[float] = []
-    filters: dict[str, Filter] = {}
-    known: dict[str, ConstantTile] = {}
-    made: dict[tuple[int, bytes, _Shape], Tile] = {}
-    for i, (compute, core) in enumerate(zip(graph.computes, partition.cores, strict=True)):
-        if i in found:
-            product, filters[found[i].key], tiles = _product(found[i], compute, arch)
-            made |= {(core, *key): tile for key, tile in tiles.items()}
-            values = found[i].values()
-            known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
-            computes.append(product)
-            cores.append(core)
+    for first, last in pairwise([0, *products, len(reading)]):
+        computes += reading[first:last]
+        cores += partition.cores[first:last]
+        positions += partition.positions[first:last]
+        if last in products:
+            computes.append(products[last])
+            cores.append(partition.cores[last])
             positions.append(0.0)
-        computes.append(replace(compute, body=tuple(_reading(op, core, made) for op in compute.body)))
-        cores.append(core)
-        positions.append(partition.positions[i])
     one = next(iter(found.values())).one
     literals = {**graph.literals, one: ConstantTile.of(one, np.ones((1, 1, 1)))}
     filters = {**graph.filters, **filters}
@@ -169,7 +193,7 @@ def _product(
     matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
     tiles: dict[tuple[bytes, _Shape], Tile] = {}
     body: list[BodyOp] = [ApplyLine(together, (Tile(constants.one, 1, 1, 1),), np.zeros((1, 4), np.int64))]
-    for tile, shape in constants.users:
+    for (_, shape), tile in constants.uses.items():
         key = tile.values.tobytes(), shape
         if key not in tiles:
             tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *shape)
@@ -191,12 +215,13 @@ def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64
     return np.stack(np.broadcast_arrays(at, 0, first + row * tile.channels, stride, count), axis=1)
 
 
-def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, _Shape], Tile]) -> BodyOp:
+def _reading(op: BodyOp, core: int, made: _Made) -> BodyOp:
     """Returns the operation with the tiles that were made in place of its constants."""
-    known = {id(t): made[key] for t, shape in _wanted(op) if (key := (core, t.values.tobytes(), shape)) in made}
+    uses = ((tile.name, shape) for tile, shape in _wanted(op))
+    known = {use[0]: made[core, use] for use in uses if (core, use) in made}
     if not known:
         return op
     if isinstance(op, Stencil):
-        return replace(op, vectors=known[id(op.vectors)])
+        return replace(op, vectors=next(iter(known.values())))
     assert isinstance(op, Vector)
-    return replace(op, sources=tuple(known.get(id(t)) or t for t in op.sources))
+    return replace(op, sources=tuple([known.get(t.name, t) for t in op.sources]))

@@ -1,6 +1,6 @@
 """Remembers which tiles are on which core while a graph is lowered."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from raptor.mapping.streaming import Range
@@ -19,14 +19,18 @@ class Residency:
     """Remembers the core of each tile, and the copies of pixels of each line, so that nothing is copied twice.
 
     homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
-    they are in global memory. turns: a number by name of a tile, higher for later ones. copies, copy_names: the copies
-    of parts of a line that a core has, and the names of their tiles.
+    they are in global memory. made: the names of tiles as they were added. turns: a number by name of a tile, higher
+    for later ones, for those of `made` that were counted so far. copies, copy_names: the copies of parts of a line that
+    a core has, and the names of their tiles. found: what `find` has found.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
+    made: list[str] = field(default_factory=list[str])
     turns: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
     copy_names: set[str] = field(default_factory=set[str])
+    found: dict[tuple[LinePlace, Range, bool], Cell] = field(default_factory=dict[tuple[LinePlace, Range, bool], Cell])
+    counted: int = 0
 
     def core_of(self, tile: Tile) -> int | None:
         """Returns the core that holds the tile; None if it is in global memory."""
@@ -38,25 +42,40 @@ class Residency:
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
         """Returns the core of the operand that was made last, else core 0."""
+        # NOTE: few tiles are asked for, so turns are counted only here.
+        for name in self.made[self.counted :]:
+            self.turns[name] = len(self.turns)
+        self.counted = len(self.made)
         made = [t.name for t in operands if t.name in self.homes]
         return self.homes[max(made, key=self.turns.__getitem__)] if made else 0
 
     def add(self, tiles: Iterable[Tile], core: int) -> None:
         """Remembers that tiles are on a core."""
-        for tile in tiles:
-            self.homes[tile.name] = core
-            self.turns[tile.name] = len(self.turns)
+        names = [tile.name for tile in tiles]
+        self.made += names
+        for name in names:
+            self.homes[name] = core
 
     def find(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Cell | None:
         """Returns a cell on the core that holds pixels `cols` of a line, or None.
 
         It is one of the `line` itself, or a copy; with `exact`, it holds no other pixels.
         """
-        homes, core = self.homes, place[-1]
-        for cell in line:
-            if homes.get(cell.tile.name) == core and cell.holds(cols, exact=exact):
-                return cell
-        return next((cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact)), None)
+        key = place, cols, exact
+        cell = self.found.get(key)
+        if cell is None:
+            cell = next(self._on_core(place, line, cols, exact=exact), None)
+            if (
+                cell is not None
+            ):  # and will be: neither lines nor cores of tiles change, and copies are added at the end
+                self.found[key] = cell
+        return cell
+
+    def _on_core(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Iterator[Cell]:
+        """Yields the cells that `find` looks for: of the line, then copies."""
+        held = [cell for cell in line if cell.holds(cols, exact=exact)]
+        yield from (cell for cell in held if self.homes.get(cell.tile.name) == place[-1])
+        yield from (cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact))
 
     def is_copy(self, tile: Tile) -> bool:
         """Tells whether a tile is a copy of parts of a line, which several computes may fill."""

@@ -33,7 +33,8 @@ GROWN = {"cores": "cores", "crossbars a core": "xbars_per_core"}
 """Resources of which a chip may have too few, and the option that gives it more."""
 STRATEGIES: tuple[Mapping[str, Any], ...] = (
     *[{"mapping": "raptor"}] * 9,
-    *[{"mapping": "rows"}] * 7,
+    *[{"mapping": "rows"}] * 6,
+    {"mapping": "rows", "knobs": {"neighbours": 1.0, "latency": 8.0}},
     {"mapping": "pixelwise"},
     *({"optimize": objective, "effort": 2} for objective in ("latency", "throughput", "energy")),
 )
@@ -106,7 +107,7 @@ def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
     """Compiles again with the stored mapping: the files must be equal, and the report except for the search."""
     options = case.options_in(folder) | {"xbars_per_core": program.artifacts.arch.xbars_per_core}
     options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
-    again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort")})
+    again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort", "knobs")})
     one, two = (
         storage.read(files.Manifest, p, files.MANIFEST) for p in (folder / "text", again.save(folder / "again"))
     )

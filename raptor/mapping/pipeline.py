@@ -1,0 +1,190 @@
+"""Latency of layers that stream, line by line: a line is ready when its core is free and the lines it needs are there.
+
+This is finer than `raptor.mapping.estimate`, which knows only when a layer begins and ends: here it counts by how many
+lines each layer is behind the one before it. So it tells where a core shortens the time of a sample most.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.window import Window
+from raptor.mapping.decision import filter_key
+from raptor.mapping.knobs import MESSAGE_NS
+from raptor.mapping.neighbours import Division, Option
+from raptor.mapping.window_axis import axis_of
+
+if TYPE_CHECKING:
+    from raptor.mapping.pipeline_kernel import Floats, Ints, Lines
+
+REACH = 4
+"""Number of options that a layer may move at once, to faster or to slower ones."""
+
+TRIED = 30
+"""Number of exchanges that are estimated exactly before the best of them is taken."""
+
+_LEAST_GAIN = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A graph as lines. keys: the numbers of the layers. ready_ns: room for a time of each line."""
+
+    lines: "Lines"
+    keys: Mapping[str, int]
+    ready_ns: "Floats"
+
+    @classmethod
+    def of(cls, graph: Graph, keys: Mapping[str, int]) -> "Pipeline":
+        """Makes the lines of a graph. `keys`: the layers by line and loaded inputs, with a number for each."""
+        from raptor.mapping.pipeline_kernel import Lines  # compiled code is loaded only where it runs
+
+        number = {name: i for i, name in enumerate(graph.inputs)}
+        counts = [graph.tensors[name].image.rows for name in graph.inputs]
+        rows = [(count, 1, 0, keys.get(name, -1)) for count, name in zip(counts, graph.inputs, strict=True)]
+        operands: list[list[int]] = [[] for _ in graph.inputs]
+        for node in graph.nodes:
+            operands.append([number[name] for name in node.inputs if name in number])
+            number[node.output] = len(counts)
+            counts.append(graph.tensors[node.output].image.rows)
+            key = filter_key(node) if isinstance(node.operator, Filter) else ""
+            given = max((counts[i] for i in operands[-1]), default=counts[-1])
+            rows.append((given, *_needed(node, given, counts[-1]), keys.get(key, -1)))
+        columns = np.array(rows, np.int64).reshape(-1, 4).T
+        given, stride, reach, layer = (np.ascontiguousarray(column) for column in columns)
+        ends = np.cumsum([0, *map(len, operands)])
+        flat = np.array([i for some in operands for i in some], np.int64)
+        lines = Lines(np.cumsum([0, *counts]), given, stride, reach, layer, ends, flat)
+        return cls(lines, keys, np.zeros(sum(counts)))
+
+    def latency_ns(self, core_ns: "Floats", height: "Ints") -> float:
+        """Returns the time of a sample. core_ns, height: working time and lines of a block, by number of the layer."""
+        from raptor.mapping.pipeline_kernel import finish
+
+        return finish(self.ready_ns, self.lines, core_ns, height, float(MESSAGE_NS))
+
+
+def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
+    """Returns how many lines of the operands each line needs more than the one before it, and the last of the first.
+
+    given, made: number of lines of the operands, and of the result. What is not known to work by line needs all.
+    """
+    window = getattr(node.operator, "window", None)
+    if isinstance(window, Window) and not window.transposed and len(window.kernel) == 2:
+        if (given, made) == (window.in_dims[0], window.out_dims[0]):
+            return window.strides[0], axis_of(window, 0).inputs_of((0, 1))[1] - 1
+    elif window is None and given == made:
+        return 1, 0
+    return 0, given - 1
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A division that is being changed: `at` and the times that follow from it."""
+
+    division: Division
+    pipeline: Pipeline
+    latency: float
+    at: list[int]
+    core_ns: "Floats"
+    height: "Ints"
+
+    def set(self, unit: int, number: int) -> None:
+        """Takes another option of a layer or pair. The layers of a pair have each other's work, too."""
+        self.at[unit] = number
+        option = self.division.fronts[unit][number]
+        for key, plan in option.plans.items():
+            self.core_ns[self.pipeline.keys[key]] = option.core_ns
+            self.height[self.pipeline.keys[key]] = plan.grid.height
+
+    def cost(self, moves: "Sequence[_Move]" = ()) -> float:
+        """Returns the logarithm of interval and weighted latency after some moves, which are taken back."""
+        before = [(m.unit, self.at[m.unit]) for m in moves]
+        for m in moves:
+            self.set(m.unit, m.number)
+        interval_ns, latency_ns = self.core_ns.max(), self.pipeline.latency_ns(self.core_ns, self.height)
+        for unit, number in before:
+            self.set(unit, number)
+        return float(np.log(interval_ns) + self.latency * np.log(latency_ns))
+
+    def option(self, unit: int) -> Option:
+        return self.division.fronts[unit][self.at[unit]]
+
+    def moves(self, cost: float) -> "list[_Move]":
+        """Returns the moves of one layer or pair to another option."""
+        found: list[_Move] = []
+        for unit, front in enumerate(self.division.fronts):
+            i = self.at[unit]
+            for j in range(max(0, i - REACH), min(len(front), i + REACH + 1)):
+                if j != i:
+                    move = _Move(unit, j, front[j].cores - front[i].cores)
+                    found.append(replace(move, added=self.cost([move]) - cost))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A move of a layer or pair to another option: how many cores more it takes, and what it adds to the cost."""
+
+    unit: int
+    number: int
+    cores: int
+    added: float = 0.0
+
+
+def exchange_cores(graph: Graph, division: Division, cores: int, latency: float) -> Division:
+    """Moves cores between layers as long as that lessens the interval times a power of the latency.
+
+    A core is given to the layer where that gains most, and taken from those that lose least by it. `cores`: number of
+    cores that there are. `latency`: the power, above 0.
+    """
+    keys = [key for option in division.taken for key in option.plans]
+    if not keys:
+        return division
+    pipeline = Pipeline.of(graph, {key: i for i, key in enumerate(keys)})
+    state = _State(division, pipeline, latency, [*division.at], np.zeros(len(keys)), np.ones(len(keys), np.int64))
+    for unit, number in enumerate(division.at):
+        state.set(unit, number)
+    cost, free = state.cost(), cores - division.cores
+    while True:
+        tried = [(state.cost(moves), moves) for moves in _exchanges(state.moves(cost), free)[:TRIED]]
+        best, moves = min([(cost, list[_Move]()), *tried], key=itemgetter(0))
+        if best >= cost - _LEAST_GAIN:
+            return replace(division, at=tuple(state.at))
+        for m in moves:
+            state.set(m.unit, m.number)
+        cost, free = best, free - sum(m.cores for m in moves)
+
+
+def _exchanges(moves: Sequence[_Move], free: int) -> list[list[_Move]]:
+    """Returns a gain of one layer with the losses that pay for it, the most promising first. `free`: cores left."""
+    losses = sorted((m for m in moves if m.cores < 0), key=lambda m: -m.added / m.cores)
+    found: list[list[_Move]] = []
+    for gain in moves:
+        if gain.cores < 0 or gain.added >= 0:
+            continue
+        if gain.cores <= free:
+            found.append([gain])
+            continue
+        others = [m for m in losses if m.unit != gain.unit]
+        enough = [m for m in others if gain.cores + m.cores <= free]
+        if enough:
+            found.append([gain, min(enough, key=lambda m: m.added)])
+        several = _cheapest(others, gain.cores - free)
+        if several:
+            found.append([gain, *several])
+    return sorted(found, key=lambda some: sum(m.added for m in some))
+
+
+def _cheapest(losses: Sequence[_Move], cores: int) -> list[_Move]:
+    """Returns the first losses, of different layers, that give up so many cores; nothing if all are too few."""
+    found: dict[int, _Move] = {}
+    for move in losses:
+        found.setdefault(move.unit, move)
+        if sum(-m.cores for m in found.values()) >= cores:
+            return [*found.values()]
+    return []
