@@ -29,9 +29,11 @@ _UNEVEN = 1.5
 def even_out(partition: Partition, decision: Decision, arch: Target) -> Partition:
     """Returns the partition with long computes on other cores, as long as the core that works most works less then.
 
-    Computes stay on their chip. Layer by layer, cores take turns, so their work need not be even.
+    Computes stay on their chip. Layer by layer, cores take turns, so their work need not be even; and where products of
+    computed tensors have cores of their own, the mapping has evened out the work of the chains.
     """
-    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not partition.cores:
+    by_line = isinstance(decision.flow, ByLine) and decision.flow.streamed and not decision.flow.products
+    if not by_line or not partition.cores:
         return partition
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
     flow, costs = graph.dataflow, Costs(arch, graph.filters)
