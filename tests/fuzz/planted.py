@@ -112,6 +112,16 @@ def _lines() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z", "q"], constants)
 
 
+def _depthwise() -> ModelProto:
+    """A depthwise layer with so many weights that a product makes them sooner than they are loaded."""
+    constants = {"w": random(48, 3, 1, 1), "v": random(48, 1, 7, 7), "b": random(48)}
+    nodes = [
+        node("Conv", "x w", "t", name="pointwise"),
+        node("Conv", "t v b", "y", name="depthwise", group=48, pads=[3] * 4),
+    ]
+    return make_model(nodes, {"x": (1, 3, 6, 24)}, ["y"], constants)
+
+
 def _wide() -> ModelProto:
     """A depthwise layer of so many channels that an instruction weighs only some pixels of a line."""
     nodes = [node("Conv", "x w", "y", name="depthwise", group=100, pads=[1, 1, 1, 1])]
@@ -240,6 +250,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_classifier", {"xbar": 32, "xbars_per_core": 8, "cores": 12, "mapping": "rows"}),
     ("_dilated", {"xbar": 8, "xbars_per_core": 20, "cores": 4, "mapping": "rows"}),
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
+    ("_depthwise", {"xbar": 64, "xbars_per_core": 64, "cores": 4, "mapping": "rows"}),
 )
 
 ROUNDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
