@@ -17,7 +17,7 @@ def test_a_model_of_the_zoo_and_its_changes() -> None:
 
 
 def test_right_programs_only() -> None:
-    assert [line["defect"] for line in verdict.graphs(0, 2, wrong=False)] == ["right", "right"]
+    assert [line["defect"] for line in verdict.graphs(1, 2, wrong=False)] == ["right", "right"]
 
 
 def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

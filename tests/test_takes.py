@@ -225,10 +225,10 @@ def test_a_table_beyond_one_register(monkeypatch: pytest.MonkeyPatch):
 
 POWERS = {"reg_file_read": 1.25, "reg_file_write": 2.5, "scalar": 3.75, "inst_fetch": 0.5, "inst_decode": 4.5}
 MEASURED = {
-    (1, False): (11206.0, 1631863.0),
-    (1, True): (11655.0, 1697401.75),
-    (8, False): (11124.0, 1619989.0),
-    (8, True): (11561.0, 1683802.5),
+    (1, False): (11174.0, 1629266.25),
+    (1, True): (11297.0, 1647724.25),
+    (8, False): (11011.0, 1605660.75),
+    (8, True): (11246.0, 1640349.75),
 }
 """Figures of pimsim-nn (commit f7446df) for the same files, ns and pJ, by `rob_size` and whether ids are computed."""
 

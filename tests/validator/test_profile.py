@@ -116,11 +116,11 @@ def test_layers_are_those_of_the_compiler(out: Path, found: Profile):
 
 
 def test_crossbars_are_those_of_the_compiler(out: Path, found: Profile):
-    noted = json.loads((out / files.REPORT).read_bytes())["layers"]
-    filled = found.crossbars
+    report = json.loads((out / files.REPORT).read_bytes())
+    noted, filled = report["layers"], found.crossbars
     assert filled is not None
-    assert len(filled.fill) == sum(layer["xbars"] for layer in noted)
-    assert filled.fill.sum() == pytest.approx(sum(layer["xbars"] * layer["utilisation"] for layer in noted), rel=1e-3)
+    # Some crossbars hold constants of a core, and no layer's weights.
+    assert len(filled.fill) == report["xbars_used"] >= sum(layer["xbars"] for layer in noted)
     assert filled.products[np.unique(filled.core * 1000 + filled.group, return_index=True)[1]].sum() == sum(
         layer["instructions"].get("mvmul", 0) for layer in noted
     )
