@@ -280,16 +280,17 @@ class Product:
         each = -(-self.keys // max(1, senders)) * heads * self.channels
         return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
 
-    def best(self, cores: int, senders: int, arch: Target, homes: int = 1) -> tuple[float, tuple[int, int]]:
+    def best(self, cores: int, senders: int | None, arch: Target, homes: int = 1) -> tuple[float, tuple[int, int]]:
         """Returns the least time on at most so many cores, and the numbers of ranges of heads and queries.
 
-        With more cores, each computes less, but there is more to send. homes: number of cores that share the channels
-        of each sender.
+        With more cores, each computes less, but there is more to send. senders: number of cores that send keys and
+        values in this time; None if it is none of the attention's. homes: number of cores that share the channels of
+        each sender.
         """
         return _best(replace(self, key="", relays=()), cores, senders, arch, homes)
 
     def record(
-        self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False, homes: int = 1
+        self, cores: Sequence[int], senders: int | None, arch: Target, *, relaying: bool = False, homes: int = 1
     ) -> DotGrid:
         """Returns the record for some of these cores."""
         _, (heads, queries) = self.best(len(cores), senders, arch, homes)
@@ -308,16 +309,16 @@ def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=4096)
-def _best(product: Product, cores: int, senders: int, arch: Target, homes: int) -> tuple[float, tuple[int, int]]:
+def _best(product: Product, cores: int, senders: int | None, arch: Target, homes: int) -> tuple[float, tuple[int, int]]:
     """Returns what `Product.best` does: attentions of equal sizes share the answer."""
     (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
-    sent = -(-product.keys // max(1, senders)) * product.channels * flit_ns
+    sent = 0.0 if senders is None else -(-product.keys // max(1, senders)) * product.channels * flit_ns
     found: list[tuple[float, tuple[int, int]]] = []
     for heads, most in product.splits(cores):
         each = -(-product.heads // heads)
         for queries in {-(-product.queries // n) for n in range(-(-product.queries // most), product.queries + 1)}:
             work_ns = each * (-(-product.queries // queries) * query_ns + head_ns)
-            sending_ns = 2 * heads * queries * (MESSAGE_NS + each * sent)
+            sending_ns = 0.0 if senders is None else 2 * heads * queries * (MESSAGE_NS + each * sent)
             found.append((work_ns + sending_ns / homes, (heads, queries)))
     return min(found)
 
@@ -540,18 +541,17 @@ class _Apart:
         return chain.copies(self.shares[self.chains.index(chain)]) if chain.layers else 1
 
     def time_ns(self, item: int) -> float:
-        """Returns the time of a chain or an attention for a sample: work, and sending keys and values."""
+        """Returns the time of a chain for a sample, with sending keys and values, or of an attention."""
         attention = item - len(self.chains)
         if attention >= 0:
-            products, senders = self.stages.products[attention], self.senders(attention)
-            return sum(product.best(self.shares[item], senders, self.arch)[0] for product in products)
+            return sum(each.best(self.shares[item], None, self.arch)[0] for each in self.stages.products[attention])
         chain, sending = self.chains[item], 0.0
         attention = self.stages.chains.index(chain)
         if attention < len(self.stages.products):
-            receivers, senders = self.shares[len(self.chains) + attention], self.senders(attention)
+            cores, senders = self.shares[len(self.chains) + attention], self.senders(attention)
             for product in self.stages.products[attention]:
-                heads = -(-product.heads // receivers)
-                sending += product.sending_ns(heads, receivers, senders, self.arch)
+                _, (heads, queries) = product.best(cores, None, self.arch)
+                sending += product.sending_ns(-(-product.heads // heads), heads * queries, senders, self.arch)
         return chain.core_ns(self.shares[item]) + sending
 
     def share(self, cores: int) -> list[float] | None:
@@ -584,7 +584,7 @@ def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores 
         choice.layers |= dict(chain.records(place, knobs.step_ns))
     for i, (together, place) in enumerate(zip(stages.products, ends[len(found.chains) :], strict=True)):
         for product in together:
-            choice.products[product.key] = product.record(place, found.senders(i), arch, relaying=True)
+            choice.products[product.key] = product.record(place, None, arch, relaying=True)
     return choice
 
 
