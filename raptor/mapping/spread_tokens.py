@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from raptor.mapping.decision import DotGrid, LineUnfolding
+from raptor.mapping.decision import DotGrid, LineUnfolding, renumbered
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.token_cores import Chain, Product, Stages, TokenCores, TokenLayer, even
 from raptor.mapping.token_cuts import Cut, cuts
@@ -48,18 +48,22 @@ _Timed = tuple[float, Cut]
 
 @dataclass(frozen=True)
 class Copies:
-    """So many `copies` of `together` cores each, which hold all layers."""
+    """So many `copies` of `together` cores each, which hold all layers.
+
+    after: the attentions behind the last chain, which are on other cores.
+    """
 
     stages: Stages
     arch: Target
     cores: int
     copies: int
     together: int
+    after: Sequence[Product] = ()
 
     @property
     def attentions_behind(self) -> tuple[Sequence[Product], ...]:
         """The attentions behind each chain."""
-        return (*self.stages.products, ())
+        return (*self.stages.products, self.after)
 
     def layers(self) -> Iterator[tuple[TokenLayer, Sequence[Product]]]:
         """Yields each layer with the attentions whose keys and values it makes."""
@@ -90,10 +94,15 @@ class Copies:
     def choices(self) -> Iterator["Spread"]:
         """Yields choices that fit: the quickest way of each layer, and those that take less of all cores."""
         floor_ns = max((min(ns for ns, _ in ways) for ways in self.ways.values()), default=0.0)
+        different = {id(ways): ways for ways in self.ways.values()}
+        before: dict[int, _Timed] = {}
         for limit_ns in (0.0, *(factor * floor_ns for factor in LIMITS)):
-            chosen = {key: _least(ways, limit_ns) for key, ways in self.ways.items()}
-            tried = (Spread(self, chosen, by_work) for by_work in (True, False))
-            yield from (way for way in tried if way.fits)
+            least = {number: _least(ways, limit_ns) for number, ways in different.items()}
+            if least != before:
+                chosen = {key: least[id(ways)] for key, ways in self.ways.items()}
+                tried = (Spread(self, chosen, by_work) for by_work in (True, False))
+                yield from (way for way in tried if way.fits)
+            before = least
 
 
 def _least(ways: Sequence[_Timed], limit_ns: float) -> _Timed:
@@ -161,17 +170,23 @@ class Spread:
         return max(self.used) <= self.form.arch.xbars_per_core
 
     @property
+    def floor_ns(self) -> float:
+        """A bound on the estimate: without the attentions."""
+        return WAITING * sum(self.chain_ns(i, ()) for i in range(len(self.form.stages.chains)))
+
+    @property
     def time_ns(self) -> float:
         """The estimate for a sample."""
-        return WAITING * sum(map(self.chain_ns, range(len(self.form.stages.chains))))
+        before = ((), *self.form.stages.products)
+        return WAITING * sum(self.chain_ns(i, attentions) for i, attentions in enumerate(before))
 
-    def chain_ns(self, i: int) -> float:
+    def chain_ns(self, i: int, before: Sequence[Product]) -> float:
         """Returns the time of chain `i` with the attentions before it.
 
         The first segment takes the time of all layers, one after another; for the others, the busiest core counts.
         """
         alone_ns, busy_ns = sum(self.chosen[layer.key][0] for layer in self.form.stages.chains[i].layers), 0.0
-        for product in self.form.attentions_behind[i - 1]:
+        for product in before:
             helping = self.helping(i, product)
             alone_ns, busy_ns = alone_ns + helping.time_ns, max(busy_ns, helping.busy_ns)
         busy_ns = max(busy_ns, *self.works_ns[i])
@@ -234,9 +249,36 @@ def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
         yield list(same)[-1]
 
 
-def spread(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice in which all of so many cores serve all chains; None if they cannot hold the layers."""
-    tokens = max((chain.tokens for chain in stages.chains), default=0)
-    tried = (way for share in _shares(cores, tokens) for way in Copies(stages, arch, cores, *share).choices())
-    best = min(tried, key=lambda way: way.time_ns, default=None)
-    return best and best.choice(knobs)
+def spread(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice in which groups of attentions have cores of their own, which all serve all chains of theirs.
+
+    None if the cores of a group cannot hold its layers.
+    """
+    choice = TokenCores(cores=cores)
+    for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
+        found = _spread_group(stages, first, last, arch, high - low)
+        if found is None:
+            return None
+        time_ns, own = found[0], found[1].choice(knobs)
+        choice.layers |= {key: renumbered(layer, low.__add__) for key, layer in own.layers.items()}
+        choice.products |= {key: renumbered(grid, low.__add__) for key, grid in own.products.items()}
+        choice.latency_ns += time_ns
+        choice.interval_ns = max(choice.interval_ns, time_ns)
+    return choice
+
+
+def _spread_group(stages: Stages, first: int, last: int, arch: Target, cores: int) -> tuple[float, Spread] | None:
+    """Returns the best way for attentions `first` to `last` and the chains behind them, and its time.
+
+    The first chain of all is in the first group.
+    """
+    begin = stages.chains[0] if first == 0 else replace(stages.chains[0], layers=())
+    group = Stages((begin, *stages.chains[first + 1 : last + 1]), stages.products[first:last])
+    after = stages.products[last] if last < len(stages.products) else ()
+    tokens = max((chain.tokens for chain in group.chains), default=0)
+    best: tuple[float, Spread] | None = None
+    for way in (way for share in _shares(cores, tokens) for way in Copies(group, arch, cores, *share, after).choices()):
+        if best is None or way.floor_ns < best[0]:
+            time_ns = way.time_ns
+            best = (time_ns, way) if best is None or time_ns < best[0] else best
+    return best

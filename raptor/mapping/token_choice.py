@@ -6,6 +6,9 @@ from raptor.mapping.token_cores import Stages, TokenCores, apart, in_groups
 from raptor.target.arch import Target
 
 
+MOST_GROUPS = 4
+
+
 def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice with the least product of interval and latency; None if the cores do not suffice.
 
@@ -16,6 +19,9 @@ def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -
     found = [in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
     found.append(apart(stages, arch, cores, knobs))
     if arch.chips == 1:
-        found.append(spread(stages, arch, cores, knobs))
+        found += (
+            spread(stages, arch, cores, groups, knobs)
+            for groups in range(1, min(MOST_GROUPS, len(stages.products)) + 1)
+        )
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)

@@ -582,7 +582,7 @@ def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores 
     ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
     for chain, place in zip(found.chains, ends, strict=False):
         choice.layers |= dict(chain.records(place, knobs.step_ns))
-    for i, (together, place) in enumerate(zip(stages.products, ends[len(found.chains) :], strict=True)):
+    for together, place in zip(stages.products, ends[len(found.chains) :], strict=True):
         for product in together:
             choice.products[product.key] = product.record(place, None, arch, relaying=True)
     return choice
