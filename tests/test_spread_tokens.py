@@ -3,6 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from raptor.mapping import line_unfolding, spread_tokens, token_choice
 from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid, LineUnfolding, filters_of
 from raptor.mapping.following import following
-from raptor.mapping.knobs import DEFAULT
+from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known
 from raptor.mapping.spread_tokens import Copies, Spread, in_steps, spread
 from raptor.mapping.streaming import cut_channels
-from raptor.mapping.token_cores import Product, Shape, Stages, find_stages
+from raptor.mapping.token_cores import Product, Shape, Stages, apart, find_stages, in_groups
 from raptor.mapping.token_cuts import Cut, cuts
 from raptor.spatial.operations import Overlap
 from raptor.target import arch
@@ -113,7 +114,7 @@ def test_homes_are_the_cores_that_have_sums(compiled: Passes):
 
 def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: Stages):
     """No two cores of a copy differ by more crossbars than one core has of a layer."""
-    found = spread(stages, compiled.arch, CHIP["cores"], DEFAULT)
+    found = spread(stages, compiled.arch, CHIP["cores"], 1, DEFAULT)
     assert found is not None
     used, largest = Counter[int](), 0
     for layer in (layer for chain in stages.chains for layer in chain.layers):
@@ -130,7 +131,42 @@ def shapes(stages: Stages) -> list[Shape]:
 
 
 def test_a_chip_that_is_too_small_has_no_such_choice(compiled: Passes, stages: Stages):
-    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, DEFAULT) is None
+    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, 1, DEFAULT) is None
+
+
+def test_groups_share_no_core(compiled: Passes, stages: Stages):
+    """Each layer and each attention is on cores of one group, and each group takes a part of the time of all."""
+    found = spread(stages, compiled.arch, CHIP["cores"], 3, DEFAULT)
+    assert found is not None
+    limits = [CHIP["cores"] * i // 3 for i in range(4)]
+    groups = [
+        [record for record in (*found.layers.values(), *found.products.values()) if set(record.cores) <= {*own}]
+        for own in (range(a, b) for a, b in pairwise(limits))
+    ]
+    assert all(groups)
+    assert sum(map(len, groups)) == len(found.layers) + len(found.products) == len(shapes(stages)) + 6
+    assert found.latency_ns / 3 <= found.interval_ns < found.latency_ns / 2
+
+
+def test_a_program_in_groups_is_right(monkeypatch: pytest.MonkeyPatch):
+    def in_three(stages: Stages, chip: Target, cores: int, _groups: int, knobs: Knobs):
+        return spread(stages, chip, cores, 3, knobs)
+
+    for name in ("in_groups", "apart"):
+        monkeypatch.setattr(token_choice, name, nothing)
+    monkeypatch.setattr(token_choice, "spread", in_three)
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def test_with_cores_of_their_own_all_chains_and_attentions_take_about_as_long(compiled: Passes, stages: Stages):
+    """An attention does not get cores for the time in which others send it keys and values."""
+    cores = 200
+    found = apart(stages, compiled.arch, cores, DEFAULT)
+    assert found is not None
+    items = len(stages.products) + sum(1 for chain in stages.chains if chain.layers)
+    assert found.interval_ns < 1.5 * found.latency_ns / items
+    grouped = [in_groups(stages, compiled.arch, cores, n, DEFAULT) for n in range(1, len(stages.products) + 1)]
+    assert found.interval_ns < 0.8 * min(each.interval_ns for each in grouped if each is not None)
 
 
 def test_steps_of_an_attention_have_all_its_queries():
