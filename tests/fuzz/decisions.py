@@ -39,7 +39,9 @@ ALLOCATE, CHIP, COMMAND, API = (
 WRITES, CUTS, UNITS = "raptor/rounds/writes.py", "raptor/rounds/cuts.py", "raptor/frontend/segments/units.py"
 STAGES, STAGED, NUMBERS, EXCHANGE = (f"raptor/mapping/{n}.py" for n in ("stages", "chips", "chip_numbers", "crossing"))
 LINKS = "raptor/target/arch/links.py"
-SPREAD, TOKEN_CUTS, FOLLOWING = (f"raptor/mapping/{name}.py" for name in ("spread_tokens", "token_cuts", "following"))
+SPREAD, TOKEN_CUTS, FOLLOWING, TOKEN_CORES = (
+    f"raptor/mapping/{name}.py" for name in ("spread_tokens", "token_cuts", "following", "token_cores")
+)
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
@@ -77,6 +79,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SPREAD}steps_of_an_attention_have_all_its_queries", Defect(SPREAD, "min(x + each, stop)", "stop")),
     Wrong(f"{_SPREAD}a_chip_that_is_too_small_has_no_such_choice", Defect(SPREAD, "if way.fits", "if way")),
     Wrong(f"{_SPREAD}an_attention_is_on_the_cores_that_work_least", Defect(SPREAD, "key=works_ns.__getitem__", "key=int")),
+    Wrong(f"{_SPREAD}groups_share_no_core", Defect(SPREAD, "low.__add__) for key, grid", "int) for key, grid")),
+    Wrong(f"{_SPREAD}with_cores_of_their_own_all_chains_and_attentions_take_about_as_long", Defect(TOKEN_CORES, "each.best(self.shares[item], None,", "each.best(self.shares[item], self.senders(attention),")),
     Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),
     Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(FOLLOWING, "made[node.inputs[0]] if renamed", "number if renamed")),
     Wrong(f"{_SPREAD}many_partial_sums_are_added_in_bundles", Defect(UNFOLDED, "math.isqrt(groups)", "1")),
