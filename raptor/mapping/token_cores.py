@@ -155,6 +155,19 @@ class TokenLayer:
         return LineGrid(cols, way.ins, way.outs, 1, pixels, 0, step)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to hold a chain: `copies` of it on `together` cores each, with blocks of `pixels` tokens.
+
+    core_ns: working time of a core for a sample, with the wait for all constants.
+    """
+
+    copies: int
+    together: int
+    pixels: int
+    core_ns: float
+
+
 @dataclass(frozen=True)
 class Chain:
     """Layers between two attentions."""
@@ -162,6 +175,7 @@ class Chain:
     layers: tuple[TokenLayer, ...]
     xbars_per_core: int
     xbar_rows: int
+    known: dict[int, Way | None] = field(default_factory=dict[int, Way | None], compare=False, repr=False)
 
     @property
     def tokens(self) -> int:
@@ -169,81 +183,77 @@ class Chain:
         return max((layer.tokens for layer in self.layers), default=0)
 
     @cached_property
-    def form(self) -> tuple[int, int] | None:
-        """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
-        for cores in range(1, MOST_TOGETHER + 1):
-            for pixels in (self.xbar_rows, 1):
-                if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
-                    return cores, pixels
-        return None
-
-    @property
     def least(self) -> int:
-        """The fewest cores that hold the chain. `form` must not be None."""
-        assert self.form is not None
-        return self.form[0] if self.layers else 0
+        """The fewest cores that hold the chain together: 0 for no layers, more than `MOST_TOGETHER` if none do."""
+        tried = range(1, MOST_TOGETHER + 1) if self.layers else (0,)
+        return next((cores for cores in tried if self.block(cores, 0) is not None), MOST_TOGETHER + 1)
+
+    def block(self, together: int, held: int) -> int | None:
+        """Returns the tokens of a block if so many cores hold the chain; None if they do not. `held`: see `xbars`."""
+        for pixels in (self.xbar_rows, 1):
+            if sum(layer.xbars(together, pixels, held) for layer in self.layers) <= self.xbars_per_core:
+                return pixels
+        return None
 
     def copies(self, cores: int) -> int:
         """Returns how often some cores hold the chain."""
-        return min(cores // self.least, self.tokens) if self.layers else 0
+        way = self.way(cores)
+        return way.copies if way else 0
 
-    def holds(self, cores: int) -> bool:
-        """Tells whether so many cores hold the chain, with the matrices of blocks that are shorter than the others."""
-        if not self.layers:
-            return True
-        assert self.form is not None
-        (together, pixels), copies = self.form, self.copies(cores)
-        used = sum(layer.xbars(together, pixels, -(-layer.tokens // copies)) for layer in self.layers)
-        return used <= self.xbars_per_core
+    def way(self, cores: int) -> Way | None:
+        """Returns the fastest way to hold the chain on at most so many cores, with the fewest of them; None for none.
+
+        With fewer copies, each is on more cores, which share the layers.
+        """
+        if cores not in self.known:
+            most = min(cores // self.least, self.tokens) if self.least else 0
+            tried = (self.held(copies, min(cores // copies, MOST_TOGETHER)) for copies in range(most, 0, -1))
+            fitting = [way for way in tried if way is not None]
+            self.known[cores] = min(fitting, key=lambda way: (way.core_ns, way.copies * way.together), default=None)
+        return self.known[cores]
+
+    def held(self, copies: int, together: int) -> Way | None:
+        """Returns the way with so many copies on so many cores each; None if they do not hold the chain."""
+        pixels = self.block(together, -(-self.tokens // copies))
+        if pixels is None:
+            return None
+        constants = min(copies * self.loading_ns, self.making_ns(together, pixels))
+        work = sum(
+            -(-layer.tokens // copies) * layer.share(together, pixels).token_ns + layer.extra_ns / (copies * together)
+            for layer in self.layers
+        )
+        return Way(copies, together, pixels, constants + work)
 
     def core_ns(self, cores: int) -> float:
-        """Returns the working time of one of so many cores for a sample, with the wait for all constants."""
-        if not self.layers:
-            return 0.0
-        assert self.form is not None
-        copies = self.copies(cores)
-        share = 1 / (copies * self.form[0])
-        constants = min(copies * self.loading_ns, self.making_ns)
-        each = zip(self.layers, self.token_times_ns, strict=True)
-        return constants + sum(
-            -(-layer.tokens // copies) * token_ns + layer.extra_ns * share for layer, token_ns in each
-        )
-
-    @cached_property
-    def token_times_ns(self) -> list[float]:
-        """The time of a core for a token, by layer."""
-        assert self.form is not None
-        together, pixels = self.form
-        return [layer.share(together, pixels).token_ns for layer in self.layers]
+        """Returns the working time of one of so many cores for a sample; infinite if they do not hold the chain."""
+        way = self.way(cores)
+        return way.core_ns if way else math.inf if self.layers else 0.0
 
     @cached_property
     def loading_ns(self) -> float:
         """The time that the port of global memory is busy with the constants of one copy."""
         return sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
 
-    @cached_property
-    def making_ns(self) -> float:
-        """The time of a core to make its constants by a product; infinite without crossbars for it."""
-        assert self.form is not None
-        (together, pixels), arch = self.form, self.layers[0].arch
+    def making_ns(self, together: int, pixels: int) -> float:
+        """Returns the time of a core to make its constants by a product; infinite without crossbars for it."""
+        arch = self.layers[0].arch
         needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
         used = sum(layer.xbars(together, pixels) for layer in self.layers)
         return mvmul_ns(arch, needed) + ISSUE_NS if used + needed <= self.xbars_per_core else math.inf
 
     def best(self, cores: int) -> int:
         """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
-        return min(range(self.least, cores + 1, max(1, self.least)), key=self.core_ns, default=0)
+        return min(range(self.least, cores + 1), key=self.core_ns, default=0)
 
     def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
         """Yields key and record of each layer on these cores."""
-        if not self.layers:
+        way = self.way(len(cores))
+        if way is None:
             return
-        assert self.form is not None
-        together, pixels = self.form
         for layer in self.layers:
-            cols = even(layer.tokens, min(self.copies(len(cores)), layer.tokens))
-            grid = layer.grid(cols, together, pixels, step_ns)
-            own = (cores[s * together + j] for s in range(len(cols)) for j in range(len(grid.outs) * len(grid.ins)))
+            cols = even(layer.tokens, min(way.copies, layer.tokens))
+            grid = layer.grid(cols, way.together, way.pixels, step_ns)
+            own = (cores[s * way.together + j] for s in range(len(cols)) for j in range(len(grid.outs) * len(grid.ins)))
             yield layer.key, LineUnfolding(grid, tuple(own))
 
 
@@ -388,7 +398,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             made[node.output] = len(chains) - 1
             chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
     found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
-    if not products or any(chain.form is None for chain in found):
+    if not products or any(chain.least > MOST_TOGETHER for chain in found):
         return None
     passing = (
         (replace(together[0], relays=tuple(relays.get(i, ()))), *together[1:]) for i, together in enumerate(products)
@@ -477,7 +487,7 @@ def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
     shares = _shares(chains, len(cores))
-    if shares is None or not all(chain.holds(share) for chain, share in zip(chains, shares, strict=True)):
+    if shares is None or any(chain.core_ns(share) == math.inf for chain, share in zip(chains, shares, strict=True)):
         return None
     ends = list(accumulate(shares, initial=cores.start))
     placed = [(chain, range(*place)) for chain, place in zip(chains, pairwise(ends), strict=True)]
@@ -555,17 +565,21 @@ class _Apart:
         return chain.core_ns(self.shares[item]) + sending
 
     def share(self, cores: int) -> list[float] | None:
-        """Gives the slowest more cores until they are used up. Returns all times; None if there are too few cores."""
+        """Gives the slowest more cores as long as that helps. Returns all times; None if there are too few cores."""
         if sum(self.shares) > cores:
             return None
         times = [self.time_ns(item) for item in range(len(self.shares))]
         while True:
             slowest = max(range(len(times)), key=times.__getitem__)
-            step = self.chains[slowest].least if slowest < len(self.chains) else 1
-            if sum(self.shares) + step > cores:
+            before, free = self.shares[slowest], cores - sum(self.shares)
+            for self.shares[slowest] in range(before + 1, before + free + 1):
+                time_ns = self.time_ns(slowest)
+                if time_ns < times[slowest]:
+                    times[slowest] = time_ns
+                    break
+            else:
+                self.shares[slowest] = before
                 return times
-            self.shares[slowest] += step
-            times[slowest] = self.time_ns(slowest)
 
 
 def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
@@ -576,7 +590,7 @@ def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores 
     """
     found = _Apart(stages, arch)
     times = found.share(cores)
-    if times is None or not all(c.holds(share) for c, share in zip(found.chains, found.shares, strict=False)):
+    if times is None or math.inf in times:
         return None
     choice = TokenCores(sum(times), max(times), cores)
     ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
