@@ -10,7 +10,7 @@ cores work on each attention; many are good for the interval, because more sampl
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -168,6 +168,19 @@ class Way:
     core_ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Ways to hold chains of the same layers: by numbers of copies and cores of each, and the best one by all cores."""
+
+    ways: dict[tuple[int, int], Way | None] = field(default_factory=dict[tuple[int, int], Way | None])
+    best: dict[int, Way | None] = field(default_factory=dict[int, Way | None])
+
+
+@lru_cache(maxsize=64)
+def _known(_chain: Hashable) -> _Known:
+    return _Known()
+
+
 @dataclass(frozen=True)
 class Chain:
     """Layers between two attentions."""
@@ -175,7 +188,12 @@ class Chain:
     layers: tuple[TokenLayer, ...]
     xbars_per_core: int
     xbar_rows: int
-    known: dict[int, Way | None] = field(default_factory=dict[int, Way | None], compare=False, repr=False)
+
+    @cached_property
+    def known(self) -> "_Known":
+        """What chains of the same layers share."""
+        layers = ((each.shape, each.tokens, each.extra_ns, each.constants) for each in self.layers)
+        return _known((*layers, self.xbars_per_core))
 
     @property
     def tokens(self) -> int:
@@ -205,15 +223,25 @@ class Chain:
 
         With fewer copies, each is on more cores, which share the layers.
         """
-        if cores not in self.known:
+        known = self.known.best
+        if cores not in known:
             most = min(cores // self.least, self.tokens) if self.least else 0
-            tried = (self.held(copies, min(cores // copies, MOST_TOGETHER)) for copies in range(most, 0, -1))
+            each = {-(-self.tokens // copies) for copies in range(1, most + 1)}
+            copies = (-(-self.tokens // tokens) for tokens in each)
+            tried = (self.held(count, min(cores // count, MOST_TOGETHER)) for count in copies)
             fitting = [way for way in tried if way is not None]
-            self.known[cores] = min(fitting, key=lambda way: (way.core_ns, way.copies * way.together), default=None)
-        return self.known[cores]
+            known[cores] = min(fitting, key=lambda way: (way.core_ns, way.copies * way.together), default=None)
+        return known[cores]
 
     def held(self, copies: int, together: int) -> Way | None:
         """Returns the way with so many copies on so many cores each; None if they do not hold the chain."""
+        known = self.known.ways
+        if (copies, together) not in known:
+            known[copies, together] = self.way_of(copies, together)
+        return known[copies, together]
+
+    def way_of(self, copies: int, together: int) -> Way | None:
+        """Returns what `held` does."""
         pixels = self.block(together, -(-self.tokens // copies))
         if pixels is None:
             return None
