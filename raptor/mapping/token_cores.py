@@ -191,7 +191,7 @@ class Chain:
 
     @cached_property
     def known(self) -> "_Known":
-        """What chains of the same layers share."""
+        """Ways of chains of these layers that were looked at."""
         layers = ((each.shape, each.tokens, each.extra_ns, each.constants) for each in self.layers)
         return _known((*layers, self.xbars_per_core))
 
