@@ -42,7 +42,7 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     core_ns = np.bincount(cores, work_ns, len(usable(arch))).astype(np.float64)
     messages_ns = _elements(flow, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
     is_long = (work_ns >= _LEAST * core_ns.max()) & (work_ns >= messages_ns)
-    long = np.flatnonzero(_movable(partition) & is_long)
+    long = np.flatnonzero(movable(partition) & is_long)
     enough_ns = _UNEVEN * float((core_ns - np.bincount(cores[long], work_ns[long], len(core_ns))).max())
     if not len(long) or core_ns.max() <= enough_ns:
         return partition
@@ -50,7 +50,7 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     return Partition(graph, tuple(cores.tolist()), partition.positions)
 
 
-def _movable(partition: Partition) -> npt.NDArray[np.bool_]:
+def movable(partition: Partition) -> npt.NDArray[np.bool_]:
     """Tells for each compute whether it can run on any core: it has no matrices, and makes all of its results."""
     flow = partition.graph.dataflow
     found = np.array([not compute.matrices for compute in partition.graph.computes], np.bool_)

@@ -9,6 +9,7 @@ from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.lower_tokens import TokenLowering
 from raptor.spatial.make_constants import make_constants
 from raptor.spatial.placed import Partition
+from raptor.spatial.to_readers import move_to_readers
 from raptor.target.arch import Target
 
 
@@ -45,7 +46,8 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.product_uses,
     )
     cores, positions = (tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
-    return even_out(make_constants(Partition(cut, cores, positions), decision, arch), decision, arch)
+    placed = move_to_readers(Partition(cut, cores, positions), decision)
+    return even_out(make_constants(placed, decision, arch), decision, arch)
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:

@@ -79,6 +79,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SPREAD}steps_of_an_attention_have_all_its_queries", Defect(SPREAD, "min(x + each, stop)", "stop")),
     Wrong(f"{_SPREAD}a_chip_that_is_too_small_has_no_such_choice", Defect(SPREAD, "if way.fits", "if way")),
     Wrong(f"{_SPREAD}an_attention_is_on_the_cores_that_work_least", Defect(SPREAD, "key=works_ns.__getitem__", "key=int")),
+    Wrong("tests/spatial/test_to_readers.py::test_a_gate_is_made_where_it_is_read", Defect("raptor/spatial/to_readers.py", "cores[compute] = wanted[0]", "cores[compute] = 0")),
+    Wrong("tests/spatial/test_to_readers.py::test_what_the_first_core_reads_stays_there", Defect("raptor/spatial/to_readers.py", "if len(wanted) and 0 not in wanted", "if len(wanted)")),
     Wrong(f"{_SPREAD}groups_share_no_core", Defect(SPREAD, "low.__add__) for key, grid", "int) for key, grid")),
     Wrong(f"{_SPREAD}with_cores_of_their_own_all_chains_and_attentions_take_about_as_long", Defect(TOKEN_CORES, "each.best(self.shares[item], None,", "each.best(self.shares[item], self.senders(attention),")),
     Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),

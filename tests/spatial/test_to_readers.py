@@ -1,0 +1,65 @@
+"""Work on model inputs alone is done where its results are read first, and the program stays right."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.spatial.placed import Partition
+from raptor.spatial.to_readers import move_to_readers
+from tests.frontend.support import make_model, node, random
+from tests.pipeline import check, line_flow, passes
+
+CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
+
+
+def gated():
+    """Four convolutions; behind the third one, channels are weighed by a softmax of another input."""
+    constants = {f"w{i}": random(8, 8 if i else 4, 3, 3) for i in range(4)} | {"shape": np.array([1, 8, 1, 1])}
+    given = "x", "c0", "c1", "a"
+    convolutions = [
+        node("Conv", f"{name} w{i}", f"c{i}", name=f"conv{i}", pads=[1] * 4) for i, name in enumerate(given)
+    ]
+    gate = [
+        node("Softmax", "m", "s", name="gate", axis=1),
+        node("Reshape", "s shape", "t", name="reshape"),
+        node("Mul", "c2 t", "a", name="weigh"),
+    ]
+    return make_model(convolutions[:3] + gate + convolutions[3:], {"x": (1, 4, 8, 8), "m": (1, 8)}, ["c3"], constants)
+
+
+def cores_of(found: Partition, node: str) -> set[int]:
+    return {core for core, compute in zip(found.cores, found.graph.computes, strict=True) if compute.node == node}
+
+
+def on_the_first_core(found: Partition) -> Partition:
+    """The partition with the gate on the first core, where nothing else reads it."""
+    pairs = zip(found.cores, found.graph.computes, strict=True)
+    return replace(found, cores=tuple(0 if compute.node == "gate" else core for core, compute in pairs))
+
+
+def test_a_gate_is_made_where_it_is_read():
+    found = passes(gated(), **CHIP, mapping="rows")
+    before = on_the_first_core(found.partition)
+    after = move_to_readers(before, found.decision)
+    assert cores_of(before, "gate") == {0}
+    assert cores_of(found.partition, "gate") | cores_of(after, "gate") <= cores_of(after, "weigh")
+    assert all(
+        cores_of(before, name) == cores_of(after, name) for name in ("conv0", "conv1", "conv2", "weigh", "conv3")
+    )
+
+
+def test_what_the_first_core_reads_stays_there():
+    found = passes(gated(), **CHIP, mapping="rows")
+    before = replace(found.partition, cores=tuple(0 for _ in found.partition.cores))
+    assert move_to_readers(before, found.decision).cores == before.cores
+
+
+def test_layer_by_layer_nothing_moves():
+    found = passes(gated(), **CHIP, mapping="rows")
+    by_layer = replace(found.decision, flow=replace(line_flow(found.decision), streamed=False))
+    before = on_the_first_core(found.partition)
+    assert move_to_readers(before, by_layer) is before
+
+
+def test_the_program_is_right():
+    check(gated(), **CHIP)
