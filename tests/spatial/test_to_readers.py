@@ -50,8 +50,12 @@ def test_a_gate_is_made_where_it_is_read():
 
 def test_what_the_first_core_reads_stays_there():
     found = passes(gated(), **CHIP, mapping="rows")
-    before = replace(found.partition, cores=tuple(0 for _ in found.partition.cores))
-    assert move_to_readers(before, found.decision).cores == before.cores
+    before = on_the_first_core(found.partition)
+    made = {tile.name for compute in before.graph.computes if compute.node == "gate" for tile in compute.results}
+    readers = [i for i, c in enumerate(before.graph.computes) if made & {v.name for op in c.body for v in op.operands}]
+    assert len(readers) > 1
+    cores = tuple(0 if i == readers[-1] else core for i, core in enumerate(before.cores))
+    assert cores_of(move_to_readers(replace(before, cores=cores), found.decision), "gate") == {0}
 
 
 def test_layer_by_layer_nothing_moves():
