@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import filters_of
@@ -23,13 +24,15 @@ from tests.frontend.support import make_model, node, random
 from tests.pipeline import by_line, check, passes
 from tests.test_plans import XBARS, plan_of, plans
 
-CHIP = {"xbar": 16, "xbars_per_core": 64, "cores": 12, "mapping": "rows"}
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 12, "mapping": "rows"}
 LAYERS = 4
 
 
 def chain(channels: Sequence[int] = (16, 2) * (LAYERS // 2), size: int = 12) -> ModelProto:
     """Convolutions of 3x3 one after another, with so many output channels each."""
-    nodes, weights, x, given_ = [], {}, "x", 16
+    nodes: list[NodeProto] = []
+    weights: dict[str, Any] = {}
+    x, given_ = "x", 16
     for i, count in enumerate(channels):
         weights[f"w{i}"] = random(count, given_, 3, 3, seed=i)
         nodes.append(node("Conv", f"{x} w{i}", f"c{i}", name=f"c{i}", pads=[1, 1, 1, 1]))
@@ -250,4 +253,5 @@ def test_the_latency_moves_cores():
 @pytest.mark.parametrize("knobs", [{"neighbours": 1.0}, {"neighbours": 1.1, "latency": 8.0}, {"latency": 8.0}])
 @pytest.mark.parametrize("cores", [4, 7, 12, 40])
 def test_answers(knobs: dict[str, float], cores: int):
-    check(chain(), **{**CHIP, "cores": cores}, knobs=knobs)
+    options: dict[str, Any] = CHIP | {"cores": cores}
+    check(chain(), **options, knobs=knobs)
