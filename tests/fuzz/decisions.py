@@ -97,6 +97,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(_BUSIEST, Defect(NEIGHBOURS, "first += option.cores", "first += 1")),
     Wrong(f"{_NEIGHBOURS}cores_that_are_left_go_to_a_pair", Defect(NEIGHBOURS, "at=grow(found.fronts, found.at, cores - found.cores)", "at=found.at")),
     Wrong(f"{_NEIGHBOURS}a_pair_must_gain_more_than_its_factor", Defect(NEIGHBOURS, "factor * (first.core_ns", "(first.core_ns")),
+    Wrong(f"{_NEIGHBOURS}a_pair_must_be_worth_its_waiting", Defect(NEIGHBOURS, "most_ns = WORTH_SHARING * ", "most_ns = ")),
     Wrong(f"{_NEIGHBOURS}a_layer_reads_those_before_it", Defect(NEIGHBOURS, "= read, frozenset([filter_key(node)])", "= read, read | {filter_key(node)}")),
     Wrong(f"{_NEIGHBOURS}layers_side_by_side_share_no_cores", Defect(NEIGHBOURS, "for a, b in pairwise(keys) if a in read.get(b, ())", "for a, b in pairwise(keys)")),
     Wrong(f"{_NEIGHBOURS}a_pair_has_one_copy_of_each_matrix", Defect(NEIGHBOURS, "replace(plan.grid, copies=1)", "replace(plan.grid, step=1)")),
