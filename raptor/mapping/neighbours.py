@@ -14,6 +14,12 @@ from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import filter_key
 from raptor.mapping.plans import Placed, Plan, grow
 
+WORTH_SHARING = 0.99
+"""Time of the busiest core, relative to that without shared cores, from which on neighbours share: they wait more.
+
+A DenseNet on 32 pixels and 500 cores, with 22 pairs for 0.1 %, had 5 % more time between samples.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -76,18 +82,19 @@ def _alone(key: str, plan: Plan) -> Option:
 def share_neighbours(
     graph: Graph, plans: Mapping[str, Sequence[Plan]], apart: Division, cores: int, xbars: int, factor: float
 ) -> Division:
-    """Returns the division in which neighbours share cores where that makes the busiest core quicker.
+    """Returns the division in which neighbours share cores, if the busiest core is then quicker by `WORTH_SHARING`.
 
     Of all limits for the working time of a core, the least is taken for which the layers fit on `cores` cores of
-    `xbars` crossbars each. `apart`: without shared cores, which is returned if it is no slower. `factor`: how much
-    longer than its work a pair is taken to need, because its layers wait for others at different times.
+    `xbars` crossbars each. `apart`: without shared cores, which is returned if they are not worth it. `factor`: how
+    much longer than its work a pair is taken to need, because its layers wait for others at different times.
     """
     keys = [next(iter(option.plans)) for option in apart.taken]
     read = layers_read(graph)
     pairs = {(a, b): _joined(a, b, plans, xbars, factor) for a, b in pairwise(keys) if a in read.get(b, ())}
     single = dict(zip(keys, apart.fronts, strict=True))
     fronts = (*single.values(), *pairs.values())
-    limits = sorted({option.core_ns for front in fronts for option in front if option.core_ns < apart.slowest_ns})
+    most_ns = WORTH_SHARING * apart.slowest_ns
+    limits = sorted({option.core_ns for front in fronts for option in front if option.core_ns <= most_ns})
 
     def fits(limit_ns: float) -> bool:
         found = _fewest(keys, single, pairs, limit_ns)

@@ -149,7 +149,7 @@ def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
-    """Yields knobs that differ from `usual` in one number or two, the most useful ones first.
+    """Yields knobs that differ from `usual` in some numbers, the most useful ones first.
 
     The order comes from measurements on the zoo (docs/performance.md, "Search").
     """
@@ -157,13 +157,13 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
     shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
-    quicker = f"{steps[0][0]}, {products[2][0]}", replace(steps[0][1], products=0.5)
-    together = [(f"neighbours x{n:g}", replace(usual, neighbours=n)) for n in (1, 1.1)]
-    closely = [(f"{name}, {steps[0][0]}", replace(knobs, step_ns=5_000)) for name, knobs in together]
+    apart = "neighbours x0", replace(usual, neighbours=0.0)
+    often = f"{apart[0]}, {steps[0][0]}", replace(apart[1], step_ns=5_000)
+    quicker = f"{often[0]}, {products[2][0]}", replace(often[1], products=0.5)
+    closely = "neighbours x1.1, steps of 3000 ns", replace(usual, neighbours=1.1, step_ns=3_000)
     if objective == "energy":
         yield from shares + products + steps
     elif objective == "latency":
-        yield from [closely[0], steps[0], quicker, together[0], *products, *larger_shares, *steps[1:]]
+        yield from [steps[0], often, quicker, apart, *products, *larger_shares, *steps[1:]]
     else:
-        first = [closely[1], together[0], products[0], steps[0], closely[0]]
-        yield from [*first, *products[1:], *larger_shares, *steps[1:]]
+        yield from [closely, apart, products[0], *steps[:1], often, *products[1:], *larger_shares, *steps[1:]]

@@ -42,6 +42,7 @@ LINKS = "raptor/target/arch/links.py"
 SPREAD, TOKEN_CUTS, FOLLOWING, TOKEN_CORES = (
     f"raptor/mapping/{name}.py" for name in ("spread_tokens", "token_cuts", "following", "token_cores")
 )
+NEIGHBOURS, PIPELINE, ROWS = (f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows"))
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
@@ -49,6 +50,9 @@ _DECISIONS, _SEARCHED = "tests/test_decisions.py::test_", "tests/test_search.py:
 _FIGURES = "tests/models/test_zoo_table.py::test_figures_are_those_of_the_table"
 _PASSES = "tests/test_passes.py::test_the_text_after_every_pass"
 _SPREAD = "tests/test_spread_tokens.py::test_"
+_NEIGHBOURS = "tests/test_neighbours.py::test_"
+_BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
+_EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
 WRONG: tuple[Wrong, ...] = (
@@ -89,6 +93,28 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SPREAD}a_core_twice_in_a_segment_is_refused", Defect(CHECKED, "len(set(own)) < len(own)", "len(own) < 0")),
     Wrong(f"{_SPREAD}a_core_with_other_matrices_for_another_segment_is_refused", Defect(CHECKED, "matrices) != matrices", "matrices) is None")),
     Wrong(f"{_SPREAD}the_report_counts_copies_and_not_segments", Defect(REPORT, "// of_core", "// 1")),
+    # Neighbours that share cores, and cores that go where a sample waits
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "factor * (first.core_ns + second.core_ns)", "factor * max(first.core_ns, second.core_ns)")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "quick and first.xbars + second.xbars <= xbars", "quick and first.xbars <= xbars")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "max(first.cores, second.cores), factor", "min(first.cores, second.cores), factor")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "ends.append((best[i - 1], pairs", "ends.append((best[i], pairs")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "min(found, key=lambda f: f[0], default=None)", "max(found, key=lambda f: f[0], default=None)")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "found is not None and found.cores <= cores", "found is not None")),
+    Wrong(_BUSIEST, Defect(NEIGHBOURS, "first += option.cores", "first += 1")),
+    Wrong(f"{_NEIGHBOURS}cores_that_are_left_go_to_a_pair", Defect(NEIGHBOURS, "at=grow(found.fronts, found.at, cores - found.cores)", "at=found.at")),
+    Wrong(f"{_NEIGHBOURS}a_pair_must_gain_more_than_its_factor", Defect(NEIGHBOURS, "factor * (first.core_ns", "(first.core_ns")),
+    Wrong(f"{_NEIGHBOURS}a_pair_must_be_worth_its_waiting", Defect(NEIGHBOURS, "most_ns = WORTH_SHARING * ", "most_ns = ")),
+    Wrong(f"{_NEIGHBOURS}a_layer_reads_those_before_it", Defect(NEIGHBOURS, "= read, frozenset([filter_key(node)])", "= read, read | {filter_key(node)}")),
+    Wrong(f"{_NEIGHBOURS}layers_side_by_side_share_no_cores", Defect(NEIGHBOURS, "for a, b in pairwise(keys) if a in read.get(b, ())", "for a, b in pairwise(keys)")),
+    Wrong(f"{_NEIGHBOURS}a_pair_has_one_copy_of_each_matrix", Defect(NEIGHBOURS, "replace(plan.grid, copies=1)", "replace(plan.grid, step=1)")),
+    Wrong(f"{_NEIGHBOURS}lines_wait_for_lines_and_cores", Defect(PIPELINE, "inputs_of((0, 1))[1] - 1", "inputs_of((0, 1))[1]")),
+    Wrong(f"{_NEIGHBOURS}what_works_on_all_lines_waits_for_the_last", Defect(PIPELINE, "return 0, given - 1", "return 1, 0")),
+    Wrong(f"{_NEIGHBOURS}a_pair_takes_as_long_as_both_layers", Defect(PIPELINE, "= option.core_ns\n", "= plan.core_ns\n")),
+    Wrong(_EXCHANGE, Defect(PIPELINE, "gain.cores + m.cores <= free", "gain.cores + m.cores <= free + 1")),
+    Wrong(_EXCHANGE, Defect(PIPELINE, "if gain.cores <= free:", "if gain.cores <= 2 * free:")),
+    Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(PIPELINE, "best, moves = min(", "best, moves = max(")),
+    Wrong(f"{_NEIGHBOURS}neighbours_share_cores_of_a_chip", Defect(ROWS, "if knobs.neighbours:", "if knobs.neighbours < 0:")),
+    Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(ROWS, "if knobs.latency > 1:", "if knobs.latency < 0:")),
     # What is replayed
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
