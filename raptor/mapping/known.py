@@ -4,9 +4,10 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import ByLine, Decision, LineGrid, OnVectorUnit, filter_key
+from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
 from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.joined import choose_joined, join_layers
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
 from raptor.mapping.plans import Plan
@@ -23,18 +24,23 @@ class Known:
     """Knowledge about layers on one kind of core: parts of a graph, on few cores and on many, have most in common.
 
     `plans` and `grids_ns`: plans of layers, and working times of grids, by all that they depend on. `prepared`: the
-    graph that was asked for last, its layers on the vector unit, and what is left for crossbars.
+    graph that was asked for last, its layers without matrices of their own, and what is left for crossbars.
     """
 
     plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
     grids_ns: dict[object, float] = field(default_factory=dict[object, float])
-    prepared: tuple[Graph, dict[str, OnVectorUnit], Graph] | None = None
+    prepared: tuple[Graph, dict[str, OnVectorUnit | JoinedLayer], Graph] | None = None
 
-    def on_crossbars(self, graph: Graph, arch: Target) -> tuple[dict[str, OnVectorUnit], Graph]:
-        """Returns the layers on the vector unit, and the graph that is left, by lines, with joined rearrangements."""
+    def on_crossbars(self, graph: Graph, arch: Target) -> tuple[dict[str, OnVectorUnit | JoinedLayer], Graph]:
+        """Returns the layers without matrices of their own, and the graph that is left, by lines.
+
+        In it, these layers are on the vector unit or parts of others, and rearrangements are joined.
+        """
         if self.prepared is None or self.prepared[0] is not graph:
             vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-            self.prepared = graph, vector, join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
+            laid = lift_signals(lay_tokens(as_stencils(graph, vector)))
+            joined = choose_joined(laid, arch)
+            self.prepared = graph, vector | joined, join_views(join_layers(laid, joined))
         return self.prepared[1:]
 
     def lowered(self, graph: Graph, decision: Decision) -> Graph:

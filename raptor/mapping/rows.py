@@ -88,7 +88,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | 
     chip has.
     """
     known = known or Known()
-    vector, on_crossbars = known.on_crossbars(graph, arch)
+    others, on_crossbars = known.on_crossbars(graph, arch)
     found = _map_lines(on_crossbars, arch, knobs, known)
     if arch.chips > 1 and arch.places is None:
         found = _map_stages(on_crossbars, arch, knobs, known, found)
@@ -96,7 +96,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | 
         return map_raptor(graph, arch)
     layers, flow = found
     tile = tile_of(on_crossbars, arch)
-    return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
+    return Decision("rows", tile, flow, {key: (layers | others)[key] for key in filters_of(graph)})
 
 
 def _map_stages(graph: Graph, arch: Target, knobs: Knobs, known: Known, whole: Found | None) -> Found | None:
