@@ -25,6 +25,7 @@ from raptor.mapping.decision import (
     ByTile,
     Decision,
     FullyConnected,
+    JoinedLayer,
     KernelUnfolding,
     LineGrid,
     LineUnfolding,
@@ -387,6 +388,8 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
             return _neighbours(pareto(plans), next((plan for plan in plans if _is_alike(plan.grid, grid)), None))
         case OnVectorUnit():
             return Options(unknown="on the vector unit, for which there are no grids")
+        case JoinedLayer(other):
+            return Options(unknown=f"computed by the products of layer {other}")
         case KernelUnfolding() | FullyConnected():
             return Options(unknown="not computed by line: placed whole")
 

@@ -16,6 +16,7 @@ from raptor.mapping.decision import (
     ByPixel,
     Decision,
     FullyConnected,
+    JoinedLayer,
     KernelUnfolding,
     Layer,
     LineGrid,
@@ -69,7 +70,9 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
             yield f"core {core} of {arch.usable_cores}"
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
-    graph = use_views(use_vector_unit(graph, decision), decision)
+    lowered = use_vector_unit(graph, decision)
+    yield from _joined(decision, lowered)
+    graph = use_views(lowered, decision)
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
@@ -119,10 +122,18 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
         yield "kind: vector, but it is neither a depthwise layer nor a mean"
     if isinstance(layer, OnVectorUnit) and not has_narrow_weights(graph, node):
         yield f"kind: vector, but its weights have {operator.weight_bits} bits, more than its input"
-    if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:
+    if isinstance(layer, FullyConnected | LineUnfolding | JoinedLayer) and not by_line:
         yield f"kind: {layer.kind}, but flow is by {decision.flow.kind}"
     if isinstance(layer, FullyConnected) and not is_dense(operator):
         yield "kind: fully_connected, but it has several output pixels, or groups"
+
+
+def _joined(decision: Decision, lowered: Graph) -> Iterator[str]:
+    """Yields a sentence for each joined layer that is left: it cannot be a part of the one that it names."""
+    left = layer_nodes(lowered)
+    for key, layer in decision.layers.items():
+        if isinstance(layer, JoinedLayer) and key in left:
+            yield f"layer {key}: layer: {layer.layer}, which does not multiply the same pixels before it"
 
 
 def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
@@ -135,7 +146,7 @@ def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
             yield from _fully_connected(chip, layer, node, node.operator)
         case LineUnfolding():
             yield from _line(chip, layer, node, node.operator)
-        case OnVectorUnit():
+        case OnVectorUnit() | JoinedLayer():
             pass
 
 
@@ -287,7 +298,7 @@ def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
         case LineUnfolding():
             assert isinstance(node.operator, Filter)
             found.update(_line_xbars(chip, layer, node.operator, chip.parts[node.output]))
-        case OnVectorUnit():
+        case OnVectorUnit() | JoinedLayer():
             pass
     return found
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.crossing import exchanged_flits
-from raptor.mapping.decision import ByLine, Layer, OnVectorUnit, filter_key, renumbered
+from raptor.mapping.decision import ByLine, JoinedLayer, Layer, OnVectorUnit, filter_key, renumbered
 from raptor.target.arch import Target
 
 Floats = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ def numbered(found: Found, number: Callable[[int], int]) -> Found:
     layers, flow = found
     loaders = {name: tuple((cols, number(core)) for cols, core in pairs) for name, pairs in flow.loaders.items()}
     products = {name: renumbered(grid, number) for name, grid in flow.products.items()}
-    others = {k: v if isinstance(v, OnVectorUnit) else renumbered(v, number) for k, v in layers.items()}
+    others = {k: v if isinstance(v, OnVectorUnit | JoinedLayer) else renumbered(v, number) for k, v in layers.items()}
     return others, replace(flow, loaders=loaders, products=products)
 
 
@@ -81,5 +81,5 @@ def _cores(graph: Graph, layers: Mapping[str, Layer], flow: ByLine) -> Iterator[
     for node in graph.nodes:
         key = filter_key(node) if isinstance(node.operator, Filter) else ""
         layer = layers.get(key) or flow.products.get(node.output)
-        if layer is not None and not isinstance(layer, OnVectorUnit):
+        if layer is not None and not isinstance(layer, OnVectorUnit | JoinedLayer):
             yield from layer.cores

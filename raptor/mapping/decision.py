@@ -127,7 +127,18 @@ class OnVectorUnit(Known):
     kind: Literal["vector"] = "vector"
 
 
-Layer = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit
+@dataclass(frozen=True, slots=True)
+class JoinedLayer(Known):
+    """A layer that the products of another `layer` compute, too: both multiply the same pixels of one image.
+
+    `layer`: the key of the other one, whose record is for the output channels of both, side by side.
+    """
+
+    layer: str
+    kind: Literal["joined"] = "joined"
+
+
+Layer = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | JoinedLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +234,7 @@ class Decision(Known):
     def cores(self) -> Iterator[int]:
         """Every core that the decision names, for matrices, grids and loaders; some more than once."""
         for layer in self.layers.values():
-            if not isinstance(layer, OnVectorUnit):
+            if not isinstance(layer, OnVectorUnit | JoinedLayer):
                 yield from layer.cores
         if isinstance(self.flow, ByLine):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
@@ -268,6 +279,8 @@ def _layer_lines(layer: Layer) -> Iterator[str]:
             yield f"by line, {_grid(grid)}, core{'s' if len(cores) > 1 else ''} {' '.join(map(str, cores))}"
         case OnVectorUnit():
             yield "on the vector unit"
+        case JoinedLayer(other):
+            yield f"joined with %{other}"
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
             runs = [
                 (core, [m for _, m in run])

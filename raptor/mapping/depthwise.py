@@ -10,7 +10,8 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.mapping.decision import ByLine, Decision, OnVectorUnit, filter_key, filters_of, layer_nodes
+from raptor.mapping.decision import ByLine, Decision, JoinedLayer, OnVectorUnit, filter_key, filters_of, layer_nodes
+from raptor.mapping.joined import join_layers
 from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.signals import lift_signals
 from raptor.mapping.token_layout import is_pointwise, lay_tokens
@@ -68,11 +69,14 @@ def is_mean(graph: Graph, node: Node) -> bool:
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     """Returns the graph as the decision computes it: without crossbars for the layers on the vector unit.
 
-    If the flow is by line, sequences are laid out as tokens, and signals are images of one line.
+    If the flow is by line, sequences are laid out as tokens, signals are images of one line, and joined layers are one.
     """
     on_vectors = {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)}
     applied = as_stencils(graph, on_vectors)
-    return lift_signals(lay_tokens(applied)) if isinstance(decision.flow, ByLine) else applied
+    if not isinstance(decision.flow, ByLine):
+        return applied
+    joined = {key: layer for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer)}
+    return join_layers(lift_signals(lay_tokens(applied)), joined)
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

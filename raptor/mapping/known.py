@@ -1,12 +1,13 @@
 """Plans of all layers of a graph that can be computed by line, and what is known of layers from other graphs."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import ByLine, Decision, LineGrid, OnVectorUnit, filter_key
+from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
 from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.joined import choose_joined, join_layers
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
 from raptor.mapping.plans import Plan
@@ -18,29 +19,48 @@ from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OnCrossbars:
+    """A graph by lines, with matrices only for those layers that have some.
+
+    `others`: the layers without matrices of their own. In `graph`, they are on the vector unit or parts of others, and
+    rearrangements are joined.
+    """
+
+    others: Mapping[str, OnVectorUnit | JoinedLayer]
+    graph: Graph
+
+
 @dataclass(slots=True, eq=False)
 class Known:
     """Knowledge about layers on one kind of core: parts of a graph, on few cores and on many, have most in common.
 
     `plans` and `grids_ns`: plans of layers, and working times of grids, by all that they depend on. `prepared`: the
-    graph that was asked for last, its layers on the vector unit, and what is left for crossbars.
+    graph that was asked for last, and what is left of it for crossbars, without joined layers and with them.
     """
 
     plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
     grids_ns: dict[object, float] = field(default_factory=dict[object, float])
-    prepared: tuple[Graph, dict[str, OnVectorUnit], Graph] | None = None
+    prepared: tuple[Graph, tuple[OnCrossbars, ...]] | None = None
 
-    def on_crossbars(self, graph: Graph, arch: Target) -> tuple[dict[str, OnVectorUnit], Graph]:
-        """Returns the layers on the vector unit, and the graph that is left, by lines, with joined rearrangements."""
+    def on_crossbars(self, graph: Graph, arch: Target) -> tuple[OnCrossbars, ...]:
+        """Returns what is left of a graph for crossbars: without joined layers, and with them if there are any."""
         if self.prepared is None or self.prepared[0] is not graph:
             vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-            self.prepared = graph, vector, join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
-        return self.prepared[1:]
+            laid = lift_signals(lay_tokens(as_stencils(graph, vector)))
+            joined = choose_joined(laid, arch)
+            ways = [{}, joined] if joined else [{}]
+            found = tuple(OnCrossbars(vector | way, join_views(join_layers(laid, way))) for way in ways)
+            self.prepared = graph, found
+        return self.prepared[1]
 
     def lowered(self, graph: Graph, decision: Decision) -> Graph:
         """Returns the graph as the decision computes it."""
         if self.prepared is not None and self.prepared[0] is graph and isinstance(decision.flow, ByLine):
-            return self.prepared[2]
+            others = {k: v for k, v in decision.layers.items() if isinstance(v, OnVectorUnit | JoinedLayer)}
+            for found in self.prepared[1]:
+                if found.others == others:
+                    return found.graph
         return use_views(use_vector_unit(graph, decision), decision)
 
     def grid_ns(self, operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:

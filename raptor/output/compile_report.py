@@ -20,6 +20,7 @@ from raptor.graph.macs import count_macs
 from raptor.mapping.decision import (
     Decision,
     FullyConnected,
+    JoinedLayer,
     KernelUnfolding,
     LineUnfolding,
     Matrix,
@@ -262,7 +263,7 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
             return len(grid.cols) * (1 + copies) // of_core
         case KernelUnfolding(steps, cores) | FullyConnected(steps, cores):
             return len(cores) // max(1, len(steps))
-        case OnVectorUnit():
+        case OnVectorUnit() | JoinedLayer():
             return 0
 
 

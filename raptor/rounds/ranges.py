@@ -13,7 +13,7 @@ from raptor.frontend.segments.units import Units
 from raptor.graph.ir import Dot, Filter, Graph
 from raptor.graph.part import Shapes, subgraph
 from raptor.mapping.choose_recipes import Requantising
-from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
+from raptor.mapping.decision import Decision, JoinedLayer, LineUnfolding, OnVectorUnit, layer_nodes
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import Known, layer_plans
@@ -168,6 +168,8 @@ def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) 
     held, weights = 0, 0
     for key, node in layer_nodes(graph).items():
         layer = decision.layers.get(key)
+        if isinstance(layer, JoinedLayer):
+            layer = decision.layers[layer.layer]
         if layer is None or isinstance(layer, OnVectorUnit):
             continue
         assert isinstance(node.operator, Filter), "layers have weights"

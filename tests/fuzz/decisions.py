@@ -43,6 +43,7 @@ SPREAD, TOKEN_CUTS, FOLLOWING, TOKEN_CORES = (
     f"raptor/mapping/{name}.py" for name in ("spread_tokens", "token_cuts", "following", "token_cores")
 )
 NEIGHBOURS, PIPELINE, ROWS = (f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows"))
+JOINED = "raptor/mapping/joined.py"
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
@@ -53,6 +54,7 @@ _SPREAD = "tests/test_spread_tokens.py::test_"
 _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
+_JOINED = "tests/test_joined.py::test_"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
 WRONG: tuple[Wrong, ...] = (
@@ -115,6 +117,14 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(PIPELINE, "best, moves = min(", "best, moves = max(")),
     Wrong(f"{_NEIGHBOURS}neighbours_share_cores_of_a_chip", Defect(ROWS, "if knobs.neighbours:", "if knobs.neighbours < 0:")),
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(ROWS, "if knobs.latency > 1:", "if knobs.latency < 0:")),
+    # Layers that are one
+    Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "first += branch.channels", "first += 1")),
+    Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "if len({_function(node) for node in step}) > 1)", "if len(step) < 1)")),
+    Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "(1, 1, branch.channels)", "(1, 1, branch.channels))[..., ::-1] + np.zeros((1, 1, branch.channels)")),
+    Wrong(f"{_JOINED}branches_of_one_image_may_be_one", Defect(JOINED, "groups[branch.filter.inputs, branch.filter.operator.window, ", "groups[branch.filter.inputs, ")),
+    Wrong(f"{_JOINED}a_core_has_room_for_all_columns", Defect(JOINED, "if sum(xbars) <= arch.xbars_per_core and", "if")),
+    Wrong(f"{_JOINED}layers_that_do_not_bind_stay_apart", Defect(ROWS, "if joined_ns <= WORTH_JOINING * apart_ns else", "if joined_ns else")),
+    Wrong(f"{_JOINED}a_stored_decision_that_joins_what_differs_is_refused", Defect(CHECKED, "isinstance(layer, JoinedLayer) and key in left", "isinstance(layer, OnVectorUnit) and key in left")),
     # What is replayed
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
