@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def main() -> None:
     args = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in (*_warm(Path(folder), args.repeat, args.only), *_cold(Path(folder), args.repeat, args.only)):
+        for row in chain(*(times_of(Path(folder), args.repeat, args.only) for times_of in (_warm, _cold))):
             print(f"{row.command}: {row.wall_s:.2f} s, {row.cpu_s:.2f} s of CPU", file=sys.stderr, flush=True)
             rows.append(row)
     _show(rows)

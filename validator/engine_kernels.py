@@ -36,6 +36,8 @@ _UNWRITTEN, _NOT_WHOLE, _NO_ROW = int(Stop.UNWRITTEN), int(Stop.NOT_WHOLE), int(
 _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
+_YES, _NO = np.True_, np.False_
+"""Plain truth values would have types of their own, for which numba would compile `apart` once more."""
 
 _SLDI, _SLD, _MVMUL, _LMV, _LD, _ST, _LLDI = (OPCODE[n] for n in ("sldi", "sld", "mvmul", "lmv", "ld", "st", "lldi"))
 _SEND, _RECV, _WAIT, _SYNC, _NOP, _SETBW = (OPCODE[n] for n in ("send", "recv", "wait", "sync", "nop", "setbw"))
@@ -207,9 +209,9 @@ def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
     values, offset, rows, cols, first_group = weights
     local, width = memories[0][0], memories[4]
     g, y = first_group[core] + group, _U(0)
-    code, x = place(core, source, rows[g] * width, memories, fault)
+    code, x = place(core, np.int64(source), rows[g] * width, memories, fault)
     if code == _OK:
-        code, y = place(core, target, cols[g] * width, memories, fault)
+        code, y = place(core, np.int64(target), cols[g] * width, memories, fault)
     if code != _OK:
         return code
     product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
@@ -245,7 +247,7 @@ def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
         return unary(op, local, y, x, rs2, _U(d))
     code, z = place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = apart(y, _U(result), z, _U(span), True, memories, core, fault)
+        code = apart(y, _U(result), z, _U(span), _YES, memories, core, fault)
     return binary(op, local, y, x, z, _U(d)) if code == _OK else code
 
 
@@ -276,7 +278,7 @@ def _lmv(core, target, source, size, memories, fault):
     code, x = place(core, source, size, memories, fault)
     count = _U(size // width)
     if code == _OK:
-        code = apart(y, count, x, count, False, memories, core, fault)
+        code = apart(y, count, x, count, _NO, memories, core, fault)
     if code == _OK:
         _copy(local, y, local, x, count)
     return code

@@ -49,7 +49,7 @@ class Known:
             vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
             laid = lift_signals(lay_tokens(as_stencils(graph, vector)))
             joined = choose_joined(laid, arch)
-            ways = [{}, joined] if joined else [{}]
+            ways = (dict[str, JoinedLayer](), joined) if joined else (joined,)
             found = tuple(OnCrossbars(vector | way, join_views(join_layers(laid, way))) for way in ways)
             self.prepared = graph, found
         return self.prepared[1]

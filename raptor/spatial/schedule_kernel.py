@@ -211,7 +211,7 @@ def _free(c: int, peer: int, chip: Chip) -> float:
 def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> int:
     """Finds the compute that a core would run next. Returns its pair; -1 if there is none."""
     here, later = queue.here, queue.later
-    best, least, first = -1, 0.0, 0
+    best, least, first = np.int64(-1), 0.0, np.int64(0)  # plain numbers would have types of their own
     for pair in range(work.first_pair[c], work.first_pair[c + 1]):
         if here.size[pair] == 0 and later.size[pair] == 0:
             continue

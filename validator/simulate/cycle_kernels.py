@@ -34,22 +34,22 @@ _SECOND_TICK = np.int64(2)
 
 
 @bare_kernel
-def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the scheduler's loop
+def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C901 the scheduler's loop
     """Runs until all cores have finished (`rounds` 0) or begun `rounds` more rounds, or no core can continue.
 
-    Returns a `Stop`. `tables` and `log` are declared in `state`; `g` holds the counters `Global`.
+    Returns a `Stop`. `tables` and `log` are declared in `state`; `g` holds the counters `Global`. `pipeline` is None
+    for the fast path: numba then leaves out the branches for anything else, and compiles nothing that they call.
     """
     core, thread = tables.core, tables.thread
     heap_time, heap_id, run, zero = tables.heap_time, tables.heap_thread, tables.run, tables.next_delta
     count = core.shape[0]
-    fast = chip.rob_size == 1 and chip.counting == 0
     g[Global.TICK] = 1
     insert(g, heap_time, heap_id, chip.period_ps, 0)
     for c in range(count):
         if core[c, Core.ENDED] == 0:
             core[c, Core.PC] = core[c, Core.FIRST] - 1
             core[c, Core.ARRIVED] = 1
-            if fast:
+            if pipeline is None:
                 next_instruction(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
             else:
                 leave(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
@@ -57,14 +57,15 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
     while g[Global.UNFINISHED] > 0:
         if not to_next_event(chip, tables, g, count):
             return Stop.BLOCKED
-        if fast and g[Global.HEAP] == 1 and g[Global.CALENDAR] == 1:
-            _alone(chip, program, tables, log, rounds, g)
-            if g[Global.UNFINISHED] == 0:
-                break
-            if g[Global.FAULT] != 0:
-                return g[Global.FAULT]
-            if g[Global.CALENDAR] == 0:
-                return Stop.BLOCKED
+        if pipeline is None:  # noqa: SIM102 numba leaves out a branch of this test alone
+            if g[Global.HEAP] == 1 and g[Global.CALENDAR] == 1:
+                _alone(chip, program, tables, log, rounds, g, pipeline)
+                if g[Global.UNFINISHED] == 0:
+                    break
+                if g[Global.FAULT] != 0:
+                    return g[Global.FAULT]
+                if g[Global.CALENDAR] == 0:
+                    return Stop.BLOCKED
         now = heap_time[1]
         g[Global.NOW] = now
         n = 0
@@ -77,7 +78,7 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
             if i == end_of_pass:
                 if edge:
                     edge = False
-                    _edge(chip, program, tables, log, rounds, g, count)
+                    _edge(chip, program, tables, log, rounds, g, count, pipeline)
                 if i == g[Global.RUN]:
                     n = g[Global.ZERO]
                     if n == 0:
@@ -96,14 +97,14 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
             elif thread[t, Op.UNIT] == state.SWITCH:
                 run_switch(program, tables, log, g, t)
             else:
-                run_unit(chip, program, tables, log, rounds, g, t)
+                run_unit(chip, program, tables, log, rounds, g, t, pipeline)
             if g[Global.FAULT] != 0:
                 return g[Global.FAULT]
     return Stop.DONE
 
 
 @bare_helper
-def _alone(chip, program, tables, log, rounds, g):
+def _alone(chip, program, tables, log, rounds, g, pipeline):
     """Runs the only core that does not wait for a message, up to an instruction that concerns other cores.
 
     The result is the same as that of the main loop. Only the thread and the clock are in the heap. If both reach the
@@ -144,14 +145,14 @@ def _alone(chip, program, tables, log, rounds, g):
                 tick = (now + period - 1) // period
                 waits = now < tick * period
         g[Global.TICK] = tick
-        end_instruction(chip, program, tables, log, rounds, g, t)
+        end_instruction(chip, program, tables, log, rounds, g, t, pipeline)
         if g[Global.CALENDAR] == 1:
             g[Global.TICK] = calendar[0] // count
         heap_time[1] = g[Global.TICK] * period
 
 
 @bare_helper
-def _edge(chip, program, tables, log, rounds, g, count):
+def _edge(chip, program, tables, log, rounds, g, count, pipeline):
     """Lets the cores run that are in the calendar for the edge that the clock has just reached."""
     calendar = tables.calendar
     tick = g[Global.TICK] - 1
@@ -162,7 +163,7 @@ def _edge(chip, program, tables, log, rounds, g, count):
             continue
         before = key
         c = key % count
-        if chip.rob_size == 1 and chip.counting == 0:
+        if pipeline is None:
             push(g, tables, tables.core[c, Core.LAST_START])
         else:
             wake(chip, program, tables, log, rounds, g, count, c, tick)

@@ -253,7 +253,8 @@ def run(machine: CycleModel, *, rounds: int = 0, counting: bool = False) -> Run:
     tables.port[:, [Port.READS, Port.WRITES]] = int(counting)
     g = np.zeros(len(Global), np.int64)
     g[Global.UNFINISHED] = np.count_nonzero(live)
-    stop = Stop(simulate(numbers, program_of(machine), tables, log, rounds, g))
+    pipeline = None if numbers.rob_size == 1 and not counting else True
+    stop = Stop(simulate(numbers, program_of(machine), tables, log, rounds, g, pipeline))
     return Run(
         stop, tables.core, tables.thread, tables.rob, log.start, log.end, log.waited, log.busy, log.cause, log.marks,
         tables.port, int(g[Global.LAST_FINISH]),

@@ -27,7 +27,7 @@ def through_port(core, c, now, time):
 
 
 @bare_helper
-def run_unit(chip, program, tables, log, rounds, g, t):  # noqa: C901 the dispatch
+def run_unit(chip, program, tables, log, rounds, g, t, pipeline):  # noqa: C901 the dispatch
     """Runs a unit's thread up to its next wait, or to the end of its instruction."""
     core, op = tables.core, tables.thread[t]
     c, now, kind = op[Op.CORE], g[Global.NOW], op[Op.TIMING]
@@ -55,7 +55,7 @@ def run_unit(chip, program, tables, log, rounds, g, t):  # noqa: C901 the dispat
     else:
         raise NotImplementedError("an instruction that no unit executes")
     if ended:
-        end_instruction(chip, program, tables, log, rounds, g, t)
+        end_instruction(chip, program, tables, log, rounds, g, t, pipeline)
 
 
 # Each of these functions does the next step of an instruction and returns true if it was the last.
@@ -156,7 +156,7 @@ def _receive(core, tables, log, g, t, op, c, now):
 
 
 @bare_helper
-def end_instruction(chip, program, tables, log, rounds, g, t):
+def end_instruction(chip, program, tables, log, rounds, g, t, pipeline):
     """Ends the work of a unit: the unit is free at the next edge, the instruction completes one edge later."""
     core, thread = tables.core, tables.thread
     op = thread[t]
@@ -167,7 +167,7 @@ def end_instruction(chip, program, tables, log, rounds, g, t):
     )
     core[c, busy] += free * chip.period_ps - op[Op.SINCE]
     log.busy[op[Op.PC]] = free * chip.period_ps - op[Op.SINCE]
-    if chip.rob_size == 1 and chip.counting == 0:
+    if pipeline is None:
         log.end[op[Op.PC]] = (free + 1) * chip.period_ps
         next_instruction(chip, program, tables, log, rounds, g, c, free + 1)
         return
