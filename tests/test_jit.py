@@ -1,17 +1,23 @@
 """Machine code in the cache is as old as the oldest file that went into it."""
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
 import pytest
 
+import models
+import raptor
 from raptor.common import jit
 from validator import engine_kernels as engine
 from validator.simulate import cycle_kernels as model
+from validator.simulate.builtin import simulate
 
 ROOT = Path(jit.__file__).parents[2]
 
@@ -96,3 +102,57 @@ def test_a_cache_that_names_types_that_are_gone(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(numba.core.caching.IndexDataCacheFile, "_load_index", once)
     assert answer(tmp_path, monkeypatch).answer() == 7
     assert failed
+
+
+KERNEL = """
+from raptor.common.jit import helper, interpret, kernel
+
+@helper
+def twice(a):
+    return 2 * a
+
+@kernel
+@interpret(us=lambda args: len(args[0][0]), until_us=10, by_element=True)
+def answer(some, more):
+    for i in range(len(some[0])):
+        some[0][i] = twice(some[0][i]) + more
+    return some[0][0]
+"""
+
+
+def test_python_runs_a_kernel_until_compiling_it_is_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays in tuples are changed alike. The third call is beyond the 10 us, so it is compiled."""
+    (tmp_path / "jit_interpreted.py").write_text(KERNEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found: Any = __import__("jit_interpreted")
+    compiled: list[bool] = []
+    for call in range(4):
+        values = np.arange(4)
+        assert found.answer((values,), call) == call
+        assert values.tolist() == [call, 2 + call, 4 + call, 6 + call]
+        compiled.append(jit.has_machine_code(found.answer))
+    assert compiled == [False, False, True, True]
+
+
+def test_a_first_run_of_a_small_model_compiles_nothing(tmp_path: Path) -> None:
+    """Python then computes the same as the compiled kernels, and writes the same."""
+    path = tmp_path / "lenet5.onnx"
+    path.write_bytes(models.build("lenet5", seed=0).SerializeToString())
+    warm, cold = (tmp_path / name for name in ("warm", "cold"))
+    jitted = raptor.compile(path, cores=60).save(warm)
+    cache = tmp_path / "cache"
+    for words in (
+        ["compile", path, "--cores", "60", "-o", cold],
+        ["validate", cold, "--samples", "2"],
+        ["check", cold],
+        ["simulate", cold, "--json", tmp_path / "cold.json"],
+    ):
+        command = [sys.executable, "-m", "raptor", *map(str, words)]
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(cache)})
+    assert not list(cache.glob("**/*.nbi"))
+    assert [p.name for p in sorted(cold.iterdir())] == [p.name for p in sorted(warm.iterdir())]
+    for file in (p for p in warm.rglob("*") if p.is_file()):
+        assert file.read_bytes() == (cold / file.relative_to(warm)).read_bytes(), file.name
+    found = json.loads((tmp_path / "cold.json").read_text())
+    wanted = simulate(jitted)
+    assert (found["latency_ns"], found["energy_pj"]) == (wanted.latency_ns, wanted.energy_pj)

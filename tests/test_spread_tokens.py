@@ -42,7 +42,7 @@ def stages(compiled: Passes) -> Stages:
 
 
 def stages_of(compiled: Passes) -> Stages:
-    graph = Known().on_crossbars(compiled.graph, compiled.arch)[1]
+    graph = Known().on_crossbars(compiled.graph, compiled.arch)[0].graph
     after = {key: work.elements_ns for key, work in following(graph, compiled.arch).items()}
     found = find_stages(graph, compiled.arch, after)
     assert found is not None

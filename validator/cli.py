@@ -40,7 +40,9 @@ def command(
         ),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
-    engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
+    engine: Annotated[
+        Engine, typer.Option(help="numba: compiled; python: the slow reference; auto: what is quicker.")
+    ] = "auto",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     junit: Annotated[

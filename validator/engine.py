@@ -8,6 +8,31 @@ from raptor.target.opcode_tables import RULES
 from validator.machine import Fault, Machine, Stop
 from validator.program import Values
 
+_US = 12.0
+"""Microseconds that `reference` takes for an instruction of a program of floats."""
+_MOST_US = 4e6
+"""Microseconds in a process up to which `reference` is quicker than to compile the kernel."""
+
+
+class _Spent:
+    """Counts the microseconds that were left to `reference` in this process."""
+
+    us = 0.0
+
+
+def is_quicker(machine: Machine) -> bool:
+    """Tells whether `execute` is quicker than `reference.execute`, also if the kernel has no machine code yet.
+
+    For integers it always is: `reference` takes longer for them.
+    """
+    from raptor.common.jit import has_machine_code  # numba takes a while to import
+    from validator.engine_kernels import run
+
+    if machine.written is not None or has_machine_code(run):
+        return True
+    _Spent.us += _US * len(machine.words)
+    return _Spent.us > _MOST_US
+
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     """Runs all cores like `reference.execute`, some thousand times faster.

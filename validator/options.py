@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from raptor.common.arguments import OneOf
 
-Engine = Literal["numba", "python"]
+Engine = Literal["auto", "numba", "python"]
 Schedule = Literal["block", "round-robin"]
 Mode = Literal["latency", "throughput"]
 CrossbarKind = Literal["ideal", "integer", "sliced", "noisy"]

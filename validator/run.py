@@ -57,7 +57,7 @@ def run(
     program: Program,
     inputs: Mapping[str, Array],
     *,
-    engine: Engine = "numba",
+    engine: Engine = "auto",
     schedule: Schedule = "block",
     probes: bool = False,
     max_steps: int = UNLIMITED,
@@ -106,7 +106,7 @@ def prepare(
 def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: int = UNLIMITED) -> None:
     """Runs a prepared machine to its end, or raises as `run` does."""
     # NOTE: machine code cannot call crossbars outside of it.
-    is_compiled = engine == "numba" and state.products is None
+    is_compiled = state.products is None and (engine == "numba" or (engine == "auto" and compiled.is_quicker(state)))
     if state.products is not None:
         state.products.begin()
     execute_ = compiled.execute if is_compiled else reference.execute

@@ -18,7 +18,7 @@ from validator.program import Program
 from validator.run import run
 
 Array = npt.NDArray[Any]
-QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
+QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
 """Instructions that an engine executes in some tenths of a second."""
 BYTES_OF_AN_INSTRUCTION = 100
 """Bytes of memory that take as long to fill as an instruction takes."""

@@ -44,7 +44,7 @@ def validate(
     samples: int | None = None,
     tolerance: float | None = None,
     layers: bool = False,
-    engine: Engine = "numba",
+    engine: Engine = "auto",
     schedule: Schedule = "block",
     check_hashes: bool = True,
     max_steps: int | None = None,

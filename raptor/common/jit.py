@@ -10,11 +10,15 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs] numba has no types, here and below
+import numpy as np
+from numba.core.dispatcher import Dispatcher  # pyright: ignore[reportMissingTypeStubs]
 
 
 def _load_arrays() -> None:
@@ -40,6 +44,38 @@ R = TypeVar("R")
 _OURS = ("raptor", "validator")
 
 
+@dataclass(frozen=True, slots=True)
+class _Interpretation:
+    """Says how Python runs a kernel; see `interpret`."""
+
+    us: Callable[[tuple[Any, ...]], float]
+    until_us: float
+    by_element: bool
+
+
+_INTERPRETATIONS: dict[Any, _Interpretation] = {}
+
+
+def interpret(
+    us: Callable[[tuple[Any, ...]], float], until_us: float, *, by_element: bool = False
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declares that Python runs a kernel without machine code if that is quicker than to compile it.
+
+    So nothing is compiled for a small model. The results are equal to the bit: a kernel with arithmetic of small
+    integers or of float32, for which numba's types are wider than those of numpy, must not be declared.
+
+    us: estimates the microseconds of a call, by its arguments. until_us: sum of them in a process, from which on the
+    kernel is compiled. `by_element`: the kernel reads and writes its arguments by single elements. Then they need not
+    be arrays, which Python reads slowly.
+    """
+
+    def declared(function: Callable[P, R]) -> Callable[P, R]:
+        _INTERPRETATIONS[function] = _Interpretation(us, until_us, by_element)
+        return function
+
+    return declared
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles a function called from Python; the machine code is cached beside the file or in the user's cache."""
     return _cached(function)
@@ -60,24 +96,89 @@ def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
     return _njit(function, cached=False, counted=False)
 
 
-def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
+def has_machine_code(kernel: Callable[..., object]) -> bool:
+    """Tells whether a kernel has machine code, in memory or in its cache."""
+    compiled, index = _COMPILED[kernel]
     try:
-        compiled = _njit(function, cached=True, counted=counted)
-        _watch(compiled, sources(function.__module__))
-    except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
-        return _njit(function, cached=False, counted=counted)
+        return bool(compiled.signatures or (index and index._load_index()))
+    except (AttributeError, ImportError):  # another version's cache: the first call empties it
+        return True
+
+
+_COMPILED: dict[Callable[..., object], tuple[Any, Any]] = {}
+"""The compiled function of each kernel, and the index of its cache, None if it has none."""
+
+
+def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
+    compiled, index = _with_index(function, counted=counted)
+    interpretation = _INTERPRETATIONS.get(function)
+    spent_us = 0.0
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal spent_us
+        if interpretation and spent_us < interpretation.until_us and not has_machine_code(call):
+            spent_us += interpretation.us(args)
+            if spent_us < interpretation.until_us:
+                return _interpreted(function)(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
         except OSError:  # the cache failed, such as on a full disk; kernels touch no files, and the code is in memory
             return compiled(*args, **kwargs)
         except (AttributeError, ImportError):  # the cache of another version names types that are no more
+            if index is None:
+                raise
             cast(Any, compiled)._cache.flush()
             return compiled(*args, **kwargs)
 
+    _COMPILED[call] = compiled, index
     return call
+
+
+def _with_index(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], Any]:
+    """Returns the compiled function and the index of its cache, None if it has none."""
+    try:
+        compiled = _njit(function, cached=True, counted=counted)
+        return compiled, _watch(compiled, sources(function.__module__))
+    except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
+        return _njit(function, cached=False, counted=counted), None
+
+
+@cache
+def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns a kernel as Python, which also calls its helpers as Python."""
+    plain, by_element = _plain(function, {}), _INTERPRETATIONS[function].by_element
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with np.errstate(all="ignore"):
+            return plain(*(map(_elements, args) if by_element else args), **kwargs)
+
+    return call
+
+
+def _elements(given: Any) -> Any:
+    """Returns an array, or those in a tuple, as memory with plain numbers, quicker than those of numpy."""
+    if isinstance(given, np.ndarray):
+        return memoryview(cast(Any, given))
+    if not isinstance(given, tuple):
+        return given
+    found, kind = map(_elements, cast(tuple[Any, ...], given)), cast(Any, type(cast(Any, given)))
+    return kind(*found) if hasattr(kind, "_fields") else tuple(found)
+
+
+def _plain(function: Any, modules: dict[int, dict[str, Any]]) -> Any:
+    """Returns a function that finds Python functions where its module has compiled ones.
+
+    `modules`: the names of modules as such functions find them, by the identity of the real ones; it grows.
+    """
+    real = function.__globals__
+    if id(real) not in modules:
+        names = modules[id(real)] = dict(real)
+        for name, value in real.items():
+            if isinstance(value, Dispatcher):
+                names[name] = _plain(cast(Any, value).py_func, modules)
+    return FunctionType(function.__code__, modules[id(real)], function.__name__, function.__defaults__)
 
 
 def _njit(function: Callable[P, R], *, cached: bool, counted: bool = True) -> Callable[P, R]:
@@ -88,13 +189,14 @@ def _njit(function: Callable[P, R], *, cached: bool, counted: bool = True) -> Ca
     return cast(Callable[P, R], compile_(function))
 
 
-def _watch(compiled: Any, files: tuple[Path, ...]) -> None:
-    """Lets the cached code be old as soon as one of `files` has changed.
+def _watch(compiled: Any, files: tuple[Path, ...]) -> Any:
+    """Lets the cached code be old as soon as one of `files` has changed. Returns the index of the cache.
 
     Raises `AttributeError` for a numba that has its cache organised in another way.
     """
     index = compiled._cache._cache_file
     index._source_stamp = (index._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
+    return index
 
 
 def sources(module: str) -> tuple[Path, ...]:

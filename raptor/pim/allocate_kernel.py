@@ -3,12 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import kernel
+from raptor.common.jit import interpret, kernel
 
 Ints = npt.NDArray[np.int64]
 
 
 @kernel
+@interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
     """Returns the start of each range of `size` bytes.
 
@@ -34,6 +35,7 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
 
 
 @kernel
+@interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, int]:
     """Returns the first range that overlaps one before it, and that one; -1 and -1 if all are apart.
 

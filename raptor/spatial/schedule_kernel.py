@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import bare_helper, bare_kernel
+from raptor.common.jit import bare_helper, bare_kernel, interpret
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -136,6 +136,7 @@ def _empty(work: Work) -> Heaps:
 
 
 @bare_kernel
+@interpret(us=lambda args: 40 * args[0].size, until_us=2e6, by_element=True)
 def list_schedule(
     ordered: Ints, chip: Chip, work: Work, todo: Todo, queue: Queue, by_rank: Ints, patience_ns: float
 ) -> None:
@@ -298,6 +299,7 @@ def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
 
 
 @bare_kernel
+@interpret(us=lambda args: 3 * args[1].size, until_us=5e5, by_element=True)
 def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: Chip, work: Work, order: Ints) -> None:
     """Sets when each sample ends in ns, if every core does the work of each sample in this order.
 

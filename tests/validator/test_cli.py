@@ -81,7 +81,7 @@ def gemm(**changes: Any) -> Builder:
     return Builder(**(values | changes))
 
 
-@pytest.mark.parametrize("engine", ["numba", "python"])
+@pytest.mark.parametrize("engine", ["auto", "numba", "python"])
 @pytest.mark.parametrize("schedule", ["block", "round-robin"])
 def test_a_right_program_passes(tmp_path: Path, engine: Any, schedule: Any) -> None:
     report = validate(gemm().write(tmp_path), layers=True, engine=engine, schedule=schedule)

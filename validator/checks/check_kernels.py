@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit import helper, kernel
+from raptor.common.jit import helper, interpret, kernel
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import (
     COLUMNS,
@@ -49,6 +49,7 @@ FREE, ON_SEND, ON_RECV, ON_WAIT = range(4)
 
 
 @kernel
+@interpret(us=lambda args: 10 * args[0][-1], until_us=5e5)
 def trace(
     starts: Any,
     opcode: Any,
@@ -130,6 +131,7 @@ def _elements(count, length, rows, cols, bits):
 
 
 @kernel
+@interpret(us=lambda args: 10 * args[0][-1], until_us=6e5)
 def memory_accesses(
     starts: Any,
     opcode: Any,
@@ -370,6 +372,7 @@ def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
 
 
 @kernel
+@interpret(us=lambda args: 5 * args[0][-1], until_us=4e5)
 def communicate(
     starts: Any, kind: Any, partner: Any, value: Any, event: Any, at: Any, blocked: Any, tokens: Any
 ) -> None:

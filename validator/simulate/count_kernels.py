@@ -6,7 +6,7 @@
 
 import numpy as np
 
-from raptor.common.jit import helper, kernel
+from raptor.common.jit import helper, interpret, kernel
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import LENGTH, Rule
 from validator.simulate.cost_kernels import beats, flit_cost
@@ -14,6 +14,7 @@ from validator.simulate.state import Count
 
 
 @kernel
+@interpret(us=lambda args: 20 * len(args[1].words), until_us=7e5)
 def count(chip, program, first, flit_pj, rows, out) -> None:
     """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
     for c in range(first.size - 1):

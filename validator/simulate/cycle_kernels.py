@@ -21,7 +21,7 @@ The main loop is here. Heap, calendar and clock are in `event_kernels`, the way 
 
 import numpy as np
 
-from raptor.common.jit import bare_helper, bare_kernel
+from raptor.common.jit import bare_helper, bare_kernel, interpret
 from raptor.target.isa import Timing
 from validator.simulate import state
 from validator.simulate.dispatch_kernels import leave, next_instruction, wake
@@ -34,6 +34,7 @@ _SECOND_TICK = np.int64(2)
 
 
 @bare_kernel
+@interpret(us=lambda args: 100 * len(args[1].words) * max(1, args[4]), until_us=6e6)
 def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C901 the scheduler's loop
     """Runs until all cores have finished (`rounds` 0) or begun `rounds` more rounds, or no core can continue.
 

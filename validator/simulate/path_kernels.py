@@ -4,10 +4,11 @@
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
-from raptor.common.jit import helper, kernel
+from raptor.common.jit import helper, interpret, kernel
 
 
 @kernel
+@interpret(us=lambda args: 5 * len(args[0]), until_us=3e5)
 def walk(runs, core_of, first, start, end, cause, window, at, time, credit) -> None:
     """Walks back from instruction `at`, which completes at `time`, and adds the time of each one to `credit` (ps).
 
