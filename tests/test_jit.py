@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import models
 import raptor
 from raptor.common import jit
+from raptor.common.machine_code import MachineCode
 from validator import engine_kernels as engine
 from validator.simulate import cycle_kernels as model
 from validator.simulate.builtin import simulate
@@ -104,6 +106,33 @@ def test_a_cache_that_names_types_that_are_gone(tmp_path: Path, monkeypatch: pyt
     assert failed
 
 
+def test_processes_that_compile_at_once_find_each_their_own_code(tmp_path: Path) -> None:
+    """With numba's own index, two of them name two specialisations alike: a crash, or wrong numbers."""
+
+    def save_and_load(writer: int) -> list[Any]:
+        stored = MachineCode(str(tmp_path), "kernel-1.py3", "stamp")
+        found: list[Any] = []
+        for key in range(12):
+            stored.save((writer, key), f"code {writer} {key}")
+            found += [(stored.load((writer, earlier)), f"code {writer} {earlier}") for earlier in range(key + 1)]
+        return found
+
+    with ThreadPoolExecutor(6) as threads:
+        for found in threads.map(save_and_load, range(6)):
+            assert all(code == wanted for code, wanted in found)
+    assert len(list(tmp_path.iterdir())) == 1 + 6 * 12
+
+
+def test_a_newer_kernel_never_finds_the_code_of_an_older_one(tmp_path: Path) -> None:
+    old, new = (MachineCode(str(tmp_path), "kernel-1.py3", stamp) for stamp in ("old", "new"))
+    for key in "ab":
+        old.save(key, f"old {key}")
+    old.add_interpreted_us(5)
+    new.save("b", "new b")
+    assert [new.load(key) for key in "ab"] == [None, "new b"]
+    assert (new.interpreted_us(), len(list(tmp_path.iterdir()))) == (0, 2)
+
+
 KERNEL = """
 from raptor.common.jit import helper, interpret, kernel
 
@@ -120,13 +149,18 @@ def answer(some, more):
 """
 
 
-def test_python_runs_a_kernel_until_compiling_it_is_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays in tuples are changed alike. The third call is beyond the 10 us, so it is compiled."""
+@pytest.mark.parametrize("process_from", [0, 1, 2, 3])
+def test_python_runs_a_kernel_until_compiling_it_is_quicker(
+    process_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays in tuples are changed alike. The third call is beyond the 10 us, so it is compiled, also by others."""
     (tmp_path / "jit_interpreted.py").write_text(KERNEL)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found: Any = __import__("jit_interpreted")
     compiled: list[bool] = []
     for call in range(4):
+        if call in {0, process_from}:
+            monkeypatch.delitem(sys.modules, "jit_interpreted", raising=False)
+        found: Any = __import__("jit_interpreted")
         values = np.arange(4)
         assert found.answer((values,), call) == call
         assert values.tolist() == [call, 2 + call, 4 + call, 6 + call]

@@ -20,6 +20,8 @@ import numba  # pyright: ignore[reportMissingTypeStubs] numba has no types, here
 import numpy as np
 from numba.core.dispatcher import Dispatcher  # pyright: ignore[reportMissingTypeStubs]
 
+from raptor.common.machine_code import MachineCode
+
 
 def _load_arrays() -> None:
     """Loads numba's functions of arrays, which every kernel needs, without those of scipy.
@@ -64,9 +66,9 @@ def interpret(
     So nothing is compiled for a small model. The results are equal to the bit: a kernel with arithmetic of small
     integers or of float32, for which numba's types are wider than those of numpy, must not be declared.
 
-    us: estimates the microseconds of a call, by its arguments. until_us: sum of them in a process, from which on the
-    kernel is compiled. `by_element`: the kernel reads and writes its arguments by single elements. Then they need not
-    be arrays, which Python reads slowly.
+    us: estimates the microseconds of a call, by its arguments. until_us: sum of them, over all processes, from which on
+    the kernel is compiled. `by_element`: the kernel reads and writes its arguments by single elements. Then they need
+    not be arrays, which Python reads slowly.
     """
 
     def declared(function: Callable[P, R]) -> Callable[P, R]:
@@ -98,48 +100,68 @@ def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
 
 def has_machine_code(kernel: Callable[..., object]) -> bool:
     """Tells whether a kernel has machine code, in memory or in its cache."""
-    compiled, index = _COMPILED[kernel]
+    compiled, stored = _COMPILED[kernel]
     try:
-        return bool(compiled.signatures or (index and index._load_index()))
+        return bool(compiled.signatures or (stored and not stored.is_empty()))
     except (AttributeError, ImportError):  # another version's cache: the first call empties it
         return True
 
 
-_COMPILED: dict[Callable[..., object], tuple[Any, Any]] = {}
-"""The compiled function of each kernel, and the index of its cache, None if it has none."""
+_COMPILED: dict[Callable[..., object], tuple[Any, MachineCode | None]] = {}
+"""The compiled function of each kernel, and its cache, None if it has none."""
+
+
+class _Patience:
+    """What Python may still compute of a kernel before compiling it is quicker."""
+
+    def __init__(self, declared: _Interpretation, stored: MachineCode | None) -> None:
+        self._declared, self._stored = declared, stored
+        self._left_us, self._unsaved_us = -1.0, 0.0
+
+    def covers(self, args: tuple[Any, ...]) -> bool:
+        """Tells whether Python should run this call, and counts it then."""
+        if self._left_us < 0:
+            self._left_us = self._declared.until_us - (self._stored.interpreted_us() if self._stored else 0.0)
+        us = self._declared.us(args)
+        if us >= self._left_us:
+            self._left_us = 0.0
+            return False
+        self._left_us -= us
+        self._unsaved_us += us
+        if self._stored and self._unsaved_us > self._declared.until_us / 100:  # so no file is written for each call
+            self._stored.add_interpreted_us(self._unsaved_us)
+            self._unsaved_us = 0.0
+        return True
 
 
 def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
-    compiled, index = _with_index(function, counted=counted)
-    interpretation = _INTERPRETATIONS.get(function)
-    spent_us = 0.0
+    compiled, stored = _with_code(function, counted=counted)
+    declared = _INTERPRETATIONS.get(function)
+    patience = _Patience(declared, stored) if declared else None
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal spent_us
-        if interpretation and spent_us < interpretation.until_us and not has_machine_code(call):
-            spent_us += interpretation.us(args)
-            if spent_us < interpretation.until_us:
-                return _interpreted(function)(*args, **kwargs)
+        if patience and not has_machine_code(call) and patience.covers(args):
+            return _interpreted(function)(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
         except OSError:  # the cache failed, such as on a full disk; kernels touch no files, and the code is in memory
             return compiled(*args, **kwargs)
         except (AttributeError, ImportError):  # the cache of another version names types that are no more
-            if index is None:
+            if stored is None:
                 raise
-            cast(Any, compiled)._cache.flush()
+            stored.flush()
             return compiled(*args, **kwargs)
 
-    _COMPILED[call] = compiled, index
+    _COMPILED[call] = compiled, stored
     return call
 
 
-def _with_index(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], Any]:
-    """Returns the compiled function and the index of its cache, None if it has none."""
+def _with_code(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], MachineCode | None]:
+    """Returns the compiled function and its cache, None if it has none."""
     try:
         compiled = _njit(function, cached=True, counted=counted)
-        return compiled, _watch(compiled, sources(function.__module__))
+        return compiled, _store(compiled, sources(function.__module__))
     except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
         return _njit(function, cached=False, counted=counted), None
 
@@ -189,14 +211,15 @@ def _njit(function: Callable[P, R], *, cached: bool, counted: bool = True) -> Ca
     return cast(Callable[P, R], compile_(function))
 
 
-def _watch(compiled: Any, files: tuple[Path, ...]) -> Any:
-    """Lets the cached code be old as soon as one of `files` has changed. Returns the index of the cache.
+def _store(compiled: Any, files: tuple[Path, ...]) -> MachineCode:
+    """Gives a function its cache. What is in there is old as soon as one of `files` has changed.
 
     Raises `AttributeError` for a numba that has its cache organised in another way.
     """
-    index = compiled._cache._cache_file
-    index._source_stamp = (index._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
-    return index
+    cache = compiled._cache
+    stamp = (cache._cache_file._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
+    cache._cache_file = MachineCode(cache._cache_path, cache._impl.filename_base, stamp)
+    return cache._cache_file
 
 
 def sources(module: str) -> tuple[Path, ...]:
