@@ -29,7 +29,7 @@ class MachineCode(IndexDataCacheFile):
         """Adds the machine code of a specialisation, and removes what belongs to an older kernel."""
         numba: Any = super()
         with self._alone():
-            known: dict[Any, str] = self._load_index()
+            known: dict[Any, str] = numba._load_index()
             name = known[key] = f"{self._base.name}.{uuid4().hex[:16]}.nbc"
             numba._save_data(name, data)
             numba._save_index(known)
