@@ -112,7 +112,7 @@ _COMPILED: dict[Callable[..., object], tuple[Any, MachineCode | None]] = {}
 
 
 class _Patience:
-    """What Python may still compute of a kernel before compiling it is quicker."""
+    """Time that Python may still spend on a kernel before compiling it is quicker."""
 
     def __init__(self, declared: _Interpretation, stored: MachineCode | None) -> None:
         self._declared, self._stored = declared, stored
