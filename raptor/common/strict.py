@@ -37,6 +37,11 @@ WallTimes = Annotated[
 ]
 
 
+def is_none(value: object) -> bool:
+    """Tells whether a field of a schema has no value: it is left out then (`exclude_if`)."""
+    return value is None
+
+
 def _entries(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 

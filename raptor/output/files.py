@@ -12,14 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from raptor.common.digests import matrix_digest
 from raptor.common.options import Requant
@@ -29,6 +22,7 @@ from raptor.common.strict import (
     Named,
     Pair,
     Schema,
+    is_none,
 )
 from raptor.target.element import MOST_WHOLE
 from raptor.target.layout import Image, Region
@@ -149,28 +143,14 @@ class Coding(Schema):
     scale: Items[Annotated[float, Field(gt=0)]] = ()
     zero_point: Items[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)
     axis: Count | None = None
-    low: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = None
-    high: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_bounds(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        if self.low is None and self.high is None:
-            del values["low"], values["high"]
-        return values
+    low: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = Field(default=None, exclude_if=is_none)
+    high: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = Field(default=None, exclude_if=is_none)
 
 
 class Coded(Schema):
     """A tensor with a `coding`. In programs of floats, the key is left out for tensors of float32."""
 
-    coding: Coding | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        if self.coding is None:
-            del values["coding"]
-        return values
+    coding: Coding | None = Field(default=None, exclude_if=is_none)
 
 
 class TensorPlace(Coded):
@@ -231,15 +211,10 @@ class Memory(Schema):
     local_bytes: Items[Count] = Field(description="local memory used by each core")
     inputs: Items[TensorPlace]
     constants: ConstantsPlace
-    tables: Items[TablePlace] = Field(default=(), description="left out if there are none")
+    tables: Items[TablePlace] = Field(
+        default=(), exclude_if=lambda tables: not tables, description="left out if there are none"
+    )
     outputs: Items[TensorPlace]
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        if not self.tables:
-            del values["tables"]
-        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,15 +323,8 @@ class Manifest(Schema):
     options: dict[str, Any]
     streams: Items[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
-    integers: Integers | None = None
+    integers: Integers | None = Field(default=None, exclude_if=is_none)
     files: Named[FileEntry]
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        if self.integers is None:
-            del values["integers"]
-        return values
 
     @model_validator(mode="after")
     def _files_stay_inside(self) -> Self:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.even_out import movable
+from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition
 
 Ints = npt.NDArray[np.int64]
@@ -20,7 +21,7 @@ def move_to_readers(partition: Partition, decision: Decision) -> Partition:
 
     Those of which something on the first core reads a result stay there.
     """
-    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not partition.cores:
+    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not _may_move(partition):
         return partition
     flow, cores = partition.graph.dataflow, np.array(partition.cores, np.int64)
     maker = np.full(len(flow.tiles), -1)
@@ -36,6 +37,22 @@ def move_to_readers(partition: Partition, decision: Decision) -> Partition:
         if len(wanted) and 0 not in wanted:
             cores[compute] = wanted[0]
     return Partition(partition.graph, tuple(cores.tolist()), partition.positions)
+
+
+def _may_move(partition: Partition) -> bool:
+    """Tells whether a compute of the first core reads nothing but model inputs and constants.
+
+    Most models have none, which is found without the dataflow of all computes.
+    """
+    graph = partition.graph
+    given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
+    first = (compute for compute, core in zip(graph.computes, partition.cores, strict=True) if core == 0)
+    return any(
+        not compute.matrices
+        and not any(isinstance(op, Copy) for op in compute.body)
+        and given.issuperset([tile.name for tile in compute.inputs])
+        for compute in first
+    )
 
 
 def _from_inputs(chosen: npt.NDArray[np.bool_], given: Ints, reader: Ints) -> npt.NDArray[np.bool_]:

@@ -4,9 +4,11 @@ Names and defaults are those of the simulator. It ignores misspelt fields; RAPTO
 here, the simulator works; outside, it also accepts zeros that make it hang (`period`, `rob_size`) or divide by zero.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
+
+from raptor.common.strict import is_none
 
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"
@@ -174,21 +176,14 @@ class ArchFile(_Schema):
 
     chip_config: ChipConfig = Field(description="the hardware")
     sim_config: SimConfig = Field(default=SimConfig(), description="the simulation")
-    chips: ChipsConfig | None = Field(default=None, description="left out for one chip")
+    chips: ChipsConfig | None = Field(default=None, exclude_if=is_none, description="left out for one chip")
     interface: Interface | None = Field(
         default=None,
+        exclude_if=is_none,
         description="what a program can ask of the crossbars: that cores compute a layer (core), that crossbars "
         "multiply (crossbar, as without this field), or that some of their rows do, dac_count at once (wordline); "
         "only the file of --emit-ops depends on it",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        for name in ("chips", "interface"):
-            if getattr(self, name) is None:
-                values.pop(name, None)
-        return values
 
 
 def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
