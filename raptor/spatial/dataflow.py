@@ -170,6 +170,7 @@ class _Collector:
         """
         self.nodes.append(compute.node)
         tiles, tile_of, tile_shape, read = self.tiles, self.tile_of, self.tile_shape, self.read
+        made, result = None, -1
         for op in compute.body:
             reads, uses, operands = len(read), len(self.used), op.operands
             shapes: list[int] = []
@@ -183,13 +184,14 @@ class _Collector:
                 read.append(tile)
                 shapes.append(tile_shape[tile])
             same = pattern([value.name for value in operands]) if len(operands) > 1 else ()
-            result = self.tile(op.result)
+            made = op.result
+            result = self.tile(made)
             key = type(op), tile_shape[result], tuple(shapes), op.parameters, same
             self.ops += number, self.form(key, op, compute), result
             self.op_reads.append(len(read) - reads)
             self.op_uses.append(len(self.used) - uses)
         for tile in compute.results:
-            self.results += number, self.tile(tile)
+            self.results += number, (result if tile is made else self.tile(tile))
 
     def tile(self, tile: Tile) -> int:
         """Returns the number of a tile; names are unique."""

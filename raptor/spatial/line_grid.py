@@ -1,5 +1,6 @@
 """Streamed tensors as grids of cells; runs of elements between cells and tiles of all rows."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,10 @@ Made = dict[tuple[int, int], list[Cell]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right."""
+    """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right.
+
+    The cells of a line cut its pixels: each is in one of them.
+    """
 
     parts: Parts
     lines: tuple[tuple[tuple[Cell, ...], ...], ...]
@@ -45,12 +49,28 @@ class Grid:
         """True if the pixels of each line are cut alike for all channel ranges."""
         return all([c.cols for c in cells] == [c.cols for c in line[0]] for line in self.lines for cells in line)
 
+    def under(self, y: int, p: int, cols: Range) -> Sequence[Cell]:
+        """Returns the cells of line y and channel range p that hold any of the pixels `cols`."""
+        cells = self.lines[y][p]
+        if len(cells) == 1:
+            return cells
+        first = bisect_right(cells, cols[0], key=_end)
+        return cells[first : bisect_left(cells, cols[1], first, key=_begin)]
+
     def cells(self) -> Iterator[tuple[int, int, Cell]]:
         """Yields line, number of the channel range, and cell."""
         for y, line in enumerate(self.lines):
             for p, cells in enumerate(line):
                 for cell in cells:
                     yield y, p, cell
+
+
+def _begin(cell: Cell) -> int:
+    return cell.cols[0]
+
+
+def _end(cell: Cell) -> int:
+    return cell.cols[1]
 
 
 def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:

@@ -293,11 +293,8 @@ class LineLowering(TileLowering):
             return tile
         left, right = cols
         for y in range(*lines):
-            # NOTE: a call of `overlap` for each cell would take as long as the rest.
-            for cell in grid.lines[y][p]:
+            for cell in grid.under(y, p, cols):
                 begin, end = cell.cols
-                if end <= left or right <= begin:
-                    continue
                 low, high = max(left, begin), min(right, end)
                 first, at = low - begin, (y - lines[0]) * width + low - left
                 op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
@@ -428,10 +425,11 @@ class LineLowering(TileLowering):
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
         """Returns the tile of operand `name` that is combined with a cell: it has the same channels and pixels."""
         grid = self.as_parts(name, parts)
-        cells, cols = self.grids[grid].lines[y][p], cell.cols
-        same = [c.tile for c in cells if c.cols == cols]
-        if same or core is None:
-            return (same or [cells[0].tile])[0]
+        found = self.grids[grid].under(y, p, cell.cols)
+        if found[0].cols == cell.cols:
+            return found[0].tile
+        if core is None:
+            return self.grids[grid].lines[y][p][0].tile
         return self.line_on(node, grid, y, p, cell.cols, core, exact=True).tile
 
     def pixel(self, name: str, p: int, part: Range) -> Tile:

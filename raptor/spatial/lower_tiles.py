@@ -117,7 +117,7 @@ class TileLowering:
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
         """Appends a compute; all computes go through here. Without a core it runs on that of its first operand."""
         core = self.residency.core_for(compute.inputs) if core is None else core
-        self.residency.add([op.result for op in compute.body], core)
+        self.residency.add(compute, core)
         self.computes.append(Placed(compute, core, position))
 
     def add(self, node: Node, body: list[BodyOp]) -> None:

@@ -4,7 +4,7 @@ A move between such tensors is a view: nothing is moved until an operation on so
 Then those tiles of the operands that hold them are copied there, and put into order.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -247,7 +247,7 @@ class TokenLowering(LineLowering):
         each, so that no others have to travel. A cell that is on the core already is taken as it is.
         """
         (y, p), grid = line, self.grid(name)
-        own = [cell for cell in grid.lines[y][p] if cell.cols[0] < cols[1] and cols[0] < cell.cols[1]]
+        own = grid.under(y, p, cols)
         cores = {self.residency.core_of(cell.tile) for cell in own}
         whole = channels == (0, own[0].tile.channels)
         if whole or None in cores or cores == {core}:
@@ -262,7 +262,7 @@ class TokenLowering(LineLowering):
         return found, channels[0]
 
     def assembled(
-        self, node: Node, name: str, line: tuple[int, int], channels: Range, cells: list[Cell], cols: Range, core: int
+        self, node: Node, name: str, line: tuple[int, int], channels: Range, cells: Sequence[Cell], cols: Range, core: int
     ) -> Tile:
         """Emits copies of some channels of cells, side by side as one tile `name` on a core. Returns the tile."""
         (y, p), width = line, channels[1] - channels[0]

@@ -1,6 +1,6 @@
 """Remembers which tiles are on which core while a graph is lowered."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raptor.mapping.streaming import Range
@@ -13,6 +13,9 @@ Emit = Callable[[Compute, int | None, float], None]
 LinePlace = tuple[str, int, int, int]
 """A line of some channels on a core: name of the tensor's grid, line, number of the channel range, core."""
 
+_OnCores = dict[int | None, list[Cell]]
+"""Cells by their cores; None: in global memory."""
+
 
 @dataclass(slots=True)
 class Residency:
@@ -21,7 +24,8 @@ class Residency:
     homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
     they are in global memory. made: the names of tiles as they were added. turns: a number by name of a tile, higher
     for later ones, for those of `made` that were counted so far. copies, copy_names: the copies of parts of a line that
-    a core has, and the names of their tiles. found: what `find` has found.
+    a core has, and the names of their tiles. found: what `find` has found. lines: the cells of a line on each core, by
+    name of the grid, line and number of the channel range.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
@@ -30,6 +34,7 @@ class Residency:
     copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
     copy_names: set[str] = field(default_factory=set[str])
     found: dict[tuple[LinePlace, Range, bool], Cell] = field(default_factory=dict[tuple[LinePlace, Range, bool], Cell])
+    lines: dict[tuple[str, int, int], _OnCores] = field(default_factory=dict[tuple[str, int, int], _OnCores])
     counted: int = 0
 
     def core_of(self, tile: Tile) -> int | None:
@@ -49,14 +54,14 @@ class Residency:
         made = [t.name for t in operands if t.name in self.homes]
         return self.homes[max(made, key=self.turns.__getitem__)] if made else 0
 
-    def add(self, tiles: Iterable[Tile], core: int) -> None:
-        """Remembers that tiles are on a core."""
-        names = [tile.name for tile in tiles]
-        self.made += names
-        for name in names:
+    def add(self, compute: Compute, core: int) -> None:
+        """Remembers that what a compute makes is on a core."""
+        for op in compute.body:
+            name = op.result.name
+            self.made.append(name)
             self.homes[name] = core
 
-    def find(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Cell | None:
+    def find(self, place: LinePlace, line: Sequence[Cell], cols: Range, *, exact: bool) -> Cell | None:
         """Returns a cell on the core that holds pixels `cols` of a line, or None.
 
         It is one of the `line` itself, or a copy; with `exact`, it holds no other pixels.
@@ -64,18 +69,24 @@ class Residency:
         key = place, cols, exact
         cell = self.found.get(key)
         if cell is None:
-            cell = next(self._on_core(place, line, cols, exact=exact), None)
-            if (
-                cell is not None
-            ):  # and will be: neither lines nor cores of tiles change, and copies are added at the end
+            held = (*self._of_line(place, line), *self.copies.get(place, ()))
+            cell = next((cell for cell in held if cell.holds(cols, exact=exact)), None)
+            # NOTE: neither lines nor cores of tiles change, and copies are added at the end, so it will be found again.
+            if cell is not None:
                 self.found[key] = cell
         return cell
 
-    def _on_core(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Iterator[Cell]:
-        """Yields the cells that `find` looks for: of the line, then copies."""
-        held = [cell for cell in line if cell.holds(cols, exact=exact)]
-        yield from (cell for cell in held if self.homes.get(cell.tile.name) == place[-1])
-        yield from (cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact))
+    def _of_line(self, place: LinePlace, line: Sequence[Cell]) -> Sequence[Cell]:
+        """Returns the cells of a line that are on the core."""
+        if not line:
+            return ()
+        key, core = place[:3], place[3]
+        on_cores = self.lines.get(key)
+        if on_cores is None:
+            on_cores = self.lines[key] = _OnCores()
+            for cell in line:
+                on_cores.setdefault(self.core_of(cell.tile), []).append(cell)
+        return on_cores.get(core, ())
 
     def is_copy(self, tile: Tile) -> bool:
         """Tells whether a tile is a copy of parts of a line, which several computes may fill."""
