@@ -3,6 +3,7 @@
 Compiler and validator make many objects that live until they end, and hardly any cycles.
 """
 
+import ctypes
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,11 +24,27 @@ def without_collector() -> Generator[None]:
             gc.enable()
 
 
+_kept: list[object] | None = None
+"""Objects that are kept until the process ends; None if it does not end with a block of `seldom`."""
+
+
 @contextmanager
 def seldom() -> Generator[None]:
     """Lets the collector run seldom in a process that ends with the block, and not once more as Python ends."""
+    global _kept
     gc.set_threshold(_SELDOM)
+    _kept = []
     try:
         yield
     finally:
         gc.freeze()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
+
+
+def keep(value: object) -> None:
+    """Keeps an object until the process ends, if it ends with a block of `seldom`.
+
+    The system then frees its memory at once. Python would free millions of objects one by one.
+    """
+    if _kept is not None:
+        _kept.append(value)

@@ -3,9 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import orjson
 
 from raptor import codegen, pim
 from raptor.codegen import Streams
@@ -114,22 +115,26 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
     )
 
 
-def layers(program: PimProgram, streams: Streams) -> files.Layers:
-    """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
+def layers(program: PimProgram, streams: Streams) -> bytes:
+    """Writes `layers.json`: core, instruction and address at which each tile of each tensor can be read.
 
+    NOTE: a program has so many tiles that objects of the schema would take longer than all other contents.
+    """
     places = _places([spot for trace in program.traces for spot in trace.spots], program, streams)
-    probes = (
+    probes = [
         files.Probe(
             tensor=t.tensor,
             node=t.node,
             coding=_coding(t.element, t.coding),
             image_shape=t.image.shape,
             channel_axis=t.image.channel_axis,
-            tiles=tuple(_probe_tile(spot, *next(places)) for spot in t.spots),
-        )
+            tiles=(),
+        ).model_dump(mode="json")
+        | {"tiles": [_probe_tile(spot, *next(places)) for spot in t.spots]}
         for t in program.traces
-    )
-    return files.Layers(probes=tuple(probes))
+    ]
+    made = {"version": files.FORMAT_VERSION, "probes": probes}
+    return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _places(spots: Sequence[pim.Spot], program: PimProgram, streams: Streams) -> Iterator[tuple[int, int]]:
@@ -144,41 +149,38 @@ def _places(spots: Sequence[pim.Spot], program: PimProgram, streams: Streams) ->
     return zip(pc.tolist(), address.tolist(), strict=True)
 
 
-def _probe_tile(spot: pim.Spot, pc: int, address: int) -> files.ProbeTile:
-    """Makes a tile of a probe."""
-    region = spot.region
-    return files.ProbeTile(
-        channels=region.channels, rows=region.rows, cols=region.cols, core=spot.core, pc=pc, address=address
-    )
+def _probe_tile(spot: pim.Spot, pc: int, address: int) -> dict[str, Any]:
+    """Returns the fields of a `ProbeTile`."""
+    channels, rows, cols = spot.region.channels, spot.region.rows, spot.region.cols
+    return {"channels": channels, "rows": rows, "cols": cols, "core": spot.core, "pc": pc, "address": address}
 
 
-def steps(program: PimProgram, streams: Streams) -> files.Steps:
-    """Makes the node and operation that each instruction serves; the prologue of a core belongs to its first step."""
+def steps(program: PimProgram, streams: Streams) -> bytes:
+    """Writes `steps.json`: node and operation that each instruction serves.
+
+    The prologue of a core belongs to its first step.
+    """
     steps = {i: core.steps for i, core in program.cores.items() if len(core.steps)}
     nodes, operations = dict[str, int](), dict[type, int]()
-    cores: list[files.CoreSteps] = []
+    cores: list[dict[str, Any]] = []
     for i, core in steps.items():
         kinds = [type(form.operation) for form in core.forms.forms]
-        cores.append(
-            files.CoreSteps(
-                core=i,
-                ends=tuple(streams.cores[i].step_ends[1:].tolist()),
-                nodes=_numbered(core.node, core.nodes, nodes),
-                operations=_numbered(core.form, kinds, operations),
-            )
-        )
-    names = tuple(map(codegen.operation_name, operations))
-    return files.Steps(nodes=tuple(nodes), operations=names, cores=tuple(cores))
+        ends = np.ascontiguousarray(streams.cores[i].step_ends[1:])
+        of_node, of_kind = _numbered(core.node, core.nodes, nodes), _numbered(core.form, kinds, operations)
+        cores.append({"core": i, "ends": ends, "nodes": of_node, "operations": of_kind})
+    names = [codegen.operation_name(kind) for kind in operations]
+    made = {"version": files.FORMAT_VERSION, "nodes": list(nodes), "operations": names, "cores": cores}
+    return orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
-def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> tuple[int, ...]:
+def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     """Returns the number in `known` of each thing, given by its index; adds new things as they occur first."""
     indices, first = np.unique(which, return_index=True)
     number = np.zeros(len(things), np.int64)
     in_order: list[int] = indices[np.argsort(first)].tolist()
     for index in in_order:
         number[index] = known.setdefault(things[index], len(known))
-    return tuple(number[which].tolist())
+    return number[which]
 
 
 def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Numbers]]:

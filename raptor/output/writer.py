@@ -42,7 +42,10 @@ _THREADS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifacts:
-    """Everything that goes into the files, in memory. `records` and `weights` have no entry for a core without work."""
+    """Everything that goes into the files, in memory.
+
+    `layers` and `steps` are whole files already. `records` and `weights` have no entry for a core without work.
+    """
 
     name: str
     numbers: Literal["float", "int", "mixed"]
@@ -51,8 +54,8 @@ class Artifacts:
     options: Mapping[str, Any]
     config: files.Config
     memory: files.Memory
-    layers: files.Layers
-    steps: files.Steps
+    layers: bytes
+    steps: bytes
     mapping: MappingFile
     report: CompileReport
     records: Mapping[int, isa.Records]
@@ -310,8 +313,8 @@ def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: 
     yield from _streams(artifacts, stream_format)
     yield files.CONFIG, [storage.to_json(artifacts.config)]
     yield files.MEMORY, [storage.to_json(artifacts.memory)]
-    yield files.LAYERS, [storage.to_json(artifacts.layers)]
-    yield files.STEPS, [orjson.dumps(artifacts.steps.model_dump(mode="json")), b"\n"]
+    yield files.LAYERS, [artifacts.layers]
+    yield files.STEPS, [artifacts.steps]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [storage.to_json(artifacts.report)]
     yield files.ARCH, [storage.to_json(artifacts.arch.file)]

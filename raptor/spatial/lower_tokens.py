@@ -262,7 +262,14 @@ class TokenLowering(LineLowering):
         return found, channels[0]
 
     def assembled(
-        self, node: Node, name: str, line: tuple[int, int], channels: Range, cells: Sequence[Cell], cols: Range, core: int
+        self,
+        node: Node,
+        name: str,
+        line: tuple[int, int],
+        channels: Range,
+        cells: Sequence[Cell],
+        cols: Range,
+        core: int,
     ) -> Tile:
         """Emits copies of some channels of cells, side by side as one tile `name` on a core. Returns the tile."""
         (y, p), width = line, channels[1] - channels[0]
