@@ -84,14 +84,14 @@ class LineLowering(TileLowering):
             if isinstance(node.operator, Filter):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
 
-    def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
-        """Appends a compute. Without a core, a vector of one pixel is made where its last operand is made.
+    def core_for(self, compute: Compute) -> int:
+        """Returns the core of a compute for which none is given: for a vector of one pixel, that of its last operand.
 
         The other operands wait for that one: in a recurrent layer, the parts of the input for the state.
         """
-        if core is None and isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
-            core = self.residency.core_of_last(compute.inputs)
-        TileLowering.emit(self, compute, core, position)
+        if isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
+            return self.residency.core_of_last(compute.inputs)
+        return TileLowering.core_for(self, compute)
 
     @property
     def flow(self) -> ByLine:
@@ -132,11 +132,12 @@ class LineLowering(TileLowering):
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
         kept: list[Placed] = []
         for placed in reversed(self.computes):  # those that read a copy come after it
-            body, results = placed.compute.body, placed.compute.results
-            if _COPIES.issuperset(map(type, body)) and used.isdisjoint([tile.name for tile in results]):
+            body = placed.compute.body
+            if all([type(op) in _COPIES for op in body]) and used.isdisjoint([t.name for t in placed.compute.results]):
                 continue
             for op in body:
-                used.update([tile.name for tile in op.operands])
+                for tile in op.operands:
+                    used.add(tile.name)
             kept.append(placed)
         self.computes = kept[::-1]
 

@@ -115,10 +115,14 @@ class TileLowering:
                 self.lower_constant(node, operator)
 
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
-        """Appends a compute; all computes go through here. Without a core it runs on that of its first operand."""
-        core = self.residency.core_for(compute.inputs) if core is None else core
+        """Appends a compute; all computes go through here. Without a core it runs on that of `core_for`."""
+        core = self.core_for(compute) if core is None else core
         self.residency.add(compute, core)
         self.computes.append(Placed(compute, core, position))
+
+    def core_for(self, compute: Compute) -> int:
+        """Returns the core of a compute for which none is given: that of its first operand."""
+        return self.residency.core_for(compute.inputs)
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
         """Emits a compute without matrices; its result is that of the last operation."""
