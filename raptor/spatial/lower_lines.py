@@ -133,7 +133,7 @@ class LineLowering(TileLowering):
         kept: list[Placed] = []
         for placed in reversed(self.computes):  # those that read a copy come after it
             body = placed.compute.body
-            if all([type(op) in _COPIES for op in body]) and used.isdisjoint([t.name for t in placed.compute.results]):
+            if _COPIES.issuperset(map(type, body)) and used.isdisjoint([t.name for t in placed.compute.results]):
                 continue
             for op in body:
                 for tile in op.operands:

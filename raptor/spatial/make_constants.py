@@ -31,9 +31,6 @@ _Shape = tuple[int, int, int]
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
 
-_READING = Vector, Stencil
-"""Operations that read constants."""
-
 _Made = Mapping[tuple[int, _Use], Tile]
 """The tiles that are made, by core and use."""
 
@@ -116,14 +113,15 @@ def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[
     stem = _free_stem(partition.graph)
     is_number: dict[str, bool] = {}
     for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
-        for tile, shape in [use for op in compute.body if isinstance(op, _READING) for use in _wanted(op)]:
-            if tile.name not in is_number:
-                is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
-            if is_number[tile.name]:
-                readers.append(i)
-                if core not in found:
-                    found[core] = _Constants(stem, core, i)
-                found[core].uses[tile.name, shape] = tile
+        for op in compute.body:
+            for tile, shape in _wanted(op):
+                if tile.name not in is_number:
+                    is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
+                if is_number[tile.name]:
+                    readers.append(i)
+                    if core not in found:
+                        found[core] = _Constants(stem, core, i)
+                    found[core].uses[tile.name, shape] = tile
     return [*found.values()], [*dict.fromkeys(readers)]
 
 
@@ -135,7 +133,7 @@ def _free_stem(graph: SpatialGraph) -> str:
     return stem
 
 
-def _wanted(op: BodyOp) -> list[tuple[ConstantTile, _Shape]]:
+def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
     """Returns the constant operands that can be made, each with the shape that the operation needs.
 
     Those of an element-wise function are a pixel or a number, which fills a row of the result; longer ones are read
@@ -146,7 +144,7 @@ def _wanted(op: BodyOp) -> list[tuple[ConstantTile, _Shape]]:
         return [(t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short]
     if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
         return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
-    return []
+    return ()
 
 
 def _with_products(

@@ -27,6 +27,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     views = lowering.view_uses
     moved = lowering.tensors.keys() - views.keys()
     moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
+    computes, cores, positions = zip(*lowering.computes, strict=True) if lowering.computes else ((), (), ())
     # NOTE: by pixel, a tensor is put together from its tiles or cut into them, so its tiles alone tell no origin.
     by_pixel = isinstance(decision.flow, ByPixel)
     move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
@@ -41,11 +42,10 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         take_of,
         move_of,
         lowering.literals,
-        tuple(placed.compute for placed in lowering.computes),
+        computes,
         views,
         lowering.product_uses,
     )
-    cores, positions = (tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
     placed = move_to_readers(Partition(cut, cores, positions), decision)
     return even_out(make_constants(placed, decision, arch), decision, arch)
 

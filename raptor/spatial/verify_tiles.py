@@ -14,6 +14,7 @@ from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
 from raptor.spatial.origins import Origins
+from raptor.spatial.provenance import spread
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_constants import verify_constants
 from raptor.spatial.verify_fully_connected import verify_dense
@@ -278,15 +279,18 @@ def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
     ends = [0, *(stop for _, stop in channels)]
     if [start for start, _ in channels] != ends[:-1] or ends[-1] != image.channels:
         raise VerifyError(f"spatial: {name}: channels {channels} are not covered exactly once")
-    cover = {span: np.zeros((image.rows, image.width), np.int64) for span in channels}
-    for region in regions:
-        # NOTE: numpy cuts slices to what is there, and counts those before 0 from the end.
-        (top, bottom), (left, right) = region.rows, region.cols or (0, image.width)
-        if not (0 <= top <= bottom <= image.rows and 0 <= left <= right <= image.width):
-            raise VerifyError(f"spatial: {name}: {region} is outside of {image.rows} rows, {image.width} columns")
-        rows, cols, _ = region.index()
-        cover[region.channels][rows, cols] += 1
-    for span, count in cover.items():
-        if (count != 1).any():
-            row, col = np.argwhere(count != 1)[0].tolist()
-            raise VerifyError(f"spatial: {name}: row {row} column {col} of {span} is not covered exactly once")
+    edges = [(*region.rows, *(region.cols or (0, image.width))) for region in regions]
+    top, bottom, left, right = np.array(edges, np.int64).reshape(-1, 4).T
+    inside = (top >= 0) & (top <= bottom) & (bottom <= image.rows)
+    inside &= (left >= 0) & (left <= right) & (right <= image.width)
+    for i in np.flatnonzero(~inside)[:1].tolist():
+        raise VerifyError(f"spatial: {name}: {regions[i]} is outside of {image.rows} rows, {image.width} columns")
+    number = {span: k for k, span in enumerate(channels)}
+    span = np.array([number[region.channels] for region in regions], np.int64)
+    within, of = spread(bottom - top)
+    count = np.zeros((len(channels), image.rows, image.width + 1), np.int64)
+    np.add.at(count, (span[of], top[of] + within, left[of]), 1)
+    np.add.at(count, (span[of], top[of] + within, right[of]), -1)
+    wrong = np.argwhere(np.cumsum(count[:, :, :-1], axis=2) != 1)
+    for k, row, col in wrong[:1].tolist():
+        raise VerifyError(f"spatial: {name}: row {row} column {col} of {channels[k]} is not covered exactly once")
