@@ -1,5 +1,6 @@
 """Residency: the core of a tile, the tile that was made last, copies of pixels of a line."""
 
+from raptor.spatial.ir import Compute, Copy
 from raptor.spatial.line_grid import Cell
 from raptor.spatial.residency import Residency
 from raptor.spatial.tiles import Tile
@@ -9,27 +10,31 @@ def tile(name: str) -> Tile:
     return Tile(name, 1, 4, 8)
 
 
+def making(*tiles: Tile) -> Compute:
+    return Compute("node", "Op", "", (), tuple(Copy(tile, tile, 0, 0, 1) for tile in tiles), tiles)
+
+
 def test_the_last_operand_is_found_after_each_addition():
     residency, (a, b, c) = Residency(), map(tile, "abc")
-    residency.add([a], 1)
-    residency.add([b], 2)
+    residency.add(making(a), 1)
+    residency.add(making(b), 2)
     assert residency.core_of_last([b, a]) == 2
-    residency.add([c], 3)
+    residency.add(making(c), 3)
     assert residency.core_of_last([c, a]) == 3
     assert residency.core_of_last([tile("input")]) == 0
 
 
 def test_a_tile_that_is_filled_again_is_later_than_those_before():
     residency, (a, b) = Residency(), map(tile, "ab")
-    residency.add([a], 1)
-    residency.add([b], 2)
-    residency.add([a], 1)
+    residency.add(making(a), 1)
+    residency.add(making(b), 2)
+    residency.add(making(a), 1)
     assert residency.core_of_last([b, a]) == 1
 
 
 def test_a_copy_is_found_once_it_is_made():
     residency, cells = Residency(), [Cell((0, 4), tile("left")), Cell((4, 8), tile("right"))]
-    residency.add([cell.tile for cell in cells], 1)
+    residency.add(making(*(cell.tile for cell in cells)), 1)
     place = "x", 0, 0, 2
     assert residency.find(place, cells, (1, 3), exact=False) is None
     wide = residency.copied(place, Cell((0, 4), tile("copy")))
@@ -42,8 +47,8 @@ def test_a_copy_is_found_once_it_is_made():
 
 def test_cells_of_the_line_come_before_copies():
     residency, cells = Residency(), [Cell((0, 4), tile("left")), Cell((4, 8), tile("right"))]
-    residency.add([cells[0].tile], 1)
-    residency.add([cells[1].tile], 2)
+    residency.add(making(cells[0].tile), 1)
+    residency.add(making(cells[1].tile), 2)
     residency.copied(("x", 0, 0, 1), Cell((0, 8), tile("copy")))
     assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
