@@ -19,6 +19,7 @@ from raptor.pim.steps import Ints
 from raptor.spatial import SpatialGraph
 from raptor.target.arch import Target, Widths
 from raptor.target.element import MODELLED, Coding, ElementType
+from raptor.target.layout import Region
 from raptor.target.timing import longest_ns
 
 T = TypeVar("T")
@@ -120,7 +121,7 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
 
     NOTE: a program has so many tiles that objects of the schema would take longer than all other contents.
     """
-    places = _places([spot for trace in program.traces for spot in trace.spots], program, streams)
+    places = _places(program, streams)
     probes = [
         files.Probe(
             tensor=t.tensor,
@@ -130,29 +131,31 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
             channel_axis=t.image.channel_axis,
             tiles=(),
         ).model_dump(mode="json")
-        | {"tiles": [_probe_tile(spot, *next(places)) for spot in t.spots]}
+        | {"tiles": [_probe_tile(region, *next(places)) for region in t.regions]}
         for t in program.traces
     ]
     made = {"version": files.FORMAT_VERSION, "probes": probes}
     return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _places(spots: Sequence[pim.Spot], program: PimProgram, streams: Streams) -> Iterator[tuple[int, int]]:
-    """Yields for each spot the instruction before which it can be read, and its address."""
-    on, step = np.array([(spot.core, spot.step) for spot in spots], np.int64).reshape(-1, 2).T
+def _places(program: PimProgram, streams: Streams) -> Iterator[tuple[int, int, int]]:
+    """Yields for each part of all traces its core, the instruction before which it can be read, and its address."""
+    none = np.zeros(0, np.int64)
+    on = np.concatenate([none, *(trace.core for trace in program.traces)])
+    step = np.concatenate([none, *(trace.step for trace in program.traces)])
     pc, address = np.zeros_like(on), np.zeros_like(on)
     for core in np.unique(on).tolist():
         own, program_of = np.flatnonzero(on == core), program.cores[core]
         assert program_of.addresses is not None, "buffers have addresses"
         pc[own] = streams.cores[core].step_ends[step[own]]
         address[own] = program_of.addresses[program_of.steps.results(step[own] - 1)]
-    return zip(pc.tolist(), address.tolist(), strict=True)
+    return zip(on.tolist(), pc.tolist(), address.tolist(), strict=True)
 
 
-def _probe_tile(spot: pim.Spot, pc: int, address: int) -> dict[str, Any]:
+def _probe_tile(region: Region, core: int, pc: int, address: int) -> dict[str, Any]:
     """Returns the fields of a `ProbeTile`."""
-    channels, rows, cols = spot.region.channels, spot.region.rows, spot.region.cols
-    return {"channels": channels, "rows": rows, "cols": cols, "core": spot.core, "pc": pc, "address": address}
+    channels, rows, cols = region.channels, region.rows, region.cols
+    return {"channels": channels, "rows": rows, "cols": cols, "core": core, "pc": pc, "address": address}
 
 
 def steps(program: PimProgram, streams: Streams) -> bytes:

@@ -2,7 +2,7 @@
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory
-from raptor.pim.ir import Group, PimProgram, Spot
+from raptor.pim.ir import Group, PimProgram
 from raptor.pim.lowering import lower
 from raptor.pim.operations import LoadRows
 from raptor.pim.verify import verify
@@ -12,7 +12,6 @@ __all__ = [
     "Group",
     "LoadRows",
     "PimProgram",
-    "Spot",
     "allocate",
     "lower",
     "map_global_memory",

@@ -52,23 +52,19 @@ class CoreProgram:
         return self.address_of[buffer.name]
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Part `region` of a tensor is in local memory of `core` right after the first `step` steps: the last wrote it."""
-
-    region: Region
-    core: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Places in local memories where the parts of an ONNX tensor can be seen."""
+    """Places in local memories where the parts of an ONNX tensor can be seen, one for each of its `regions`.
+
+    A part is in local memory of its entry of `core` right after the first `step` steps there: the last wrote it.
+    """
 
     tensor: str
     node: str
     image: Image
-    spots: tuple[Spot, ...]
+    regions: tuple[Region, ...]
+    core: Ints
+    step: Ints
     element: ElementType = MODELLED
     coding: Coding | None = None
 

@@ -82,8 +82,8 @@ class _Lowering:
         forms = Forms(tuple(self.kinds.forms))
         steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
         cores = {i: ir.CoreProgram(i, tuple(groups[i]), found) for i, found in steps.items()}
-        made = self.made(place[row])
-        traces = (self.trace(tensor, made) for tensor in self.graph.tensors.values() if tensor.in_model)
+        core, step = self.made(place[row])
+        traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
 
     def groups(self) -> tuple[Mapping[int, list[ir.Group]], Ints]:
@@ -216,28 +216,27 @@ class _Lowering:
         found[self.flow.op_result] = self.turns.core[self.turns.of_op]
         return found
 
-    def made(self, place: Ints) -> Mapping[int, tuple[int, int]]:
-        """Returns for each tile that is computed its core, and the number of steps of that core up to then.
+    def made(self, place: Ints) -> tuple[Ints, Ints]:
+        """Returns for each value that is computed its core, and the number of steps of that core up to then; else -1.
 
         place: the number of the step of each operation.
         """
         flow, turns = self.flow, self.turns
         ops = turns.op[turns.op >= 0]  # in order, so that the last one that fills a tile stays
-        step = np.full(len(flow.tiles), -1)
+        step = np.full(len(self.values.all), -1)
         step[flow.op_result[ops]] = place[ops] + 1
-        core = self.homes()
-        tiles = np.flatnonzero(step >= 0).tolist()
-        return dict(zip(tiles, zip(core[tiles].tolist(), step[tiles].tolist(), strict=True), strict=True))
+        return self.homes(), step
 
-    def trace(self, tensor: TensorParts, made: Mapping[int, tuple[int, int]]) -> ir.Trace | None:
+    def trace(self, tensor: TensorParts, core: Ints, step: Ints) -> ir.Trace | None:
         """Returns the places where the parts of a tensor can be seen; None if not all are computed."""
-        places = [made.get(self.values.tiles.get(part.tile.name, -1)) for part in tensor.parts]
-        spots = tuple(ir.Spot(p.region, *at) for p, at in zip(tensor.parts, places, strict=True) if at is not None)
-        if len(spots) < len(places):
+        tiles = [self.values.tiles.get(part.tile.name) for part in tensor.parts]
+        value = np.array([tile for tile in tiles if tile is not None], np.int64)
+        if len(value) < len(tiles) or (step[value] < 0).any():
             return None
         element = tensor.parts[0].tile.element
         coding = tensor.coding and tensor.coding.seen_as(tensor.shape, tensor.image.shape)
-        return ir.Trace(tensor.name, tensor.node, tensor.image, spots, element, coding)
+        regions = tuple([part.region for part in tensor.parts])
+        return ir.Trace(tensor.name, tensor.node, tensor.image, regions, core[value], step[value], element, coding)
 
     def stored_outputs(self) -> Iterator[Stored]:
         """Yields the stores of model outputs: after the first compute that makes a tile, else at the end."""
