@@ -36,8 +36,10 @@ EFFORT = 5
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
 """Weight of the latency against the interval (`Knobs.latency`)."""
-PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
-"""Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
+PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
+"""Factors on the patience of the orders from which each candidate takes its best."""
+DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
+"""Number of samples of these orders: the interval becomes shorter with the fifth one yet, the latency does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class _Tries:
     ) -> "_Begun":
         """Compiles one candidate and starts its simulation. Does not verify: that is for the best one."""
         known: Results = {}
-        aim, unverified = Aim(self.objective, PATIENCES, DEPTH), Driver(verified=False)
+        aim, unverified = Aim(self.objective, PATIENCES, DEPTH[self.objective]), Driver(verified=False)
         try:
             decision = strategy(self.graph, self.arch)
             values = run(self.graph, decision, self.arch, aim=aim, driver=unverified, known=known)
