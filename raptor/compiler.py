@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from raptor import codegen, frontend, pim, pipeline
 from raptor.codegen import Streams, operator_flow
-from raptor.common import collector, storage
+from raptor.common import storage
 from raptor.common.arguments import OneOf
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.options import Objective, Requant
@@ -127,9 +127,7 @@ def compile_model(
     """
     check_driver(driver, arch)
     model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
-    return compile_loaded(
-        model, arch, driver, base_isa=base_isa, requant=requant, choice=choice, options=options, last=True
-    )
+    return compile_loaded(model, arch, driver, base_isa=base_isa, requant=requant, choice=choice, options=options)
 
 
 def check_driver(driver: Driver, arch: Target) -> None:
@@ -148,12 +146,11 @@ def compile_loaded(
     requant: Requant | None,
     choice: Choice,
     options: Mapping[str, Any],
-    last: bool = False,
 ) -> Artifacts:
     """Runs every pass after `load`. Returns the contents of the output directory.
 
     `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
-    instructions. `requant`: how integers are requantised; None for exactly. `last`: the command compiles nothing else.
+    instructions. `requant`: how integers are requantised; None for exactly.
     """
     if base_isa:
         _refuse_extensions(model.graph)
@@ -163,8 +160,7 @@ def compile_loaded(
     known = decided.known or None  # nothing is kept longer than needed if nothing is known
     values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver, known=known)
     driver.start_checks()
-    if last:
-        collector.keep(values)
+    driver.keep(values)
     decision = replace(decided.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
     if choice.emit is not None:

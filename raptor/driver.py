@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from raptor.common import collector
 from raptor.common.arguments import fault, path_or_none
 from raptor.common.beside import Beside
 from raptor.common.errors import InternalError, RaptorError, UserError
@@ -105,6 +106,11 @@ class Driver:
             self.timed("verify", verify, result)
         else:
             self.beside.add(partial(verify, result))
+
+    def keep(self, results: object) -> None:
+        """Keeps the results until the process ends, if it is a command that compiles nothing else: see `collector`."""
+        if self.beside is not None:  # only such a command has it: not a segment, nor a point of a study
+            collector.keep(results)
 
     def start_checks(self) -> None:
         """Begins to check the results since the last call, beside what follows."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from numba.core.caching import IndexDataCacheFile  # pyright: ignore[reportMissingTypeStubs]
+from numba.core.caching import IndexDataCacheFile  # pyright: ignore[reportMissingTypeStubs] numba has no types
 
 
 class MachineCode(IndexDataCacheFile):
