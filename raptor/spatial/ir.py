@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.quickly_made import quickly_made
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
@@ -23,6 +24,7 @@ from raptor.target.element import Coding
 from raptor.target.layout import Image, Region
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Copy(OneResult[V]):
     """Copies elements of a tile, on any core, into a tile on the core of the compute. Several copies may fill one tile.
@@ -86,6 +88,7 @@ class TakeRows(OneResult[V]):
 BodyOp: TypeAlias = OneResult[Tile]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Compute:
     """Work that fits one core.
@@ -108,6 +111,7 @@ class Compute:
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Part:
     """A region of a tensor and the tile that holds it."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.quickly_made import quickly_made
 from raptor.mapping.streaming import Parts, Range
 from raptor.spatial.ir import Part, Tile
 
 Ints = npt.NDArray[np.int64]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A tile that holds pixels `cols` of a line, for a range of channels."""

@@ -13,6 +13,7 @@ from typing import Generic, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.quickly_made import quickly_made
 from raptor.graph.ir import MapFunction, window_text
 from raptor.graph.window import Table, Window
 from raptor.spatial.tiles import ConstantTile, Value
@@ -180,6 +181,7 @@ class ApplyFilters(OneResult[V]):
         return (f"taps = {list(self.taps)}", *(("relu",) if self.relu else ()))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyLine(OneResult[V]):
     """Products of blocks of image lines with matrices, one after another (`raptor.mapping.line_unfolding`).
@@ -210,6 +212,7 @@ class ApplyLine(OneResult[V]):
         return replace(self, products=self.products + np.array([first, 0, 0, 0]))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlap(OneResult[V]):
     """Sum of runs of other values. Elements that no run covers are zero.
@@ -236,6 +239,7 @@ class Overlap(OneResult[V]):
         return (f"runs = {len(self.runs)}",)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Vector(OneResult[V]):
     """Element-wise function. An operand that is shorter than the result repeats."""
@@ -263,6 +267,7 @@ class Vector(OneResult[V]):
         return f"v{self.function}"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Pool(OneResult[V]):
     """Maximum or sum over a window, channel by channel, of the output rows from `row` on.
@@ -300,6 +305,7 @@ ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
 """Entries of `Stencil.index` for weights that are all 0 or all 1, which need no vector."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Stencil(OneResult[V]):
     """Weighted sum over a window, channel by channel.
@@ -422,6 +428,7 @@ class Gather(OneResult[V]):
         return tuple(f"{p.value}[{p.source}:{p.source + p.channels}]" for p in self.pieces)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Move(OneResult[V]):
     """A value put together from elements of other values.

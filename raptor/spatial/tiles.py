@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.quickly_made import quickly_made
 from raptor.target.element import MODELLED, ElementType
 
 
@@ -43,6 +44,7 @@ class Value:
         return shape if self.element is MODELLED else f"{shape} {self.element}"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Tile(Value):
     """A value of SpatialIR. Names are unique."""

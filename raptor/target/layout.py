@@ -11,6 +11,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.quickly_made import quickly_made
+
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T", bound=np.generic)
 
@@ -73,6 +75,7 @@ class Image:
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Region:
     """A channel range, a row range and a column range of one tensor, half open; `cols` is None for whole rows."""

@@ -1,0 +1,33 @@
+"""Frozen dataclasses of which a compilation makes hundreds of thousands."""
+
+from dataclasses import MISSING, fields
+from types import MemberDescriptorType
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=type[Any])
+
+
+def quickly_made(cls: C) -> C:
+    """Returns a frozen slotted dataclass that sets its slots itself, which halves the time to make an instance.
+
+    The `__init__` of a frozen dataclass finds each slot by its name again. For plain fields only: no factories, no
+    keywords, no `__post_init__`.
+    """
+    found = fields(cls)
+    plain = all(f.init and not f.kw_only and f.default_factory is MISSING for f in found)
+    slots = {f.name: getattr(cls, f.name, None) for f in found}
+    if (
+        not plain
+        or hasattr(cls, "__post_init__")
+        or not all(isinstance(s, MemberDescriptorType) for s in slots.values())
+    ):
+        raise TypeError(f"{cls.__qualname__}: a slotted dataclass of plain fields is expected")
+    lines = [f"def __init__(self, {', '.join(slots)}):", *(f"    _set_{name}(self, {name})" for name in slots)]
+    namespace: dict[str, Any] = {f"_set_{name}": slot.__set__ for name, slot in slots.items()}
+    # NOTE: the text consists of names of fields only, as in `dataclasses` itself.
+    exec("\n".join(lines), namespace)
+    made, usual = namespace["__init__"], cls.__init__
+    made.__qualname__, made.__module__ = usual.__qualname__, cls.__module__
+    made.__defaults__, made.__annotations__ = usual.__defaults__, usual.__annotations__
+    cls.__init__ = made
+    return cls
