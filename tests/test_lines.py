@@ -17,6 +17,7 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor import pipeline
+from raptor.analysis.whole_tensors import whole_tensors
 from raptor.codegen import Streams
 from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
@@ -31,6 +32,7 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     line_blocks,
 )
+from raptor.mapping.window_axis import lines_read
 from raptor.pim import PimProgram
 from raptor.search.cost import cost_for
 from raptor.search.mappings import Objective, search
@@ -45,22 +47,37 @@ CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    """A two-dimensional window, every other one transposed."""
-    kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
-    strides = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-    dilations = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+    """A window of two or three dimensions, every other one transposed."""
+    dims = draw(st.integers(2, 3))
+    kernel = (*(draw(st.integers(1, 3)) for _ in range(dims - 1)), draw(st.integers(1, 4)))
+    strides = tuple(draw(st.integers(1, 3)) for _ in kernel)
+    dilations = tuple(draw(st.integers(1, 2)) for _ in kernel)
     pads = tuple(draw(st.integers(0, (k - 1) * d)) for k, d in zip(kernel, dilations, strict=True))
+    largest = (3, 5, 12) if dims == 3 else (12, 12)
     if draw(st.booleans()):
-        small = (draw(st.integers(1, 5)), draw(st.integers(1, 5)))
+        small = tuple(draw(st.integers(1, min(5, most))) for most in largest)
         reaches = tuple((k - 1) * d for k, d in zip(kernel, dilations, strict=True))
         most = tuple((n - 1) * s + r + 1 - p for n, s, r, p in zip(small, strides, reaches, pads, strict=True))
         out = tuple(max(1, m + draw(st.integers(-1, 2))) for m in most)
         return Window(small, out, kernel, strides, pads, dilations, transposed=True)
-    size = tuple(draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True))
+    reaches = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    size = tuple(draw(st.integers(reach, max(reach, most))) for reach, most in zip(reaches, largest, strict=True))
     out = tuple(
         (n + p - (k - 1) * d - 1) // s + 1 for n, p, k, d, s in zip(size, pads, kernel, dilations, strides, strict=True)
     )
     return Window(size, out, kernel, strides, pads, dilations)
+
+
+@given(windows())
+def test_the_lines_that_a_line_reads(window: Window):
+    """With the columns that are read, they are the pixels of the definition."""
+    pixels = window.input_pixels().reshape(window.out_lines, window.out_dims[-1], -1, window.kernel[-1])
+    for y, read in enumerate(lines_read(window)):
+        found = {(k, p // window.in_dims[-1]) for k in range(pixels.shape[2]) for p in pixels[y, :, k].flat if p >= 0}
+        assert found <= {(tap, line) for line, tap in read}
+        assert [line for line, _ in read] == sorted({line for line, _ in read})
+        if window.in_dims[-1] >= window.kernel[-1] * window.dilations[-1] and not window.transposed:
+            assert found == {(tap, line) for line, tap in read}
 
 
 @given(windows(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.booleans(), st.data())
@@ -74,21 +91,24 @@ def test_blocks_times_their_matrices_are_the_convolution(
     for tap, sources in enumerate(window.input_pixels().T):
         wanted[sources >= 0] += image.reshape(-1, ins)[sources[sources >= 0]] @ filter_.weights[tap]
 
-    first = data.draw(st.integers(0, window.out_dims[1] - 1))
-    cols = (first, data.draw(st.integers(first + 1, window.out_dims[1])))
+    width = window.out_dims[-1]
+    first = data.draw(st.integers(0, width - 1))
+    cols = (first, data.draw(st.integers(first + 1, width)))
     outputs = block_outputs(window, pixels) if owning else 0
-    found = np.zeros((*window.out_dims, outs), np.float32)
+    found = np.zeros((window.out_lines, width, outs), np.float32)
+    lines = image.reshape(window.in_lines, window.in_dims[-1], ins)
+    numbers = {place: y for y, place in enumerate(np.ndindex(window.out_dims[:-1]))}
     for band, shape in bands(window, height):
         for block in line_blocks(window, cols, pixels, outputs):
             matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
             assert matrix.pixels <= pixels
-            given_ = image[slice(*band.lines), slice(*block.pixels)].reshape(-1)
+            given_ = lines[slice(*band.lines), slice(*block.pixels)].reshape(-1)
             product = (given_ @ matrix.values(filter_)).reshape(len(band.outs), matrix.count, outs)
-            for y, line in zip(band.outs, product, strict=True):
+            for place, line in zip(band.outs, product, strict=True):
                 for x, pixel in enumerate(line, block.outs[0]):
-                    if 0 <= y < window.out_dims[0] and cols[0] <= x < cols[1]:
-                        found[y, x] += pixel
-    wanted = wanted.reshape(*window.out_dims, outs)
+                    if place in numbers and cols[0] <= x < cols[1]:
+                        found[numbers[place], x] += pixel
+    wanted = wanted.reshape(-1, width, outs)
     np.testing.assert_allclose(found[:, slice(*cols)], wanted[:, slice(*cols)], atol=1e-5)
 
 
@@ -149,12 +169,49 @@ def test_signals_by_line():
         node("ConvTranspose", "p u", "y", name="last", strides=[3]),
     ]
     weights = {"w": random(12, 6, 3), "b": random(12), "v": random(20, 12, 5), "d": random(20, 1, 3)}
-    model = make_model(nodes, {"x": (1, 6, 50)}, ["y"], {**weights, "u": random(20, 7, 3)})
+    nodes.append(node("GlobalAveragePool", "t", "z"))
+    model = make_model(nodes, {"x": (1, 6, 50)}, ["y", "z"], {**weights, "u": random(20, 7, 3)})
     chip = {**CHIP, "cores": 60}
-    layers = by_line(passes(model, **chip).decision).values()
+    found = passes(model, **chip)
+    layers = by_line(found.decision).values()
+    assert not {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} - {"y"}
     assert len(layers) == 3
     assert all(len(layer.grid.cols) > 1 for layer in layers)
     check(model, **chip)
+
+
+def volumes() -> ModelProto:
+    """Three dimensions: padded, strided, dilated, grouped and transposed layers, a shortcut, pools of each kind."""
+    nodes = [
+        node("Conv", "x w b", "c", name="first", pads=[1, 1, 1, 1, 0, 1]),
+        node("Relu", "c", "r"),
+        node("Conv", "r v", "s", name="second", strides=[2, 1, 2], pads=[2, 2, 1, 2, 2, 1], dilations=[2, 2, 1]),
+        node("Conv", "s p", "q", name="pointwise"),
+        node("Conv", "q d", "t", name="depthwise", group=12, pads=[1] * 6),
+        node("Conv", "t g", "e", name="grouped", group=3, pads=[0, 1, 1, 0, 1, 1]),
+        node("Add", "e q", "a"),
+        node("MaxPool", "a", "m", kernel_shape=[2, 3, 2], strides=[1, 2, 2], pads=[1, 1, 0, 0, 1, 0]),
+        node("AveragePool", "a", "n", kernel_shape=[2, 1, 2], strides=[2, 1, 1]),
+        node("ConvTranspose", "m u", "up", name="up", strides=[2, 1, 3], pads=[1, 0, 1, 0, 1, 1]),
+        node("Concat", "q t", "both", axis=1),
+        node("GlobalAveragePool", "both", "y"),
+    ]
+    weights = {"w": random(10, 5, 2, 3, 3), "b": random(10), "v": random(12, 10, 3, 3, 3), "p": random(12, 12, 1, 1, 1)}
+    weights |= {"d": random(12, 1, 3, 3, 3), "g": random(12, 4, 1, 3, 3), "u": random(12, 7, 3, 2, 4)}
+    return make_model(nodes, {"x": (1, 5, 4, 6, 11)}, ["y", "n", "up"], weights)
+
+
+@pytest.mark.parametrize("xbar", [16, (32, 64), (8, 12)])
+def test_volumes_by_line(xbar: int | tuple[int, int]):
+    """Their layers and pools stream, with columns on several cores; only what is stored is put together."""
+    chip = {**CHIP, "xbar": xbar, "cores": 120}
+    found = passes(volumes(), **chip)
+    layers = by_line(found.decision)
+    assert {"c.products", "s", "q", "e", "up"} <= set(layers)
+    assert all(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
+    whole = whole_tensors(found.graph, found.decision, found.arch)
+    assert {t.tensor for t in whole} <= {"n", "up"}, whole
+    check(volumes(), **chip)
 
 
 @pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])

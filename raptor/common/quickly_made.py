@@ -23,7 +23,7 @@ def quickly_made(cls: C) -> C:
     ):
         raise TypeError(f"{cls.__qualname__}: a slotted dataclass of plain fields is expected")
     lines = [f"def __init__(self, {', '.join(slots)}):", *(f"    _set_{name}(self, {name})" for name in slots)]
-    namespace: dict[str, Any] = {f"_set_{name}": slot.__set__ for name, slot in slots.items()}
+    namespace: dict[str, Any] = {f"_set_{name}": getattr(cls, name).__set__ for name in slots}
     # NOTE: the text consists of names of fields only, as in `dataclasses` itself.
     exec("\n".join(lines), namespace)
     made, usual = namespace["__init__"], cls.__init__

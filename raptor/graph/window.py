@@ -42,6 +42,16 @@ class Window:
         return math.prod(self.kernel)
 
     @property
+    def in_lines(self) -> int:
+        """Number of input lines of the whole batch: a line runs along the last dimension."""
+        return self.batch * math.prod(self.in_dims[:-1])
+
+    @property
+    def out_lines(self) -> int:
+        """Number of output lines of the whole batch."""
+        return self.batch * math.prod(self.out_dims[:-1])
+
+    @property
     def in_pixels(self) -> int:
         """Number of input pixels of the whole batch."""
         return self.batch * math.prod(self.in_dims)

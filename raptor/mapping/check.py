@@ -186,7 +186,7 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
         return
     grid, window = layer.grid, filter_.window
     for name, value, least, most in (
-        ("height", grid.height, 1, window.in_dims[0]),
+        ("height", grid.height, 1, window.in_dims[-2]),
         ("pixels", grid.pixels, 1, MOST),
         ("outputs", grid.outputs, 0, MOST),
         ("step", grid.step, 1, MOST),
@@ -194,7 +194,7 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
     ):
         if not least <= value <= most:
             yield f"grid.{name}: {value}, expected {least} to {most}"
-    yield from _ranges("grid.cols", grid.cols, window.out_dims[1])
+    yield from _ranges("grid.cols", grid.cols, window.out_dims[-1])
     yield from _ranges("grid.outs", grid.outs, filter_.weights.shape[2])
     ends = {stop for _, stop in chip.parts[node.output]}
     if any(stop not in ends for _, stop in grid.outs):

@@ -18,7 +18,7 @@ from raptor.graph.window import Table, Window
 from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding, filter_key
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Parts, Range, line_parts
-from raptor.mapping.window_axis import axis_of
+from raptor.mapping.window_axis import lines_read
 from raptor.target.arch import Target
 from raptor.target.layout import Image
 
@@ -125,7 +125,8 @@ class _Exchange:
         """Follows a layer by line: each core reads its columns and channels, and sums are added on some of them."""
         (name,), image, grid = node.inputs, self.image(node.output), layer.grid
         held = np.full((1, image.width, image.channels), IN_MEMORY)
-        rows = 0, len(_lines_read(window))
+        # With a stride, a layer may skip lines.
+        rows = 0, len({line for lines in lines_read(window) for line, _ in lines})
         for s, cols in enumerate(grid.cols):
             for g, group in enumerate(grid.ins):
                 for n, part in product(range(len(grid.outs)), group):
@@ -257,18 +258,12 @@ class _Exchange:
 
 def _has_lines(window: Window | Table) -> TypeGuard[Window]:
     """Tells whether a window moves over the columns of an image."""
-    return isinstance(window, Window) and len(window.kernel) == 2 and not window.transposed
+    return isinstance(window, Window) and len(window.kernel) >= 2 and not window.transposed
 
 
 def _segments(line: Ints) -> Iterator[Range]:
     """Yields ranges of neighbouring pixels of one core."""
     return pairwise([0, *(np.flatnonzero(np.diff(line)) + 1).tolist(), len(line)])
-
-
-def _lines_read(window: Window) -> set[int]:
-    """Returns the lines of the input that a layer reads: with a stride it may skip some."""
-    axis = axis_of(window, 0)
-    return {line for y in range(window.out_dims[0]) for line in range(*axis.inputs_of((y, y + 1)))}
 
 
 def _shape(image: Image) -> tuple[int, int, int]:

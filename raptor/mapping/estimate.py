@@ -5,6 +5,7 @@ that of a pipeline of lines: a layer starts when its first window is there, and 
 is no shorter than the work of the busiest core, which layers may share.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ def _delay(node: Node, decision: Decision) -> float:
     window, layer = node.operator.window, decision.layers.get(filter_key(node))
     if not isinstance(layer, LineUnfolding):
         return 1.0
-    return min(1.0, window.kernel[0] * layer.grid.height / window.in_dims[0])
+    # In a volume, the slices before the last one that the first output needs come first, whole.
+    slices = [(kernel - 1) * math.prod(window.in_dims[d + 1 : -1]) for d, kernel in enumerate(window.kernel[:-2])]
+    return min(1.0, (sum(slices) + window.kernel[-2] * layer.grid.height) / window.in_lines)
 
 
 def _products(decision: Decision) -> Mapping[str, DotGrid]:

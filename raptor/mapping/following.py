@@ -167,9 +167,9 @@ def _passes(operator: Operator) -> float:
     match operator:
         case Map() | Bound() | Lookup():
             return 1
-        case Pool() if len(operator.window.kernel) == 2:
+        case Pool(window=window) if len(window.kernel) >= 2:
             # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
-            (down, along), stride = operator.window.kernel, operator.window.strides[1]
-            return (down - 1) * stride + along - 1
+            down, along = math.prod(window.kernel[:-1]), window.kernel[-1]
+            return (down - 1) * window.strides[-1] + along - 1
         case _:
             return 0

@@ -63,7 +63,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
     """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
-    for cols in _splits((0, window.out_dims[1])):
+    for cols in _splits((0, window.out_dims[-1])):
         extras = {
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
             for groups, chosen in _grids(operator, parts, outs)
@@ -137,7 +137,7 @@ def _after_ns(
     outs: channel ranges of each part of the grid. Cores of different groups of inputs share the ranges of a part.
     """
     widths = max(([b - a for a, b in part[: -(-len(part) // groups)]] for part in outs), key=sum)
-    columns = max(b - a for a, b in cols) / window.out_dims[1]
+    columns = max(b - a for a, b in cols) / window.out_dims[-1]
     return after.core_ns(columns, sum(widths) / outs[-1][-1][1], widths)
 
 
@@ -147,11 +147,11 @@ def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target)
     for pixels in _halves(most):
         yield 1, pixels, 0
         owned = block_outputs(window, min(pixels, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)))
-        if window.kernel[1] > 1 and owned > 1:
+        if window.kernel[-1] > 1 and owned > 1:
             yield 1, arch.xbar_rows, owned
     needed = max(b - a for a, b in (input_range(window, c) for c in cols))
     channels = max(b - a for a, b in parts)
-    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
+    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[-2], 2 * window.kernel[-2])
     owned = max(b - a for a, b in cols)
     yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
 
@@ -222,7 +222,7 @@ class _Cost:
         products = sum(self.part_ns(blocks[part][segment]) for part in group)
         pixels = sum(self.pixels(blocks[part][segment]) * (part[1] - part[0]) for part in group)
         width = cols[segment][1] - cols[segment][0]
-        results = self.window.out_dims[0] * width * self.widest
+        results = self.window.out_lines * width * self.widest
         moved = message_element_ns(arch)
         added = vector_element_ns(sums) + 2 * message_element_ns(sums)
         reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0

@@ -18,13 +18,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
-from raptor.mapping.window_axis import axis_of
+from raptor.mapping.window_axis import Place, axis_of, line_axes, places
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
@@ -48,24 +49,24 @@ class Block:
 class Band:
     """A range `lines` of input lines that are multiplied together, and the output lines `outs` that use them.
 
-    `outs` may lie beyond the image.
+    The lines of a band are in one slice of a volume. `outs` may lie beyond the image.
     """
 
     lines: Range
-    outs: tuple[int, ...]
+    outs: tuple[Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BandShape:
     """The shape of a band: bands of equal shape share their matrices.
 
-    `lines`: number of input lines. `shift`: the place that the first output line reads first, counted from that of the
-    first line of the band (places: `raptor.mapping.window_axis`). `outs`: output lines, counted from the first of them.
+    `lines`: number of input lines. `shift`: what the first output line reads first, counted from the first line of the
+    band (`raptor.mapping.window_axis.Axis.shift` in each dimension). `outs`: output lines, counted from the first.
     """
 
     lines: int
-    shift: int
-    outs: tuple[int, ...]
+    shift: Place
+    outs: tuple[Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ class LineMatrix:
     def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
-        row, in_y = _taps(window, 0, band.lines, band.shift, np.array(band.outs))
-        col, in_x = _taps(window, 1, self.pixels, self.shift, np.arange(self.count))
+        row, in_y = _line_taps(window, band)
+        col, in_x = _taps(window, -1, self.pixels, self.shift, np.arange(self.count))
         # [lines, output lines, pixels, output pixels]
-        tap = row[:, :, None, None] * window.kernel[1] + col
+        tap = row[:, :, None, None] * window.kernel[-1] + col
         inside = in_y[:, :, None, None] & in_x
         taps: list[int] = tap[inside].tolist()
         weights = {k: filter_.matrix(k, self.ins, self.outs) for k in set(taps)}
@@ -116,6 +117,18 @@ class LineMatrix:
         return found.reshape(self.rows[1], self.cols[1])
 
 
+def _line_taps(window: Window, band: BandShape) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Returns what `_taps` does for the lines of a band: [lines, output lines], over all dimensions but the last."""
+    outs = np.array(band.outs, np.int64)
+    shape = band.lines, len(outs)
+    tap, inside = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
+    for dim, shift in enumerate(band.shift):
+        lines = band.lines if dim == len(band.shift) - 1 else 1
+        own, there = _taps(window, dim, lines, shift, outs[:, dim])
+        tap, inside = tap * window.kernel[dim] + own, inside & there
+    return tap, inside
+
+
 def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Returns two arrays [inputs, outs]: the kernel position by which an output reads an input, and if there is one."""
     axis = axis_of(window, dim)
@@ -124,12 +137,12 @@ def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tupl
 
 def input_range(window: Window, outs: Range) -> Range:
     """Returns the input pixels of a line that the output pixels `outs` read; empty if they read padding only."""
-    return axis_of(window, 1).inputs_of(outs)
+    return axis_of(window, -1).inputs_of(outs)
 
 
 def reached(window: Window, pixels: Range) -> Range:
     """Returns the output pixels that read at least one of the input pixels, also those beyond the image."""
-    return axis_of(window, 1).outputs_of(pixels)
+    return axis_of(window, -1).outputs_of(pixels)
 
 
 def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
@@ -153,7 +166,7 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple
     low, high = input_range(window, outs)
     # The last block is made whole if the image has enough pixels: it then needs no matrix of its own.
     missing = -(high - low) % pixels
-    high, missing = min(window.in_dims[1], high + missing), max(0, high + missing - window.in_dims[1])
+    high, missing = min(window.in_dims[-1], high + missing), max(0, high + missing - window.in_dims[-1])
     low = max(0, low - missing)
     cuts = [(at, min(at + pixels, high)) for at in range(low, high, pixels)]
     return tuple(Block(cut, reached(window, cut)) for cut in cuts if reached(window, cut)[0] < reached(window, cut)[1])
@@ -190,13 +203,13 @@ def block_pixels(channels: Range, rows: int) -> int:
 
 def block_outputs(window: Window, pixels: int) -> int:
     """Returns the largest number of output pixels that a block of `pixels` input pixels can own; 0 if none."""
-    axis = axis_of(window, 1)
+    axis = axis_of(window, -1)
     return max(0, (pixels * axis.spread - 1 - axis.reach) // axis.stride + 1)
 
 
 def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
     """Returns `pixels`, `shift` and `count` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
-    shift = axis_of(window, 1).shift(block.pixels[0], block.outs[0])
+    shift = axis_of(window, -1).shift(block.pixels[0], block.outs[0])
     return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
 
 
@@ -206,20 +219,24 @@ def bands(window: Window, height: int) -> tuple[tuple[Band, BandShape], ...]:
 
     Bands of equal shape share their matrices.
     """
-    found = (_band(window, (y, min(y + height, window.in_dims[0]))) for y in range(0, window.in_dims[0], height))
-    read = (band for band in found if any(0 <= out < window.out_dims[0] for out in band.outs))
-    return tuple((band, _band_shape(window, band)) for band in read)
+    found = (
+        _band(window, first, min(height, window.in_dims[-2] - first[-1]))
+        for first in places(window.in_dims)
+        if first[-1] % height == 0
+    )
+    return tuple((band, shape) for band, shape in found if any(_is_inside(window, out) for out in band.outs))
 
 
-def _band(window: Window, lines: Range) -> Band:
-    """Makes the band of some input lines, with all output lines that read one of them."""
-    axis = axis_of(window, 0)
-    met = (divmod(axis.place(y) - k * axis.dilation, axis.stride) for y in range(*lines) for k in range(axis.kernel))
-    return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))
+def _band(window: Window, first: Place, height: int) -> tuple[Band, BandShape]:
+    """Makes the band of `height` input lines from `first` on, with all output lines that read one of them, if any."""
+    line, axes = int(np.ravel_multi_index(first, window.in_dims[:-1])), line_axes(window)
+    ends = (*(at + 1 for at in first[:-1]), first[-1] + height)
+    outs = tuple(product(*(axis.met_by((a, b)) for axis, a, b in zip(axes, first, ends, strict=True))))
+    shift = tuple(axis.shift(at, out) for axis, at, out in zip(axes, first, outs[0] if outs else first, strict=True))
+    relative = tuple(tuple(a - b for a, b in zip(out, outs[0], strict=True)) for out in outs)
+    return Band((line, line + height), outs), BandShape(height, shift, relative)
 
 
-def _band_shape(window: Window, band: Band) -> BandShape:
-    """Returns the shape of a band."""
-    first = band.outs[0]
-    shift = axis_of(window, 0).shift(band.lines[0], first)
-    return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))
+def _is_inside(window: Window, out: Place) -> bool:
+    """Tells whether a place is one of an output line of the image."""
+    return all(0 <= at < size for at, size in zip(out, window.out_dims, strict=False))

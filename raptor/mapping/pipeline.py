@@ -4,6 +4,7 @@ This is finer than `raptor.mapping.estimate`, which knows only when a layer begi
 lines each layer is behind the one before it. So it tells where a core shortens the time of a sample most.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -16,7 +17,7 @@ from raptor.graph.window import Window
 from raptor.mapping.decision import filter_key
 from raptor.mapping.knobs import MESSAGE_NS
 from raptor.mapping.neighbours import Division, Option
-from raptor.mapping.window_axis import axis_of
+from raptor.mapping.window_axis import lines_read
 
 if TYPE_CHECKING:
     from raptor.mapping.pipeline_kernel import Floats, Ints, Lines
@@ -74,9 +75,11 @@ def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
     given, made: number of lines of the operands, and of the result. What is not known to work by line needs all.
     """
     window = getattr(node.operator, "window", None)
-    if isinstance(window, Window) and not window.transposed and len(window.kernel) == 2:
-        if (given, made) == (window.in_dims[0], window.out_dims[0]):
-            return window.strides[0], axis_of(window, 0).inputs_of((0, 1))[1] - 1
+    if isinstance(window, Window) and not window.transposed and len(window.kernel) >= 2:
+        if (given, made) == (window.in_lines, window.out_lines):
+            # In a volume, the lines of a slice are left out at its end only; on average, it is as if they all were.
+            first = max((line for line, _ in lines_read(window)[0]), default=0)
+            return math.prod(window.strides[:-1]), first
     elif window is None and given == made:
         return 1, 0
     return 0, given - 1

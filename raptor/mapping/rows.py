@@ -308,7 +308,7 @@ def _share_last(task: _Task) -> tuple[dict[str, Whole], dict[str, Placed]] | Non
         return None
     whole, used = _place_whole(graph, before, arch, apart=True)
     filters = filters_of(graph)
-    lines = {key: filters[key].window.out_dims[0] for key in layers}
+    lines = {key: filters[key].window.out_lines for key in layers}
     least = max(-(-tile_of(graph, arch) // arch.outputs_of(filters[key].weight_bits)) for key in last)
     free = arch.usable_cores - used
     shared = LastLayers(task.plans, lines, place, least, free, arch.xbars_per_core, task.knobs.share).best()

@@ -145,8 +145,8 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
         return False
     if operator.key or operator.relu:
         return False
-    if len(window.kernel) != 2 or window.batch != 1:
+    if len(window.kernel) < 2 or window.batch != 1:
         return False
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    dims = (before.rows, before.width), (after.rows, after.width)
-    return is_streamed(after) and dims == (window.in_dims, window.out_dims)
+    given, made = (window.in_lines, window.in_dims[-1]), (window.out_lines, window.out_dims[-1])
+    return is_streamed(after) and (before.rows, before.width) == given and (after.rows, after.width) == made

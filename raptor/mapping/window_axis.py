@@ -1,12 +1,17 @@
-"""One dimension of a window: which inputs an output reads, for ordinary and transposed windows alike.
+"""Dimensions of a window: which inputs an output reads, for ordinary and transposed windows alike.
 
 Inputs lie on a line of places, `spread` places apart, and there is nothing between them. Output o reads the places from
 o * stride on, one for each kernel position, `dilation` places apart. An ordinary window has a spread of 1. A transposed
 window has a stride of 1 and spreads its inputs by the stride of the model; it reads the kernel backwards.
+
+The last dimension runs along a line. The others together say where a line is: the row in an image, slice and row in a
+volume. Lines are numbered in this order.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +20,9 @@ from raptor.graph.window import Window
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
+
+Place = tuple[int, ...]
+"""The index of a line in every dimension but the last. It may be one outside of the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,12 @@ class Axis:
         low = -((self.reach - self.place(given[0])) // self.stride)
         return low, max(low, self.place(given[1] - 1) // self.stride + 1)
 
+    def met_by(self, given: Range) -> tuple[int, ...]:
+        """Returns the outputs that read at least one of some inputs, as `outputs_of`, but without those in between."""
+        firsts = (self.place(i) - k * self.dilation for i in range(*given) for k in range(self.kernel))
+        found = (divmod(first, self.stride) for first in firsts)
+        return tuple(sorted({out for out, rest in found if rest == 0}))
+
     def taps_between(self, distance: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Returns the kernel position of an input so many places behind the first of an output, and if there is one."""
         tap, rest = np.divmod(distance, self.dilation)
@@ -72,3 +86,32 @@ def axis_of(window: Window, dim: int) -> Axis:
     if window.transposed:
         return Axis(inputs, kernel, 1, stride, (kernel - 1) * dilation - pad, dilation, backwards=True)
     return Axis(inputs, kernel, stride, 1, pad, dilation, backwards=False)
+
+
+@cache
+def line_axes(window: Window) -> tuple[Axis, ...]:
+    """Returns the dimensions that tell lines apart: all but the last."""
+    return tuple(axis_of(window, dim) for dim in range(len(window.kernel) - 1))
+
+
+def places(dims: tuple[int, ...]) -> Iterator[Place]:
+    """Yields the place of each line of an image with these dimensions, in order."""
+    return product(*map(range, dims[:-1]))
+
+
+@cache
+def lines_read(window: Window) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Returns for each output line the input lines that it reads, each with its kernel position, in their order.
+
+    Lines of padding are left out. The kernel position is counted without the last dimension.
+    """
+    found: list[tuple[tuple[int, int], ...]] = []
+    for out in places(window.out_dims):
+        lines: list[tuple[int, int]] = [(0, 0)]
+        for axis, at in zip(line_axes(window), out, strict=True):
+            given = np.arange(*axis.inputs_of((at, at + 1)))
+            taps, inside = axis.taps_between(-np.array([axis.shift(i, at) for i in given.tolist()], np.int64))
+            read = list(zip(given[inside].tolist(), taps[inside].tolist(), strict=True))
+            lines = [(line * axis.inputs + i, tap * axis.kernel + k) for line, tap in lines for i, k in read]
+        found.append(tuple(lines))
+    return tuple(found)

@@ -22,6 +22,7 @@ from raptor.mapping.line_unfolding import (
     outputs_of,
 )
 from raptor.mapping.streaming import Parts, Range
+from raptor.mapping.window_axis import Place, places
 from raptor.spatial.ir import BodyOp, Compute
 from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
@@ -153,7 +154,7 @@ class LayerLines:
         result = replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         op = Overlap(result, tuple(tiles), runs)
-        emit(self.compute((), op), self.chosen.core(s, group, part), y / self.operator.window.out_dims[0])
+        emit(self.compute((), op), self.chosen.core(s, group, part), y / self.operator.window.out_lines)
         return result
 
     def name(self, y: int, p: int, s: int) -> str:
@@ -203,14 +204,14 @@ class _CoreLines:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
         self.all_matrices = tuple(self.matrices)
-        reaching: dict[int, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
+        reaching: dict[Place, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
         for band, shape in found:
             tiles = tuple(self.line(emit, on_core, band, self.work[shape]))
             for i, out in enumerate(band.outs):
                 reaching.setdefault(out, []).append((i, shape, tiles))
-        for y in range(window.out_dims[0]):
-            met = tuple((i, shape) for i, shape, _ in reaching.get(y, ()))
-            sources = tuple(t for _, _, tiles in reaching.get(y, ()) for t in tiles)
+        for y, place in enumerate(places(window.out_dims)):
+            met = tuple((i, shape) for i, shape, _ in reaching.get(place, ()))
+            sources = tuple(t for _, _, tiles in reaching.get(place, ()) for t in tiles)
             for p in self.parts():
                 yield y, p, self.overlap(emit, y, p, met, sources)
 
@@ -253,7 +254,7 @@ class _CoreLines:
 
     def line(self, emit: Emit, on_core: _OnCore, band: Band, steps: _Steps) -> Iterator[Tile]:
         """Emits the products of one band, step by step. Yields the result of each step."""
-        position = band.lines[0] / self.layer.operator.window.in_dims[0]
+        position = band.lines[0] / self.layer.operator.window.in_lines
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
         core, matrices = self.core, self.all_matrices
         for number, step in enumerate(steps):
@@ -272,7 +273,7 @@ class _CoreLines:
         channels = layer.outs[p][1] - layer.outs[p][0]
         result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels, layer.element)
         op = Overlap(result, sources, self.runs[p, met])
-        emit(layer.compute((), op), self.core, y / layer.operator.window.out_dims[0])
+        emit(layer.compute((), op), self.core, y / layer.operator.window.out_lines)
         return result
 
     def find_runs(self, p: int, met: _Met) -> Ints:

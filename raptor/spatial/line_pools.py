@@ -44,9 +44,9 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
 
 
 def is_global(window: Window) -> bool:
-    """True if there is one output pixel, and it reads each pixel of a two-dimensional image."""
+    """True if there is one output pixel, and it reads each pixel of an image or a volume."""
     whole = window.kernel == window.in_dims and set(window.pads) == {0} and set(window.dilations) == {1}
-    return whole and len(window.kernel) == 2 and window.out_pixels == 1
+    return whole and len(window.kernel) >= 2 and window.out_pixels == 1
 
 
 @dataclass(frozen=True, slots=True)

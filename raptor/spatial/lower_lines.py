@@ -43,6 +43,7 @@ from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_moves import MOST_LINES, MovedLines, Places
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
+from raptor.spatial.line_windows import LineWindow, reads_everywhere, window_cells
 from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -58,8 +59,11 @@ Ints = npt.NDArray[np.int64]
 _COPIES = {Copy, MoveTile}
 """Classes of operations that only copy, which nobody has to read."""
 
-_Stencils = dict[tuple[Range, tuple[int, int], int, tuple[int, int]], StencilTile[Tile]]
-"""Stencils by their channels, lines and columns of the input, columns of the output, padding above and on the left."""
+_Stencils = dict[tuple[Range, tuple[int, int], int, tuple[int, int], tuple[int, ...]], StencilTile[Tile]]
+"""Stencils by all that tells them apart.
+
+Channels, lines and columns of the input, columns of the output, padding above and on the left, `LineWindow.taps`.
+"""
 
 
 @dataclass(slots=True)
@@ -447,8 +451,8 @@ class LineLowering(TileLowering):
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:
-        """True if input and output are lines, and the window has two dimensions."""
-        return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) == 2
+        """True if input and output are lines, and so the window tells rows from columns."""
+        return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) >= 2
 
     def pool_lines(self, node: Node, operator: Pool) -> None:
         """Emits a pool, line by line on the cores that hold the cells of the input."""
@@ -457,7 +461,7 @@ class LineLowering(TileLowering):
         grid = self.grid(name)
         made: Made = {}
         for p, cells in enumerate(grid.lines[0]):
-            for cols, cell in _pool_cells(window, cells):
+            for cols, cell in window_cells(window, cells):
                 for y in range(image.rows):
                     tile = self.pool_cell(node, operator, (y, p), cols, self.residency.core_of(cell.tile))
                     made.setdefault((y, p), []).append(Cell(cols, tile))
@@ -485,13 +489,12 @@ class LineLowering(TileLowering):
 
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
         """Pools output pixels `cols` of one line and channel range, `at`, on a core (None: core 0)."""
-        window, (y, p) = operator.window, at
-        (name,) = node.inputs
-        pixels = input_range(window, cols)
-        grid = self.grid(name)
-        above = (y * window.strides[0] - window.pads[0] + k * window.dilations[0] for k in range(window.kernel[0]))
-        lines = [i for i in above if 0 <= i < len(grid.lines)]
-        inputs = tuple((i, self.line_on(node, name, i, p, pixels, core or 0, exact=True).tile) for i in lines)
+        (y, p), (name,) = at, node.inputs
+        here = LineWindow.of(operator.window, y)
+        window, pixels, grid = here.window, input_range(operator.window, cols), self.grid(name)
+        inputs = tuple(
+            (i, self.line_on(node, name, line, p, pixels, core or 0, exact=True).tile) for i, line in here.lines
+        )
         local = replace(
             window,
             in_dims=(window.in_dims[0], pixels[1] - pixels[0]),
@@ -500,8 +503,8 @@ class LineLowering(TileLowering):
         )
         channels = grid.parts[p][1] - grid.parts[p][0]
         tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels, self.element(node.output))
-        body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, y)))
-        position = y / window.out_dims[0]
+        body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, here.row)))
+        position = y / operator.window.out_lines
         self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core or 0, position)
         return tile
 
@@ -511,12 +514,12 @@ class LineLowering(TileLowering):
         Input and output must be lines, all pixels have the same weights, and each reads more than padding.
         """
         (name,) = node.inputs
-        if window.transposed or len(window.kernel) != 2 or window.batch != 1 or operator.weights.shape[0] > 1:
+        if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
             return False
         if name not in self.grids or node.output not in self.parts_of:
             return False
-        found = (cols for cells in self.grids[name].lines[0] for cols, _ in _pool_cells(window, cells))
-        return all(_reads_everywhere(window, cols) for cols in found)
+        found = (cols for cells in self.grids[name].lines[0] for cols, _ in window_cells(window, cells))
+        return all(reads_everywhere(window, cols) for cols in found)
 
     def stencil_lines(self, node: Node, operator: Stencil, window: Window) -> None:
         """Emits a stencil, line by line on the cores that hold the cells of the input."""
@@ -524,7 +527,7 @@ class LineLowering(TileLowering):
         made: Made = {}
         known: _Stencils = {}
         for p, cells in enumerate(grid.lines[0]):
-            for cols, cell in _pool_cells(window, cells):
+            for cols, cell in window_cells(window, cells):
                 core = self.residency.core_of(cell.tile) or 0
                 for y, tile in self.stencil_cells(node, operator, window, p, cols, core, known):
                     made.setdefault((y, p), []).append(Cell(cols, tile))
@@ -539,23 +542,24 @@ class LineLowering(TileLowering):
         """
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
         pixels, shape = input_range(window, cols), (1, cols[1] - cols[0], part[1] - part[0])
-        left = pixels[0] - cols[0] * window.strides[1] + window.pads[1]
+        left = pixels[0] - cols[0] * window.strides[-1] + window.pads[-1]
         element = self.element(node.output)
-        for y in range(window.out_dims[0]):
-            (low, high), read = _lines_read(window, y), _rows_read(window, y)
-            above = low - (y * window.strides[0] - window.pads[0])
-            given = [(i - low, self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
+        for y in range(window.out_lines):
+            here = LineWindow.of(window, y)
+            (low, high), place = here.under, (p, pixels, core)
+            given = [(i - low, self.line_on(node, name, line, *place, exact=True).tile) for i, line in here.lines]
             tile = Tile(cell_name(node.output, y, p, cols), *shape, element)
-            key = part, (high - low, pixels[1] - pixels[0]), cols[1] - cols[0], (above, left)
+            key = part, (high - low, pixels[1] - pixels[0]), cols[1] - cols[0], (here.above, left), here.taps
             if key not in known:
-                local = replace(window, in_dims=key[1], out_dims=(1, key[2]), pads=key[3])
-                op = stencil_op(replace(operator, window=local))(tile, [given[0][1]], Region(part, (0, 1)))
+                local = replace(here.window, in_dims=key[1], out_dims=(1, key[2]), pads=key[3])
+                weighing = replace(here.stencil(operator), window=local)
+                op = stencil_op(weighing)(tile, [given[0][1]], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
                 at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
-                known[key] = replace(op, together=at_once if window.strides[1] == 1 else 1)
+                known[key] = replace(op, together=at_once if window.strides[-1] == 1 else 1)
             op = known[key]
             op = StencilTile(tile, tuple(given), op.vectors, op.index, op.window, op.together)
-            position = y / window.out_dims[0]
+            position = y / window.out_lines
             self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, position)
             yield y, tile
 
@@ -590,37 +594,3 @@ class LineLowering(TileLowering):
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))
         self.bind_grid(node.output, node.name, Grid(self.parts_of[node.output], lines))
-
-
-def _lines_read(window: Window, y: int) -> Range:
-    """Returns the range of input lines under the window of output line y, without padding."""
-    first = y * window.strides[0] - window.pads[0]
-    last = first + (window.kernel[0] - 1) * window.dilations[0] + 1
-    return max(0, first), min(last, window.in_dims[0])
-
-
-def _rows_read(window: Window, y: int) -> list[int]:
-    """Returns the input lines that output line y reads, without padding and without those that a dilation skips."""
-    first = y * window.strides[0] - window.pads[0]
-    steps = range(first, first + window.kernel[0] * window.dilations[0], window.dilations[0])
-    return [i for i in steps if 0 <= i < window.in_dims[0]]
-
-
-def _reads_everywhere(window: Window, cols: Range) -> bool:
-    """True if every output line of these columns reads pixels that are not padding."""
-    first, last = input_range(window, cols)
-    return first < last and all(_rows_read(window, y) for y in range(window.out_dims[0]))
-
-
-def _pool_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
-    """Yields the output pixels that are computed on the core of each cell.
-
-    Output x belongs to the cell that holds input x * stride; the last cell takes the rest.
-    """
-    first = 0
-    for i, cell in enumerate(cells):
-        last = window.out_dims[1] if i == len(cells) - 1 else -(-cell.cols[1] // window.strides[1])
-        last = min(last, window.out_dims[1])
-        if first < last:
-            yield (first, last), cell
-        first = max(first, last)

@@ -53,14 +53,15 @@ class _Blocks:
     """All blocks that are multiplied, as columns with one entry per product.
 
     start: first element of the product, counted over the elements of all products. matrix: its number. row, col: first
-    input pixel. out_row, out_col: first output pixel, which may lie outside the image.
+    input pixel. out_place, out_col: first output pixel, which may lie outside the image; the place of its line has a
+    column for each dimension but the last.
     """
 
     start: Ints
     matrix: Ints
     row: Ints
     col: Ints
-    out_row: Ints
+    out_place: Ints
     out_col: Ints
 
 
@@ -126,12 +127,16 @@ class _Matrices:
 
     @property
     def block(self) -> tuple[Ints, ...]:
-        """Columns: lines and pixels of the block, and the line and pixel that the first output reads first.
+        """Columns: lines and pixels of the block, and the pixel that the first output reads first.
 
-        The last two are those under the first kernel row and column, counted from the first of the block.
+        The last is the one under the first kernel column, counted from the first of the block.
         """
-        rows = [(m.band.lines, m.pixels, m.band.shift, m.shift) for m in self.found]
-        return tuple(np.array(rows, np.int64).reshape(-1, 4).T)
+        rows = [(m.band.lines, m.pixels, m.shift) for m in self.found]
+        return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
+
+    def down(self, dims: int) -> Ints:
+        """[matrix, dimension] -> the line that the first output line reads first, in each dimension but the last."""
+        return np.array([m.band.shift for m in self.found], np.int64).reshape(-1, dims)
 
     @property
     def product(self) -> tuple[Ints, ...]:
@@ -139,12 +144,14 @@ class _Matrices:
         rows = [(m.count, m.outs[0], m.outs[1] - m.outs[0]) for m in self.found]
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
-    @property
-    def outs(self) -> Ints:
-        """[matrix, line of its product] -> output line, counted from the first; the last line fills shorter rows."""
+    def outs(self, dims: int) -> Ints:
+        """[matrix, line of its product, dimension] -> output line, counted from the first.
+
+        The last line fills shorter rows. dims: see `down`.
+        """
         most = max((len(m.band.outs) for m in self.found), default=1)
         rows = [m.band.outs + m.band.outs[-1:] * (most - len(m.band.outs)) for m in self.found]
-        return np.array(rows, np.int64).reshape(-1, most)
+        return np.array(rows, np.int64).reshape(-1, most, dims)
 
 
 @dataclass(slots=True)
@@ -174,7 +181,7 @@ class _Layer:
         start, matrix, tile, element = self.tables(computes)
         copies = self.places.copies
         channels = np.array([t.channels for t in copies.tiles], np.int64)[tile]
-        lines, pixels, down, right = (column[matrix] for column in self.matrices.block)
+        lines, pixels, right = (column[matrix] for column in self.matrices.block)
         at = copies.first[tile] + element // channels
         k, i = spread(lines * pixels)
         rows, cols = self.places.find(at[i] + k, self.matrices.ins[matrix[i]], self.matrices.ranges)
@@ -182,12 +189,25 @@ class _Layer:
         line, pixel = np.divmod(k, pixels[i])
         bad = np.zeros(len(start), np.bool_)
         bad[i[(rows != row[i] + line) | (cols != col[i] + pixel)]] = True
-        out_row, row_rest = self.first_output(0, row, down)
-        out_col, col_rest = self.first_output(1, col, right)
-        bad |= (element % channels != 0) | (row_rest != 0) | (col_rest != 0)
+        place, down = self.place(self.operator.window.in_dims, np.maximum(row, 0)), self.matrices.down(self.lines)
+        firsts = [self.first_output(dim, place[:, dim], down[matrix, dim]) for dim in range(self.lines)]
+        out_place = np.stack([out for out, _ in firsts], axis=1)
+        out_col, col_rest = self.first_output(-1, col, right)
+        bad |= (element % channels != 0) | (col_rest != 0) | np.any([rest != 0 for _, rest in firsts], axis=0)
+        bad |= place[:, -1] + lines > self.operator.window.in_dims[-2]  # lines of two slices of a volume
         for b in np.flatnonzero(bad).tolist():
             raise self.error(f"{copies.tiles[int(tile[b])]} from element {element[b]} on is no block of its matrix")
-        return _Blocks(start, matrix, row, col, out_row, out_col)
+        return _Blocks(start, matrix, row, col, out_place, out_col)
+
+    @property
+    def lines(self) -> int:
+        """Number of dimensions that tell lines apart."""
+        return len(self.operator.window.kernel) - 1
+
+    @staticmethod
+    def place(dims: tuple[int, ...], line: Ints) -> Ints:
+        """Returns [lines, dimensions but the last]: the place of each line of an image."""
+        return np.stack(np.unravel_index(line, dims[:-1]), axis=1).astype(np.int64)
 
     def first_output(self, axis: int, given: Ints, shift: Ints) -> tuple[Ints, Ints]:
         """Returns the first output of matrices of this `shift` if their first input is `given`, and a rest.
@@ -247,10 +267,11 @@ class _Layer:
         count, low, width = (column[matrix] for column in self.matrices.product)
         line, rest = np.divmod(first, count * width)
         pixel, offset = np.divmod(rest, width)
-        pixels, outs = elements // own, self.matrices.outs
+        pixels, outs = elements // own, self.matrices.outs(self.lines)
         inside = (pixel + pixels <= count) & (offset + own <= width) & ((own == width) | (pixels == 1))
-        rows = blocks.out_row[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
-        return inside & (rows == row) & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
+        places = blocks.out_place[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
+        same = (places == self.place(self.operator.window.out_dims, row)).all(axis=1)
+        return inside & same & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
 
     def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
         """Returns the runs that add products, and the region of each sum.
@@ -291,9 +312,15 @@ class _Layer:
         window, image, ranges = self.operator.window, self.tensor.image, self.matrices.ranges
         matrix = blocks.matrix[added.product]
         lines, pixels, *_ = (column[matrix] for column in self.matrices.block)
-        row = self.positions(0, added.row) - blocks.row[added.product][:, None]
-        col = self.positions(1, added.col) - blocks.col[added.product][:, None]
-        hit = ((row >= 0) & (row < lines[:, None]))[:, :, None] & ((col >= 0) & (col < pixels[:, None]))[:, None, :]
+        hit = np.ones((len(matrix), 1), np.bool_)
+        out, given = self.place(window.out_dims, added.row), self.place(window.in_dims, blocks.row[added.product])
+        for dim in range(self.lines):
+            row = self.positions(dim, out[:, dim]) - given[:, dim, None]
+            count = lines[:, None] if dim == self.lines - 1 else 1
+            both = hit[:, :, None] & ((row >= 0) & (row < count))[:, None, :]
+            hit = both.reshape(len(matrix), hit.shape[1] * row.shape[1])
+        col = self.positions(-1, added.col) - blocks.col[added.product][:, None]
+        hit = hit[:, :, None] & ((col >= 0) & (col < pixels[:, None]))[:, None, :]
         shape = len({p.region.channels for p in self.tensor.parts}), image.pixels, len(ranges), window.tap_count
         pixel = added.part * image.pixels + added.row * image.width + added.col
         cell = pixel * len(ranges) + self.matrices.ins[matrix]

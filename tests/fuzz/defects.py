@@ -13,6 +13,7 @@ STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+WINDOWS = "raptor/spatial/line_windows.py"
 GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 PLACES, CONTENTS = (
@@ -108,7 +109,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "(rest == 0) & (tap >= 0)", "(tap >= 0)"),
     Defect(AXIS, "self.kernel - 1 - tap if self.backwards else tap, inside", "tap, inside"),
     Defect(AXIS, "(kernel - 1) * dilation - pad, dilation", "(kernel - 1) - pad, dilation"),
-    Defect(UNFOLD, "tap = row[:, :, None, None] * window.kernel[1] + col", "tap = row[:, :, None, None] * window.kernel[0] + col"),
+    Defect(UNFOLD, "tap = row[:, :, None, None] * window.kernel[-1] + col", "tap = row[:, :, None, None] * window.kernel[0] + col"),
     Defect(UNFOLD, "out_line, out] = weights[k]", "out_line, out] = weights[taps[0]]"),
     Defect(AXIS, "first = outs[0] * self.stride - self.pad", "first = outs[0] * self.stride - self.pad + self.spread"),
     Defect(AXIS, "last = (outs[1] - 1) * self.stride - self.pad + self.reach", "last = (outs[1] - 1) * self.stride - self.pad"),
@@ -116,11 +117,21 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "self.place(given[1] - 1) // self.stride + 1)", "self.place(given[1] - 1) // self.stride)"),
     Defect(UNFOLD, "for at in range(low, high, pixels)]", "for at in range(low, high - 1, pixels)]"),
     Defect(UNFOLD, "own = (first, min(first + outputs, outs[1]))", "own = (first, min(first + outputs, outs[1] - 1))"),
-    Defect(UNFOLD, "axis_of(window, 1).shift(block.pixels[0], block.outs[0])", "axis_of(window, 1).shift(block.pixels[0], block.outs[0]) + 1"),
-    Defect(UNFOLD, "range(0, window.in_dims[0], height)", "range(height, window.in_dims[0], height)"),
-    Defect(UNFOLD, "divmod(axis.place(y) - k * axis.dilation, axis.stride)", "divmod(y - k * axis.dilation, axis.stride)"),
-    Defect(UNFOLD, "axis_of(window, 0).shift(band.lines[0], first)", "axis_of(window, 0).shift(band.lines[0], 0)"),
-    Defect(UNFOLD, "tuple(out - first for out in band.outs)", "tuple(range(len(band.outs)))"),
+    Defect(UNFOLD, "axis_of(window, -1).shift(block.pixels[0], block.outs[0])", "axis_of(window, -1).shift(block.pixels[0], block.outs[0]) + 1"),
+    Defect(UNFOLD, "if first[-1] % height == 0", "if first[-1] % height == 0 and first[-1]"),
+    Defect(AXIS, "firsts = (self.place(i) - k * self.dilation", "firsts = (i - k * self.dilation"),
+    Defect(UNFOLD, "shift = tuple(axis.shift(at, out)", "shift = tuple(axis.shift(at, 0)"),
+    Defect(UNFOLD, "tuple(tuple(a - b for a, b in zip(out, outs[0], strict=True)) for out in outs)", "tuple((*outs[0][1:], i) for i in range(len(outs)))"),
+    # Volumes
+    Defect(UNFOLD, "tap * window.kernel[dim] + own, inside & there", "tap * window.kernel[dim - 1] + own, inside & there"),
+    Defect(UNFOLD, "tap * window.kernel[dim] + own, inside & there", "tap * window.kernel[dim] + own, inside"),
+    Defect(UNFOLD, "band.lines if dim == len(band.shift) - 1 else 1", "1"),
+    Defect(UNFOLD, "line, axes = int(np.ravel_multi_index(first, window.in_dims[:-1]))", "line, axes = first[-1]"),
+    Defect(AXIS, "line * axis.inputs + i, tap * axis.kernel + k", "line * axis.inputs + i, k"),
+    Defect(AXIS, "line * axis.inputs + i, tap * axis.kernel + k", "i, tap * axis.kernel + k"),
+    Defect(WINDOWS, "[:, list(self.taps)]", "[:, list(range(len(self.taps)))]"),
+    Defect(WINDOWS, "strides=(1, window.strides[-1]),", "strides=(1, window.strides[0]),"),
+    Defect(WINDOWS, "pads=(0, window.pads[-1]),", "pads=(0, window.pads[0]),"),
     Defect(APPLY, "yield y, p, cols, tiles[0] if groups == 1 else", "yield y, p, cols, tiles[0] if groups >= 1 else"),
     Defect(APPLY, "for i in range(len(tiles))])", "for i in range(len(tiles) - 1)])"),
     Defect(APPLY, "[0, i, 0, result.elements]", "[0, 0, 0, result.elements]"),
@@ -160,14 +171,14 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(LINES, "Region(parts[p], (y, y + 1), cell.cols))", "Region(parts[p], (y, y + 1)))"),
     Defect(LINES, "return self.line_on(node, grid, y, p, cell.cols, core", "return self.line_on(node, grid, y, 0, cell.cols, core"),
     Defect(LINES, "if w.region.channels == part), None)", "if w.region.channels == part), whole[0].tile)"),
-    Defect(LINES, "above = (y * window.strides[0] - window.pads[0] +", "above = (y * window.strides[0] +"),
-    Defect(LINES, "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines)]", "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines) - 1]"),
+    Defect(WINDOWS, "tuple((line, line) for line, _ in read)", "tuple((line, line) for line, _ in read[:1] + read[:-1])"),
+    Defect(AXIS, "given = np.arange(*axis.inputs_of((at, at + 1)))", "given = np.arange(*axis.inputs_of((at, at + 1)))[:axis.inputs - 1]"),
     Defect(LINES, "pads=(window.pads[0], pixels[0] - cols[0] * window.strides[1] + window.pads[1])", "pads=(window.pads[0], window.pads[1])"),
-    Defect(LINES, "above = low - (y * window.strides[0] - window.pads[0])", "above = window.pads[0]"),
-    Defect(LINES, "return max(0, first), min(last, window.in_dims[0])", "return max(0, first), min(last - 1, window.in_dims[0])"),
+    Defect(WINDOWS, "return self.under[0] - (self.row * self.window.strides[0] - self.window.pads[0])", "return self.window.pads[0]"),
+    Defect(WINDOWS, "return max(0, first), min(last, window.in_dims[0])", "return max(0, first), min(last - 1, window.in_dims[0])"),
     Defect(LINES, "StencilTile(tile, tuple(given), op.vectors", "StencilTile(tile, op.inputs, op.vectors"),
     Defect(LINES, "cells for grid in grids for cells", "cells for grid in grids[::-1] for cells"),
-    Defect(LINES, "first = max(first, last)", "first = max(first, last + 1)"),
+    Defect(WINDOWS, "first = max(first, last)", "first = max(first, last + 1)"),
     Defect(MOVES, "channel[own] - low", "channel[own]"),
     Defect(MOVES, "(col[own] - given.cols[0]) * (high - low)", "col[own] * (high - low)"),
     Defect(MOVES, "where[own] = len(sources)", "where[own] = 0"),

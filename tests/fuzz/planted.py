@@ -112,6 +112,19 @@ def _lines() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z", "q"], constants)
 
 
+def _volumes() -> ModelProto:
+    """Slices, rows and columns: padded, strided, dilated, depthwise and transposed layers, and pools."""
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1, 1, 1, 1, 0, 1]),
+        node("Conv", "a v", "s", name="second", strides=[2, 1, 2], pads=[2, 2, 1, 2, 2, 1], dilations=[2, 2, 1]),
+        node("Conv", "s d", "t", name="depthwise", group=6, pads=[1, 1, 2, 1, 1, 2], strides=[1, 1, 2]),
+        node("MaxPool", "a", "m", kernel_shape=[2, 3, 2], strides=[1, 2, 3], pads=[1, 1, 0, 0, 1, 1]),
+        node("ConvTranspose", "m u", "y", name="up", strides=[2, 1, 3], pads=[1, 0, 1, 0, 1, 1]),
+    ]
+    constants = {"w": random(5, 3, 2, 3, 3), "v": random(6, 5, 3, 2, 3), "d": random(6, 1, 3, 2, 3)}
+    return make_model(nodes, {"x": (1, 3, 4, 5, 8)}, ["y", "t"], {**constants, "u": random(5, 4, 3, 2, 4)})
+
+
 def _depthwise() -> ModelProto:
     """A depthwise layer with so many weights that a product makes them sooner than they are loaded."""
     constants = {"w": random(48, 3, 1, 1), "v": random(48, 1, 7, 7), "b": random(48)}
@@ -250,6 +263,8 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_classifier", {"xbar": 32, "xbars_per_core": 8, "cores": 12, "mapping": "rows"}),
     ("_dilated", {"xbar": 8, "xbars_per_core": 20, "cores": 4, "mapping": "rows"}),
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
+    ("_volumes", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
+    ("_volumes", {"xbar": (32, 16), "xbars_per_core": 80, "cores": 40, "mapping": "rows"}),
     ("_depthwise", {"xbar": 64, "xbars_per_core": 64, "cores": 4, "mapping": "rows"}),
 )
 

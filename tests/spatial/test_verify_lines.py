@@ -43,13 +43,20 @@ GROUPS = make_model(
     {"w": random(32, 4, 3, 3)},
 )
 """Two ranges of input channels, each for a range of the output."""
+VOLUME = make_model(
+    [node("Conv", "x w", "y", name="conv", pads=[1, 1, 1, 1, 1, 1], strides=[1, 2, 1])],
+    {"x": (1, 2, 3, 5, 4)},
+    ["y"],
+    {"w": random(20, 2, 2, 3, 3)},
+)
+"""A layer over slices, rows and columns."""
 
 Change = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Passes]:
-    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP, "groups": GROUPS}
+    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP, "groups": GROUPS, "volume": VOLUME}
     return {name: passes(model, **CHIP, mapping="rows") for name, model in given.items()}
 
 
@@ -74,7 +81,7 @@ def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.
     return other
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
 def test_accepted(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     assert any(isinstance(op, ApplyLine) for c in graph.computes for op in c.body)
@@ -86,13 +93,13 @@ def test_a_layer_that_reads_padding_only():
     verify(graph.spatial, graph.arch)
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
 def test_a_product_that_is_not_added(compiled: dict[str, Passes], name: str):
     broken = changed(compiled[name].spatial, Overlap, lambda op: replace(op, runs=op.runs[1:]))
     refused(broken, r"conv: row \d+ column \d+ of .* of y adds kernel position \d+ of channels \(.*\) 0 times")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
 def test_a_product_that_is_added_twice(compiled: dict[str, Passes], name: str):
     def twice(op: Overlap) -> Overlap:
         return replace(op, runs=np.concatenate([op.runs[:1], op.runs]))
@@ -114,7 +121,7 @@ def test_a_partial_sum_that_is_added_twice_or_not(compiled: dict[str, Passes]):
 
 
 @pytest.mark.parametrize("column", [0, 2])
-@pytest.mark.parametrize("name", ["wide", "narrow", "cut", "up", "groups"])
+@pytest.mark.parametrize("name", ["wide", "narrow", "cut", "up", "groups", "volume"])
 def test_a_sum_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes], name: str, column: int):
     graph = compiled[name].spatial
     channels = next(op for c in graph.computes for op in c.body if isinstance(op, Overlap)).result.channels
@@ -139,7 +146,7 @@ def test_a_block_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes]):
         refused(changed(graph, ApplyLine, shifted, at), "conv: .*(is no block of its matrix|adds at|times)")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
 def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     at, compute = next((i, c) for i, c in enumerate(graph.computes) if c.matrices)
@@ -148,8 +155,10 @@ def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], n
     used = int(op.products[0, 0])
     matrix = compute.matrices[used]
     assert isinstance(matrix, LineMatrix)
-    band = replace(matrix.band, shift=matrix.band.shift + 1)
-    for other in (replace(matrix, shift=matrix.shift + 1), replace(matrix, band=band)):
+    shift = matrix.band.shift
+    moved = [(*shift[:dim], shift[dim] + 1, *shift[dim + 1 :]) for dim in range(len(shift))]
+    bands = [replace(matrix, band=replace(matrix.band, shift=other)) for other in moved]
+    for other in (replace(matrix, shift=matrix.shift + 1), *bands):
         matrices = (*compute.matrices[:used], other, *compute.matrices[used + 1 :])
         computes = (*graph.computes[:at], replace(compute, matrices=matrices), *graph.computes[at + 1 :])
         refused(replace(graph, computes=computes), "conv: .*(is no block of its matrix|adds at|times)")
