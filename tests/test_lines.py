@@ -593,3 +593,50 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     ordered = by_layer.schedule.graph
     layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]
     assert layers[0] == layers[1]
+
+
+RESAMPLED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("half_pixel", {"mode": "linear"}),
+    ("align_corners", {"mode": "linear"}),
+    ("asymmetric", {"mode": "cubic"}),
+    ("half_pixel", {"mode": "cubic", "exclude_outside": 1}),
+)
+
+
+@pytest.mark.parametrize(("places", "how"), RESAMPLED)
+@pytest.mark.parametrize("scales", [(2.0, 2.0), (1.5, 3.0), (0.5, 0.8)])
+def test_images_are_resampled_by_line(places: str, how: dict[str, Any], scales: tuple[float, float]):
+    """Each line is made of the few that it takes pixels from, on the cores of their columns."""
+    nodes = [
+        node("Conv", "x w", "c", name="first", pads=[1] * 4),
+        node("Resize", "c - scales", "r", coordinate_transformation_mode=places, **how),
+        node("Conv", "r v", "d", name="second", pads=[1] * 4),
+        node("GlobalAveragePool", "d", "y"),
+    ]
+    constants = {"w": random(20, 3, 3, 3), "v": random(7, 20, 3, 3), "scales": np.array([1, 1, *scales], np.float32)}
+    model = make_model(nodes, {"x": (1, 3, 9, 10)}, ["y", "d"], constants)
+    chip = {**CHIP, "cores": 80}
+    found = passes(model, **chip)
+    assert {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} <= {"d"}
+    cores = {
+        core for c, core in zip(found.spatial.computes, found.partition.cores, strict=True) if c.op_type == "Resize"
+    }
+    assert len(cores) > 1
+    check(model, **chip)
+
+
+def test_volumes_are_resampled_by_line():
+    """Trilinear: along slices and rows a line is made of two, along the columns each pixel of two."""
+    nodes = [
+        node("Conv", "x w", "c", name="first", pads=[1] * 6),
+        node("Resize", "c - scales", "r", mode="linear"),
+        node("Conv", "r v", "d", name="second"),
+        node("GlobalAveragePool", "d", "y"),
+    ]
+    constants = {"w": random(6, 2, 3, 3, 3), "v": random(5, 6, 1, 2, 2)}
+    constants["scales"] = np.array([1, 1, 2, 1.5, 2], np.float32)
+    model = make_model(nodes, {"x": (1, 2, 3, 4, 6)}, ["y"], constants)
+    chip = {**CHIP, "cores": 80}
+    found = passes(model, **chip)
+    assert not whole_tensors(found.graph, found.decision, found.arch)
+    check(model, **chip)

@@ -3,8 +3,8 @@
 The pixels of a signal [1, C, T] are those of an image of one line, [1, C, 1, T], and the pixels of a volume
 [1, C, D, H, W] are those of an image [1, C, D * H, W]: nothing moves. Their columns go to several cores, as those of an
 image do. A window over a volume keeps its three dimensions: the first two say which lines it reads
-(`raptor.mapping.window_axis`). Only signals and volumes that a convolution with several kernel positions connects are
-seen so.
+(`raptor.mapping.window_axis`). A table of pixels stays as it is. Only signals and volumes that a convolution with
+several kernel positions connects are seen so.
 """
 
 import math
@@ -68,7 +68,8 @@ def _takes_lines(graph: Graph, node: Node) -> bool:
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     if isinstance(operator, Rename):
         return _lines(before).shape[-3:] == _lines(after).shape[-3:]
-    return isinstance(operator.window, Window) and len(operator.window.kernel) == _dims(before)
+    window = operator.window
+    return _dims(before) == (len(window.kernel) if isinstance(window, Window) else _dims(after))
 
 
 def _dims(image: Image) -> int:

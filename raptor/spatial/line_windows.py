@@ -1,14 +1,17 @@
 """Windows that move over lines: which lines an output line reads, and which columns each cell of a line makes."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from raptor.graph.ir import Stencil
-from raptor.graph.window import Window
+from raptor.graph.window import Table, Window
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Range
 from raptor.mapping.window_axis import lines_read
 from raptor.spatial.line_grid import Cell
+from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,73 @@ class LineWindow:
         """Number of rows of padding above those under the window."""
         return self.under[0] - (self.row * self.window.strides[0] - self.window.pads[0])
 
-    def stencil(self, operator: Stencil) -> Stencil:
+    def weighing(self, operator: Stencil) -> Stencil:
         """Returns a stencil with the weights of this window."""
         if not self.taps:
             return operator
         pixels, _, channels = operator.weights.shape
         rows = operator.weights.reshape(pixels, -1, self.window.kernel[-1], channels)[:, list(self.taps)]
         return replace(operator, weights=rows.reshape(pixels, -1, channels))
+
+
+@dataclass(frozen=True, slots=True)
+class LineStencil:
+    """The part of a stencil that makes some columns of an output line.
+
+    pixels: the columns that it reads. lines: the input lines that it reads, each with its row in the window of
+    `operator`, which is over these lines and columns. key: equal for parts that differ in their lines only. together:
+    true if neighbouring pixels may be weighted at once, as they have equal weights and neighbouring sources.
+    """
+
+    pixels: Range
+    lines: tuple[tuple[int, int], ...]
+    operator: Stencil
+    key: Hashable
+    together: bool
+
+    @classmethod
+    def of(cls, operator: Stencil, y: int, cols: Range, before: Image, after: Image) -> "LineStencil":
+        """Makes the part for columns `cols` of output line `y`. before, after: the images of input and output."""
+        if isinstance(operator.window, Window):
+            return cls._of_window(operator, operator.window, y, cols)
+        outs = slice(*(y * after.width + x for x in cols))
+        return cls._of_table(operator, operator.window, outs, before.width)
+
+    @classmethod
+    def _of_window(cls, operator: Stencil, window: Window, y: int, cols: Range) -> "LineStencil":
+        here, pixels = LineWindow.of(window, y), input_range(window, cols)
+        low, high = here.under
+        pads = here.above, pixels[0] - cols[0] * window.strides[-1] + window.pads[-1]
+        given, made = (high - low, pixels[1] - pixels[0]), (1, cols[1] - cols[0])
+        local = replace(here.window, in_dims=given, out_dims=made, pads=pads)
+        lines = tuple((row - low, line) for row, line in here.lines)
+        key = given, made, pads, here.taps
+        return cls(pixels, lines, replace(here.weighing(operator), window=local), key, window.strides[-1] == 1)
+
+    @classmethod
+    def _of_table(cls, operator: Stencil, table: Table, outs: slice, width: int) -> "LineStencil":
+        """Makes the part for the output pixels `outs`. width: columns of the input."""
+        weights = operator.weights if len(operator.weights) == 1 else operator.weights[outs]
+        alike = bool((weights == weights[:1]).all())
+        weights, sources = weights[:1] if alike else weights, table.pixels[outs]
+        read = sources >= 0
+        line, column = np.divmod(sources, width)
+        found, row = np.unique(line[read], return_inverse=True)
+        lines: list[int] = found.tolist()
+        pixels = int(column[read].min()), int(column[read].max()) + 1
+        local = np.full_like(sources, -1)
+        local[read] = row.reshape(-1) * (pixels[1] - pixels[0]) + column[read] - pixels[0]
+        window = Table(local, len(lines) * (pixels[1] - pixels[0]))
+        key = pixels[1] - pixels[0], local.tobytes(), weights.tobytes()
+        return cls(pixels, tuple(enumerate(lines)), Stencil(weights, window), key, alike)
+
+
+def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
+    """True if each output pixel reads a pixel, and no output line reads more than `most` lines of the input."""
+    lines = np.sort(np.where(table.pixels < 0, -1, table.pixels // before.width).reshape(after.rows, -1), axis=1)
+    others = (lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)
+    found = (lines[:, 0] >= 0) + others.sum(axis=1)
+    return bool((table.pixels >= 0).any(axis=1).all() and (found <= most).all())
 
 
 def reads_everywhere(window: Window, cols: Range) -> bool:
@@ -69,14 +132,21 @@ def reads_everywhere(window: Window, cols: Range) -> bool:
 
 
 def window_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
-    """Yields the output pixels that are computed on the core of each cell.
+    """Yields the output pixels that are computed on the core of each cell: x on that of input x * stride."""
+    return _shared(cells, window.out_dims[-1], 1, window.strides[-1])
 
-    Output x belongs to the cell that holds input x * stride; the last cell takes the rest.
-    """
+
+def table_cells(before: Image, after: Image, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
+    """Yields the output pixels that are computed on the core of each cell: the same part of the width."""
+    return _shared(cells, after.width, after.width, before.width)
+
+
+def _shared(cells: tuple[Cell, ...], width: int, times: int, stride: int) -> Iterator[tuple[Range, Cell]]:
+    """Yields the output pixels of each cell: x belongs to input x * stride / times. The last cell takes the rest."""
     first = 0
     for i, cell in enumerate(cells):
-        last = window.out_dims[-1] if i == len(cells) - 1 else -(-cell.cols[1] // window.strides[-1])
-        last = min(last, window.out_dims[-1])
+        last = width if i == len(cells) - 1 else -(-cell.cols[1] * times // stride)
+        last = min(last, width)
         if first < last:
             yield (first, last), cell
         first = max(first, last)

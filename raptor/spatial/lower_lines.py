@@ -5,7 +5,7 @@ the core that makes it. A node that cannot work on lines works on the whole tens
 result is cut into lines again when a later node needs lines.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from raptor.graph.ir import (
     Requantise,
     Stencil,
 )
-from raptor.graph.window import Window
+from raptor.graph.window import Table, Window
 from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
 from raptor.mapping.following import at_readers
 from raptor.mapping.line_unfolding import input_range
@@ -43,7 +43,14 @@ from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_moves import MOST_LINES, MovedLines, Places
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
-from raptor.spatial.line_windows import LineWindow, reads_everywhere, window_cells
+from raptor.spatial.line_windows import (
+    LineStencil,
+    LineWindow,
+    reads_everywhere,
+    reads_lines,
+    table_cells,
+    window_cells,
+)
 from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -59,11 +66,8 @@ Ints = npt.NDArray[np.int64]
 _COPIES = {Copy, MoveTile}
 """Classes of operations that only copy, which nobody has to read."""
 
-_Stencils = dict[tuple[Range, tuple[int, int], int, tuple[int, int], tuple[int, ...]], StencilTile[Tile]]
-"""Stencils by all that tells them apart.
-
-Channels, lines and columns of the input, columns of the output, padding above and on the left, `LineWindow.taps`.
-"""
+_Stencils = dict[tuple[Range, Hashable], StencilTile[Tile]]
+"""Stencils by their channels and `LineStencil.key`."""
 
 
 @dataclass(slots=True)
@@ -117,8 +121,8 @@ class LineLowering(TileLowering):
                 self.pool_image(node, operator)
             case Pool() as operator if self.pools_lines(node, operator.window):
                 self.pool_lines(node, operator)
-            case Stencil(window=Window() as window) as operator if self.weighs_lines(node, operator, window):
-                self.stencil_lines(node, operator, window)
+            case Stencil() as operator if self.weighs_lines(node, operator):
+                self.stencil_lines(node, operator)
             case Concat() if self.has_lines(node):
                 self.concat_lines(node)
             case Move() as operator if self.moves_lines(node, operator):
@@ -508,60 +512,64 @@ class LineLowering(TileLowering):
         self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core or 0, position)
         return tile
 
-    def weighs_lines(self, node: Node, operator: Stencil, window: Window) -> bool:
+    def weighs_lines(self, node: Node, operator: Stencil) -> bool:
         """True if a stencil can work by line.
 
-        Input and output must be lines, all pixels have the same weights, and each reads more than padding.
+        Input and output must be lines, and each output must read more than padding. A window has the same weights for
+        all pixels; a table must take each line from few others.
         """
-        (name,) = node.inputs
-        if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
-            return False
+        (name,), window = node.inputs, operator.window
         if name not in self.grids or node.output not in self.parts_of:
+            return False
+        if isinstance(window, Table):
+            before, after = (self.graph.tensors[n].image for n in (name, node.output))
+            return reads_lines(window, before, after, MOST_LINES)
+        if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
             return False
         found = (cols for cells in self.grids[name].lines[0] for cols, _ in window_cells(window, cells))
         return all(reads_everywhere(window, cols) for cols in found)
 
-    def stencil_lines(self, node: Node, operator: Stencil, window: Window) -> None:
+    def stencil_lines(self, node: Node, operator: Stencil) -> None:
         """Emits a stencil, line by line on the cores that hold the cells of the input."""
-        grid = self.grid(node.inputs[0])
+        (name,), window = node.inputs, operator.window
+        before, after = (self.graph.tensors[n].image for n in (name, node.output))
+        grid = self.grid(name)
         made: Made = {}
         known: _Stencils = {}
         for p, cells in enumerate(grid.lines[0]):
-            for cols, cell in window_cells(window, cells):
+            table = isinstance(window, Table)
+            for cols, cell in table_cells(before, after, cells) if table else window_cells(window, cells):
                 core = self.residency.core_of(cell.tile) or 0
-                for y, tile in self.stencil_cells(node, operator, window, p, cols, core, known):
+                for y in range(after.rows):
+                    part = LineStencil.of(operator, y, cols, before, after)
+                    tile = self.stencil_cell(node, part, (y, p), cols, core, known)
                     made.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, grid.parts, made)
 
-    def stencil_cells(
-        self, node: Node, operator: Stencil, window: Window, p: int, cols: Range, core: int, known: _Stencils
-    ) -> Iterator[tuple[int, Tile]]:
-        """Emits all lines of output columns `cols`, each from the lines it reads. Yields line and tile.
+    def stencil_cell(
+        self, node: Node, part: LineStencil, at: tuple[int, int], cols: Range, core: int, known: _Stencils
+    ) -> Tile:
+        """Emits output columns `cols` of a line and channel range, `at`, on a core.
 
         known: the operations so far; those that differ in their tiles only share their weights.
         """
-        name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
-        pixels, shape = input_range(window, cols), (1, cols[1] - cols[0], part[1] - part[0])
-        left = pixels[0] - cols[0] * window.strides[-1] + window.pads[-1]
-        element = self.element(node.output)
-        for y in range(window.out_lines):
-            here = LineWindow.of(window, y)
-            (low, high), place = here.under, (p, pixels, core)
-            given = [(i - low, self.line_on(node, name, line, *place, exact=True).tile) for i, line in here.lines]
-            tile = Tile(cell_name(node.output, y, p, cols), *shape, element)
-            key = part, (high - low, pixels[1] - pixels[0]), cols[1] - cols[0], (here.above, left), here.taps
-            if key not in known:
-                local = replace(here.window, in_dims=key[1], out_dims=(1, key[2]), pads=key[3])
-                weighing = replace(here.stencil(operator), window=local)
-                op = stencil_op(weighing)(tile, [given[0][1]], Region(part, (0, 1)))
-                assert isinstance(op, StencilTile)
-                at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
-                known[key] = replace(op, together=at_once if window.strides[-1] == 1 else 1)
-            op = known[key]
-            op = StencilTile(tile, tuple(given), op.vectors, op.index, op.window, op.together)
-            position = y / window.out_lines
-            self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, position)
-            yield y, tile
+        (name,), (y, p) = node.inputs, at
+        image, channels = self.graph.tensors[node.output].image, self.grid(name).parts[p]
+        given = tuple(
+            (row, self.line_on(node, name, line, p, part.pixels, core, exact=True).tile) for row, line in part.lines
+        )
+        stem, width = cell_name(node.output, y, p, cols), cols[1] - cols[0]
+        tile = Tile(stem, 1, width, channels[1] - channels[0], self.element(node.output))
+        key = channels, part.key
+        if key not in known:
+            op = stencil_op(part.operator)(tile, [given[0][1]], Region(channels, (0, 1)))
+            assert isinstance(op, StencilTile)
+            at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
+            known[key] = replace(op, together=at_once if part.together else 1)
+        op = known[key]
+        op = StencilTile(tile, given, op.vectors, op.index, op.window, op.together)
+        self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / image.rows)
+        return tile
 
     def has_lines(self, node: Node) -> bool:
         """True if the result can be lines, an operand is, and the others can be."""
