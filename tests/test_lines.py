@@ -214,6 +214,37 @@ def test_volumes_by_line(xbar: int | tuple[int, int]):
     check(volumes(), **chip)
 
 
+BATCHES: tuple[tuple[int, ...], ...] = ((3, 6, 40), (3, 6, 7, 11), (2, 6, 3, 4, 7))
+"""Three signals, three images, two volumes."""
+
+
+@pytest.mark.parametrize("shape", BATCHES)
+@pytest.mark.parametrize("xbar", [16, (40, 24)])
+def test_batches_by_line(shape: tuple[int, ...], xbar: int | tuple[int, int]):
+    """The lines of all images stream one after another, and no window reaches into another image."""
+    dims = len(shape) - 2
+    nodes = [
+        node("Conv", "x w b", "c", name="first", pads=[1] * 2 * dims),
+        node("Relu", "c", "r"),
+        node("Conv", "r d", "t", name="depthwise", group=20, pads=[1] * 2 * dims),
+        node("MaxPool", "t", "p", kernel_shape=[3] * dims, strides=[2] * dims, pads=[1] * 2 * dims),
+        node("ConvTranspose", "p u", "up", name="up", strides=[2] * dims),
+        node("Conv", "p v", "s", name="second", strides=[2] + [1] * (dims - 1), pads=[1] * 2 * dims),
+        node("Concat", "s s", "y", axis=1),
+        node("GlobalAveragePool", "y", "z"),
+    ]
+    weights = {"w": random(20, 6, *[3] * dims), "b": random(20), "d": random(20, 1, *[3] * dims)}
+    weights |= {"u": random(20, 5, *[2] * dims), "v": random(9, 20, *[3] * dims)}
+    model = make_model(nodes, {"x": shape}, ["y", "z", "up"], weights)
+    chip = {**CHIP, "xbar": xbar, "cores": 90}
+    found = passes(model, **chip)
+    layers = by_line(found.decision)
+    assert len(layers) >= 3
+    assert all(len(layer.grid.cols) > 1 for layer in layers.values())
+    assert {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} <= {"y", "up"}
+    check(model, **chip)
+
+
 @pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])
 def test_layers_split_over_cores(xbar: int | tuple[int, int]):
     """Forty crossbars a core are too few for the layer: its channels go to several, partial sums from core to core."""

@@ -1,13 +1,14 @@
-"""Sees signals and volumes as images, so that convolutions over them are computed by line.
+"""Sees signals and volumes as images, and batches as another dimension, so that convolutions are computed by line.
 
-The pixels of a signal [1, C, T] are those of an image of one line, [1, C, 1, T], and the pixels of a volume
-[1, C, D, H, W] are those of an image [1, C, D * H, W]: nothing moves. Their columns go to several cores, as those of an
-image do. A window over a volume keeps its three dimensions: the first two say which lines it reads
-(`raptor.mapping.window_axis`). A table of pixels stays as it is. Only signals and volumes that a convolution with
-several kernel positions connects are seen so.
+The pixels of a signal [N, C, T] are those of images of one line, [N, C, 1, T], and those of a volume [N, C, D, H, W]
+are those of images [N, C, D * H, W]: nothing moves. Their columns go to several cores, as those of an image do. Windows
+over volumes keep their three dimensions, and those over a batch get it as a dimension: all but the last say which
+lines they read (`raptor.mapping.window_axis`). Tables of pixels stay as they are. Only signals and volumes that a
+convolution with several kernel positions connects are seen so.
 """
 
 import math
+from collections.abc import Container
 from dataclasses import replace
 
 from raptor.graph.ir import Concat, Elementwise, Filter, Graph, Node, Pool, Rename, Stencil
@@ -19,16 +20,13 @@ _Weighing = Filter | Pool | Stencil
 
 
 def lift_signals(graph: Graph) -> Graph:
-    """Returns the graph with its signals and volumes as images; as it is if it has no convolution over them."""
+    """Returns the graph with its signals and volumes as images, and with windows that say which lines they read."""
     lifted = _lifted(graph)
-    if not lifted:
-        return graph
     tensors = {n: replace(t, image=_lines(t.image)) if n in lifted else t for n, t in graph.tensors.items()}
-    return replace(
-        graph,
-        tensors=tensors,
-        nodes=tuple(_over_lines(n) if n.inputs and n.inputs[0] in lifted else n for n in graph.nodes),
-    )
+    changed = {node.output: _over_lines(graph, node, lifted) for node in graph.nodes}
+    if not lifted and all(changed[node.output] is node for node in graph.nodes):
+        return graph
+    return replace(graph, tensors=tensors, nodes=tuple(changed[node.output] for node in graph.nodes))
 
 
 def _lifted(graph: Graph) -> set[str]:
@@ -47,13 +45,9 @@ def _lifted(graph: Graph) -> set[str]:
 
 
 def _can_be_lines(graph: Graph, name: str) -> bool:
-    """Tells whether a tensor is a signal [C, T] or a volume [C, D, H, W] of several pixels, and not too large.
-
-    There may be an axis of one image before the channels.
-    """
+    """Tells whether a tensor is a signal [C, T] or a volume [C, D, H, W], or a batch of some, and not too large."""
     image = graph.tensors[name].image
-    fitting = image.channel_axis <= 1 and image.shape[: image.channel_axis] in ((), (1,)) and _dims(image) in (1, 3)
-    return fitting and is_streamed(_lines(image))
+    return image.channel_axis <= 1 and _dims(image) in (1, 3) and is_streamed(_lines(image))
 
 
 def _takes_lines(graph: Graph, node: Node) -> bool:
@@ -78,26 +72,29 @@ def _dims(image: Image) -> int:
 
 
 def _lines(image: Image) -> Image:
-    """Returns the image of two dimensions that has the pixels of a signal or a volume."""
+    """Returns the images of two dimensions that have the pixels of a signal or a volume."""
     before, after = image.shape[: image.channel_axis + 1], image.shape[image.channel_axis + 1 :]
     return Image((*before, math.prod(after[:-1]), after[-1]), image.channel_axis)
 
 
-def _over_lines(node: Node) -> Node:
-    """Returns the node with a window of two dimensions if it has one of one dimension."""
+def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:
+    """Returns the node with the batch of its window as a dimension, if it works on images; as it is if it need not."""
     operator = node.operator
     if not isinstance(operator, _Weighing) or not isinstance(operator.window, Window):
         return node
-    w = operator.window
-    if len(w.kernel) > 1:
+    w, (name,) = operator.window, node.inputs
+    image = graph.tensors[name].image
+    streamed = name in lifted or (is_streamed(image) and len(w.kernel) == _dims(image))
+    if not streamed or (len(w.kernel) > 1 and w.batch == 1):
         return node
     window = replace(
         w,
-        in_dims=(1, *w.in_dims),
-        out_dims=(1, *w.out_dims),
+        in_dims=(w.batch, *w.in_dims),
+        out_dims=(w.batch, *w.out_dims),
         kernel=(1, *w.kernel),
         strides=(1, *w.strides),
         pads=(0, *w.pads),
         dilations=(1, *w.dilations),
+        batch=1,
     )
     return replace(node, operator=replace(operator, window=window))

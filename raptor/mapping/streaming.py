@@ -31,13 +31,12 @@ LONGEST = 8192
 
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is lines of tokens, or one image of two dimensions and channels, and not too large."""
+    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels, and not too large."""
     if max(image.rows, image.width) > LONGEST:
         return False
     if is_tokens(image):
         return True
-    alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
-    return alone and image.channel_axis == len(image.shape) - 3 and image.pixels > 1
+    return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
 
 
 def cut_channels(channels: int, tile: int) -> Parts:
