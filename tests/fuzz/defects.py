@@ -13,7 +13,7 @@ STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
-WINDOWS = "raptor/spatial/line_windows.py"
+WINDOWS, SIGNALS = "raptor/spatial/line_windows.py", "raptor/mapping/signals.py"
 GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 PLACES, CONTENTS = (
@@ -131,6 +131,14 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "line * axis.inputs + i, tap * axis.kernel + k", "i, tap * axis.kernel + k"),
     Defect(WINDOWS, "[:, list(self.taps)]", "[:, list(range(len(self.taps)))]"),
     Defect(WINDOWS, "strides=(1, window.strides[-1]),", "strides=(1, window.strides[0]),"),
+    Defect(WINDOWS, "row.reshape(-1) * (pixels[1] - pixels[0]) + column[read]", "row.reshape(-1) * width + column[read]"),
+    Defect(WINDOWS, "column[read] - pixels[0]", "column[read]"),
+    Defect(WINDOWS, "key = pixels[1] - pixels[0], local.tobytes(), weights.tobytes()", "key = pixels[1] - pixels[0], local.tobytes()"),
+    Defect(WINDOWS, "key = pixels[1] - pixels[0], local.tobytes(), weights.tobytes()", "key = pixels[1] - pixels[0], weights.tobytes()"),
+    Defect(WINDOWS, "alike = bool((weights == weights[:1]).all())", "alike = True"),
+    Defect(WINDOWS, "outs = slice(*(y * after.width + x for x in cols))", "outs = slice(*(y * before.width + x for x in cols))"),
+    Defect(SIGNALS, "in_dims=(w.batch, *w.in_dims),", "in_dims=(1, *w.in_dims),"),
+    Defect(SIGNALS, "kernel=(1, *w.kernel),\n        strides=(1, *w.strides),", "kernel=(1, *w.kernel),\n        strides=(2, *w.strides),"),
     Defect(WINDOWS, "pads=(0, window.pads[-1]),", "pads=(0, window.pads[0]),"),
     Defect(APPLY, "yield y, p, cols, tiles[0] if groups == 1 else", "yield y, p, cols, tiles[0] if groups >= 1 else"),
     Defect(APPLY, "for i in range(len(tiles))])", "for i in range(len(tiles) - 1)])"),
@@ -176,7 +184,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(LINES, "pads=(window.pads[0], pixels[0] - cols[0] * window.strides[1] + window.pads[1])", "pads=(window.pads[0], window.pads[1])"),
     Defect(WINDOWS, "return self.under[0] - (self.row * self.window.strides[0] - self.window.pads[0])", "return self.window.pads[0]"),
     Defect(WINDOWS, "return max(0, first), min(last, window.in_dims[0])", "return max(0, first), min(last - 1, window.in_dims[0])"),
-    Defect(LINES, "StencilTile(tile, tuple(given), op.vectors", "StencilTile(tile, op.inputs, op.vectors"),
+    Defect(LINES, "StencilTile(tile, given, op.vectors", "StencilTile(tile, op.inputs, op.vectors"),
     Defect(LINES, "cells for grid in grids for cells", "cells for grid in grids[::-1] for cells"),
     Defect(WINDOWS, "first = max(first, last)", "first = max(first, last + 1)"),
     Defect(MOVES, "channel[own] - low", "channel[own]"),

@@ -125,6 +125,22 @@ def _volumes() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 4, 5, 8)}, ["y", "t"], {**constants, "u": random(5, 4, 3, 2, 4)})
 
 
+def _batch() -> ModelProto:
+    """Three images in one input, and images made larger and smaller between convolutions."""
+    import numpy as np
+
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1, 1, 1, 1]),
+        node("Resize", "a - larger", "r", name="larger", mode="linear"),
+        node("Conv", "r d", "s", name="depthwise", group=5, pads=[1, 1, 1, 1], strides=[2, 1]),
+        node("Resize", "s - smaller", "t", name="smaller", mode="cubic"),
+        node("Conv", "t v", "y", name="second", pads=[1, 1, 1, 1], strides=[1, 2]),
+    ]
+    constants: dict[str, Any] = {"w": random(5, 3, 3, 3), "d": random(5, 1, 3, 3), "v": random(4, 5, 3, 3)}
+    constants |= {"larger": np.array([1, 1, 1.5, 2], np.float32), "smaller": np.array([1, 1, 2, 0.5], np.float32)}
+    return make_model(nodes, {"x": (3, 3, 4, 6)}, ["y"], constants)
+
+
 def _depthwise() -> ModelProto:
     """A depthwise layer with so many weights that a product makes them sooner than they are loaded."""
     constants = {"w": random(48, 3, 1, 1), "v": random(48, 1, 7, 7), "b": random(48)}
@@ -265,6 +281,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
     ("_volumes", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_volumes", {"xbar": (32, 16), "xbars_per_core": 80, "cores": 40, "mapping": "rows"}),
+    ("_batch", {"xbar": 16, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_depthwise", {"xbar": 64, "xbars_per_core": 64, "cores": 4, "mapping": "rows"}),
 )
 
