@@ -97,8 +97,9 @@ bench-accuracy: $(READY)  ## accuracy of the trained network in each form of qua
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
 	$(BIN)/python benchmarks/analog.py
 
-bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
+bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/growth.py --mapping rows
 
 bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels
 	$(BIN)/python benchmarks/commands.py

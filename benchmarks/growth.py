@@ -2,7 +2,8 @@
 
 Compilation time should grow with the number of instructions and the size of the weights, and with nothing else. Each
 sweep changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work, unless
-`--mapping` names another. CPU is user and system time of the whole cold process. The last column is CPU time per
+`--mapping` names another: `rows` makes more instructions on more cores, so one of its sweeps lets 200 cores work,
+whatever the chip has. CPU is user and system time of the whole cold process. The last column is CPU time per
 instruction in microseconds, after subtracting the quickest point; it should become constant.
 """
 
@@ -42,11 +43,17 @@ def convolution(size: int, channels: int) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def sweeps() -> Iterator[tuple[str, list[float], Callable[[float], onnx.ModelProto], dict[str, int]]]:
-    """Yields name, values, a builder of the model for a value, fixed options; the sweep "cores" sets that option."""
+WORKING = 200
+"""Cores that work in the sweep over the size of the chip alone."""
+
+
+def sweeps(mapping: str) -> Iterator[tuple[str, list[float], Callable[[float], onnx.ModelProto], dict[str, int]]]:
+    """Yields name, values, a builder of the model for a value, fixed options; the sweeps over cores set theirs."""
     yield "image width", [2, 4, 8, 16, 32, 64, 128, 256, 512], lambda n: convolution(int(n), 16), {"cores": 16}
     yield "channels", [8, 16, 32, 64, 128, 256, 512, 1024], lambda n: convolution(14, int(n)), {"cores": 144}
     yield "cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), {}
+    if mapping == "rows":
+        yield f"cores, {WORKING} work", [200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), {}
     yield (
         "width of ResNet-18",
         [0.25, 0.5, 1, 2, 3],
@@ -64,10 +71,10 @@ def main() -> None:
     args = parser.parse_args()
     drawn: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, values, build, options in sweeps():
+        for name, values, build, options in sweeps(args.mapping):
             if args.sweep not in ("", name):
                 continue
-            chosen = options | {"mapping": args.mapping}
+            chosen: dict[str, object] = options | {"mapping": args.mapping}
             drawn[name] = list(sweep(name, values, build, chosen, Path(folder), args.repeat))
             show(name, drawn[name])
     if args.plot:
@@ -78,14 +85,16 @@ def sweep(
     name: str,
     values: list[float],
     build: Callable[[float], onnx.ModelProto],
-    options: Mapping[str, int | str],
+    options: Mapping[str, object],
     folder: Path,
     repeat: int,
 ) -> Iterator[Point]:
     for value in values:
         path = folder / "model.onnx"
         path.write_bytes(build(value).SerializeToString())
-        chosen = options | ({"cores": int(value)} if name == "cores" else {})
+        chosen = dict(options) | ({"cores": int(value)} if name.startswith("cores") else {})
+        if name.endswith("work"):  # knobs are those of `rows`, which then needs no name
+            chosen = {k: v for k, v in chosen.items() if k != "mapping"} | {"knobs": {"share": WORKING / value}}
         run = compile_command(path, folder / "out", repeat, streams="pim", **chosen)
         yield Point(value, run)
 
