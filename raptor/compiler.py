@@ -53,8 +53,8 @@ class Choice:
     """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written. `emit_ops`: path to which the flow of operators is
-    written. `knobs`: numbers of the strategy `rows`. `in_two`: the search may use a copy of the process.
+    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written. `emit_ops`:
+    path to which the flow of operators is written. `knobs`: numbers of the strategy `rows`. `in_two`: the search may use a copy of the process.
     """
 
     strategy: str

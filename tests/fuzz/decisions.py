@@ -67,7 +67,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + copies)", "(1 * copies)")),
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (1 + copies)", "return (1 + copies)")),
     # What is searched
-    Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
+    Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(paced_candidates(objective), effort)", "islice(paced_candidates(objective), effort - 1)")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, "for p in (4, 2, 0.5)]", "for p in (4, 2)]")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, 'if objective == "energy":', 'if objective == "latency":')),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "return min(trials, key=lambda t: t.figure)", "return trials[0]")),
