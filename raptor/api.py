@@ -267,10 +267,10 @@ def compile(
     Mapping: `mapping` is a strategy: `rows` (the default: layers stream line by line over all cores), `raptor` (the
     reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
-    `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (5 by default, all
-    17 for a small model) are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
-    differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
-    instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators, in the words of the
+    `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
+    built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa`
+    refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators, in the words of the
     chip's interface: whole cores, crossbars or word lines, as the field `interface` says (docs/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of

@@ -10,7 +10,7 @@ from raptor.codegen import Streams, operator_flow
 from raptor.common import storage
 from raptor.common.arguments import OneOf
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
-from raptor.common.options import DEFAULT_STRATEGY, Objective, Requant
+from raptor.common.options import Objective, Requant
 from raptor.common.spelling import option
 from raptor.driver import Driver
 from raptor.frontend import Model
@@ -28,7 +28,6 @@ from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import is_small
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.mapping.trial import Trial
@@ -36,7 +35,7 @@ from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.search.mappings import quickest, search
+from raptor.search.mappings import search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
 from raptor.target.arch import Target, check_network_size
@@ -53,8 +52,9 @@ class Choice:
     """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written. `emit_ops`:
-    path to which the flow of operators is written. `knobs`: numbers of the strategy `rows`. `in_two`: the search may use a copy of the process.
+    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written.
+    `emit_ops`: path to which the flow of operators is written. `knobs`: numbers of the strategy `rows`. `in_two`: the
+    search may use a copy of the process.
     """
 
     strategy: str
@@ -96,9 +96,6 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
         return Decided(found.decision, found.trials, known=found.known)
     if choice.knobs != DEFAULT:
         return Decided(map_rows(graph, arch, choice.knobs), aim=BALANCED)
-    if choice.strategy == DEFAULT_STRATEGY and is_small(graph):
-        quick = quickest(graph, arch)
-        return Decided(quick.decision, known=quick.known)
     if choice.strategy in STRATEGIES:
         return Decided(STRATEGIES[choice.strategy](graph, arch), aim=BALANCED)
     path = Path(choice.strategy)

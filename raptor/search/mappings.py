@@ -44,10 +44,6 @@ PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
 """Factors on the patience of the orders from which each candidate takes its best."""
 DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
 """Number of samples of these orders: the interval becomes shorter with the fifth one yet, the latency does not."""
-ABOUT = 1.01
-"""Ratio of latencies up to which the interval decides between default mappings of a small graph."""
-Rule = Callable[[Sequence[Trial]], Trial]
-"""Returns the best of some trials."""
 TURNED = 2
 """Number of other settings of `rows` that a search tries by default for a small graph, with each pace."""
 
@@ -90,40 +86,7 @@ def search(
         chosen = [*islice(paced_candidates(objective), effort)]
     else:
         chosen = [*islice(candidates(objective), effort or EFFORT)]
-    return _best_of(chosen, graph, arch, objective, in_two=in_two)
-
-
-def quickest(graph: Graph, arch: Target) -> Found:
-    """Returns the default mapping of a small graph: that of the pace whose program has the least latency.
-
-    Going by the product of latency and interval would be a little better for both on average, but one of them may then
-    become longer on a better chip. The least latency cannot, and the interval hardly does: all programs are balanced.
-    """
-    return _best_of([*_balanced()], graph, arch, "throughput", _quickest)
-
-
-def _quickest(trials: Sequence[Trial]) -> Trial:
-    """Returns the trial with the least interval among those of about the least latency."""
-    costs = [trial.cost.latency_ns for trial in trials if trial.cost is not None]
-    most_ns = ABOUT * min(costs, default=0.0)
-    return min(trials, key=lambda t: (t.cost is None or t.cost.latency_ns > most_ns, t.figure))
-
-
-def _best(trials: Sequence[Trial]) -> Trial:
-    return min(trials, key=lambda t: t.figure)
-
-
-def _best_of(
-    chosen: Sequence[Candidate],
-    graph: Graph,
-    arch: Target,
-    objective: Objective,
-    best_of: Rule = _best,
-    *,
-    in_two: bool = False,
-) -> Found:
-    """Tries candidates, and returns the best by a rule; see `search`."""
-    tries = partial(_Tries, graph, arch, objective, best_of)
+    tries = partial(_Tries, graph, arch, objective)
     if in_two and len(chosen) > 1:
         with Copy(lambda: tries().run(chosen[1::2]).trials) as other:
             own = tries().run(chosen[::2])
@@ -132,23 +95,25 @@ def _best_of(
     else:
         own = tries().run(chosen)
         trials = tuple(own.trials)
-    best = best_of(trials)
+    best = _best(trials)
     if best.decision is None:
         assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
-    return Found(best.decision, trials, own.known if best is own.kept else {})
+    return Found(best.decision, trials, own.known if best is _best(own.trials) else {})
+
+
+def _best(trials: Sequence[Trial]) -> Trial:
+    return min(trials, key=lambda t: t.figure)
 
 
 @dataclass(slots=True)
 class _Tries:
-    """Trials so far. known: what the passes returned for the one that is kept, which was the best so far."""
+    """Trials so far. known: what the passes returned for the best of them."""
 
     graph: Graph
     arch: Target
     objective: Objective
-    best_of: Rule
     trials: list[Trial] = field(default_factory=list[Trial])
-    kept: Trial | None = None
     known: Results = field(default_factory=dict[str, Any])
 
     def run(self, chosen: Sequence[Candidate]) -> Self:
@@ -186,8 +151,8 @@ class _Tries:
             return
         trial = begun.trial if begun.cost is None else replace(begun.trial, cost=begun.cost.result())
         self.trials.append(trial)
-        if trial is self.best_of(self.trials):
-            self.kept, self.known = trial, begun.known
+        if trial is _best(self.trials):
+            self.known = begun.known
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +175,7 @@ def candidates(objective: Objective) -> Iterator[Candidate]:
 
 
 def paced_candidates(objective: Objective) -> Iterator[Candidate]:
-    """Yields candidates for a small graph: those of the default mapping are among them; the second is the reference."""
+    """Yields candidates for a small graph: the default mapping is among them; the second is the reference."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
     first, *others = (
         Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in FIXED
@@ -226,7 +191,7 @@ def paced_candidates(objective: Objective) -> Iterator[Candidate]:
 
 
 def _balanced() -> Iterator[Candidate]:
-    """Yields the candidates of the default mapping of a small graph."""
+    """Yields the mappings whose order is balanced, among them the default one of a small graph."""
     yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in FIXED)
 
 
