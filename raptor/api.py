@@ -270,8 +270,9 @@ def compile(
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
     built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
     the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa`
-    refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators, in the words of the
-    chip's interface: whole cores, crossbars or word lines, as the field `interface` says (docs/operator-flow.md).
+    refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators,
+    in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
+    (docs/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).

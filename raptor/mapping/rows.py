@@ -32,8 +32,8 @@ from raptor.mapping.known import Known, OnCrossbars, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
 from raptor.mapping.neighbours import Division, share_neighbours
-from raptor.mapping.packing import share_cores
 from raptor.mapping.paces import SMALL_PACE, is_small, paced
+from raptor.mapping.packing import share_cores
 from raptor.mapping.phases import PhaseGroups, phase_numbers
 from raptor.mapping.pipeline import exchange_cores
 from raptor.mapping.plans import (
