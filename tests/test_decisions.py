@@ -59,6 +59,8 @@ BETTER = (
     {"dac_count": 256, "adc_count": 32, "adc_latency_cycle": 5, "dac_latency_cycle": 1},
 )
 """Converters of crossbars of 256x256: each chip is better than the one before in what differs."""
+
+
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
