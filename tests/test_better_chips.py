@@ -18,8 +18,8 @@ from raptor.target import arch as architectures
 from tests.pipeline import passes
 
 INTERVAL = 1.005
-"""Allowed ratio of intervals: even a fixed program had one up to 0.7 % longer on a better chip, the best of 16 programs up
-to 0.47 %. The cause is not known; perhaps the order of requests at the port of global memory."""
+"""Allowed ratio of intervals: even a fixed program had one up to 0.7 % longer on a better chip, the best of 16 programs
+up to 0.47 %. The cause is not known; perhaps the order of requests at the port of global memory."""
 SIZES: dict[str, dict[str, Any]] = {
     "lenet5": {},
     "squeezenet": {"image_size": 32, "width": 0.5},
