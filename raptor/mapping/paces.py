@@ -26,11 +26,11 @@ size. A count, so that the same model always gets the same program.
 SMALL_PACE: Pace = "products x16"
 """The pace of the default mapping of a small graph: the best of four for random chips.
 
-Measured on ten random chips and the 101 with one number better, for LeNet-5, SqueezeNet and
-ResNet-18 (32 pixels, a half and a quarter of the channels), latency and interval relative to the mapping by the chip's own times: 0.998 and 1.021, 0.996 and 0.992,
-1.008 and 1.001; products x4: 1.043 and 0.979, 1.026 and 1.007, 1.038 and 1.041.
-Taking the quickest of four paces on each chip gains 2 % of latency, but then 7 of 289 better chips of other seeds had a
-longer interval for ResNet-18, by up to 13 %.
+Measured on ten random chips and the 101 with one number better, for LeNet-5, SqueezeNet and ResNet-18 (32 pixels, a
+half and a quarter of the channels), latency and interval relative to the mapping by the chip's own times: 0.998 and
+1.021, 0.996 and 0.992, 1.008 and 1.001; products x4: 1.043 and 0.979, 1.026 and 1.007, 1.038 and 1.041. Taking the
+quickest of four paces on each chip gains 2 % of latency, but then 7 of 289 better chips of other seeds had a longer
+interval for ResNet-18, by up to 13 %.
 """
 
 _PRODUCTS: dict[Pace, int] = {"products x4": 4, "products x16": 16}
