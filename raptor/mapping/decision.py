@@ -230,7 +230,7 @@ class Decision(Known):
     tile: int
     flow: Annotated[Flow, Field(discriminator="kind")]
     layers: Named[Annotated[Layer, Field(discriminator="kind")]]
-    pace: Pace = "own"
+    pace: Annotated[Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for its own")] = "own"
 
     @property
     def cores(self) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """Paces: fixed times of the parts of a chip, in place of its own, for programs that do not depend on them.
 
 A mapping that follows the chip's own times jumps when one of them changes, to a program that may be slower on the
-better chip. A program made for one of these paces depends on the sizes of the chip alone. So the same program runs on
-the better chip, where it is no slower (docs/design.md, "A better chip").
+better chip. A program made for one of these paces depends on the sizes of the chip alone. So a search among such
+programs finds the same ones on the better chip, where none is slower (docs/design.md, "A better chip").
 """
 
 from dataclasses import replace
@@ -17,20 +17,10 @@ Pace = Literal["own", "bench", "products x4", "products x16", "memories x2"]
 FIXED: tuple[Pace, ...] = tuple(pace for pace in get_args(Pace) if pace != "own")
 
 SMALL = 200_000
-"""Largest number of elements in all tensors of a graph whose mapping does not go by the times of the chip.
+"""Largest number of elements in all tensors of a graph for which a search goes by fixed paces.
 
 With LeNet-5 they are 23,880, with ResNet-18 of 64 pixels and a quarter of the channels 183,120, and 8.4 million at full
-size. A count, so that the same model always gets the same program.
-"""
-
-SMALL_PACE: Pace = "products x16"
-"""The pace of the default mapping of a small graph: the best of four for random chips.
-
-Measured on ten random chips and the 101 with one number better, for LeNet-5, SqueezeNet and ResNet-18 (32 pixels, a
-half and a quarter of the channels), latency and interval relative to the mapping by the chip's own times: 0.998 and
-1.021, 0.996 and 0.992, 1.008 and 1.001; products x4: 1.043 and 0.979, 1.026 and 1.007, 1.038 and 1.041. Taking the
-quickest of four paces on each chip gains 2 % of latency, but then 7 of 289 better chips of other seeds had a longer
-interval for ResNet-18, by up to 13 %.
+size. A count, so that the same model always gets the same candidates.
 """
 
 _PRODUCTS: dict[Pace, int] = {"products x4": 4, "products x16": 16}

@@ -32,7 +32,6 @@ from raptor.mapping.known import Known, OnCrossbars, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
 from raptor.mapping.neighbours import Division, share_neighbours
-from raptor.mapping.paces import SMALL_PACE, is_small, paced
 from raptor.mapping.packing import share_cores
 from raptor.mapping.phases import PhaseGroups, phase_numbers
 from raptor.mapping.pipeline import exchange_cores
@@ -104,16 +103,6 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | 
             apart_ns, joined_ns = (estimate(graph, decision, arch, known).interval_ns for decision in (found, joined))
             found = joined if joined_ns <= WORTH_JOINING * apart_ns else found
     return replace(found, layers={key: found.layers[key] for key in filters_of(graph)})
-
-
-def map_default(graph: Graph, arch: Target, known: Known | None = None) -> Decision:
-    """Returns the default decision: that of `rows`, by the times of the chip or, for a small graph, by fixed ones.
-
-    `known`: as for `map_rows`, by the times of the chip.
-    """
-    if not is_small(graph):
-        return map_rows(graph, arch, known=known)
-    return replace(map_rows(graph, paced(arch, SMALL_PACE)), pace=SMALL_PACE)
 
 
 def _map_crossbars(found: OnCrossbars, arch: Target, knobs: Knobs, known: Known) -> Decision | None:

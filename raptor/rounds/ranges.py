@@ -17,7 +17,7 @@ from raptor.mapping.decision import Decision, JoinedLayer, LineUnfolding, OnVect
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import Known, layer_plans
-from raptor.mapping.rows import map_default
+from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
@@ -160,7 +160,7 @@ class Ranges:
 
 def decide(strategy: str, graph: Graph, arch: Target, known: Known) -> Decision:
     """Returns the decision of a strategy, with what is known."""
-    return map_default(graph, arch, known) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
+    return map_rows(graph, arch, known=known) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
 
 
 def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:

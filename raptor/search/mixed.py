@@ -19,7 +19,7 @@ from raptor.common.options import parse_dims, parse_named, parse_shapes
 from raptor.common.spelling import option
 from raptor.driver import Driver, parse_driver
 from raptor.frontend.fixed import Fixed
-from raptor.mapping.rows import map_default
+from raptor.mapping.rows import map_rows
 from raptor.pim import PimProgram
 from raptor.quantise.choice import NO_POLICY, parse
 from raptor.quantise.cost import OutputNoise
@@ -221,5 +221,5 @@ class _Search:
         driver = Driver(verified=False)
         with without_collector():
             graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
-            values = pipeline.run(graph, map_default(graph, self.chip), self.chip, aim=BALANCED, driver=driver)
+            values = pipeline.run(graph, map_rows(graph, self.chip), self.chip, aim=BALANCED, driver=driver)
             return cost_for(self.goal, values[PimProgram], values[Streams], self.chip).figure(self.goal)
