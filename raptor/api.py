@@ -267,11 +267,12 @@ def compile(
     Mapping: `mapping` is a strategy: `rows` (the default: layers stream line by line over all cores), `raptor` (the
     reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
-    `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (4 by default)
-    are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
-    differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
-    instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators, in the words of the
-    chip's interface: whole cores, crossbars or word lines, as the field `interface` says (docs/operator-flow.md).
+    `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
+    built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa`
+    refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators,
+    in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
+    (docs/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
@@ -293,7 +294,6 @@ def compile(
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
     from raptor.mapping.knobs import DEFAULT, changed, parse_knobs
-    from raptor.search.mappings import EFFORT
 
     fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
     if fewest_writes and not rounds:
@@ -326,7 +326,7 @@ def compile(
     choice = Choice(
         DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
-        arguments.whole_or_none("effort", effort, 1) or EFFORT,
+        arguments.whole_or_none("effort", effort, 1),
         arguments.new_file("emit_mapping", emit_mapping),
         arguments.new_file("emit_ops", emit_ops),
         chosen_knobs,
@@ -348,7 +348,9 @@ def compile(
         "mapping": choice.strategy,
         "isa": "base" if base_isa else "extended",
         **({"chips": chip.chips} if chip.chips > 1 else {}),
-    } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
+    }
+    options |= {"optimize": choice.optimize} if choice.optimize else {}
+    options |= {"effort": choice.effort} if choice.effort else {}
     options |= {"fields": parse_named("fields", fields)} if fields else {}
     options |= {"knobs": changed(choice.knobs)} if choice.knobs != DEFAULT else {}
     chosen = None if requant is None else REQUANT.parse(requant)

@@ -35,7 +35,7 @@ from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.search.mappings import EFFORT, search
+from raptor.search.mappings import search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
 from raptor.target.arch import Target, check_network_size
@@ -52,13 +52,14 @@ class Choice:
     """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead. `emit`: path to which the decision is written. `emit_ops`: path to which the flow of operators is
-    written. `knobs`: numbers of the strategy `rows`. `in_two`: the search may use a copy of the process.
+    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written.
+    `emit_ops`: path to which the flow of operators is written. `knobs`: numbers of the strategy `rows`. `in_two`: the
+    search may use a copy of the process.
     """
 
     strategy: str
     optimize: Objective | None = None
-    effort: int = EFFORT
+    effort: int | None = None
     emit: Path | None = None
     emit_ops: Path | None = None
     knobs: Knobs = DEFAULT

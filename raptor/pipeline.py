@@ -17,6 +17,7 @@ from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_g
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
+from raptor.mapping.paces import paced
 from raptor.mapping.views import use_views
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
@@ -109,7 +110,8 @@ def run(
 
     Raises `CapacityError` if the chip is too small.
     """
-    return _run(LOWERING, Values(graph, decision, arch, aim), driver or Driver(), upto, known)
+    timed = paced(arch, decision.pace)  # for every pass, so that nothing in the program depends on other times
+    return _run(LOWERING, Values(graph, decision, timed, aim), driver or Driver(), upto, known)
 
 
 def prepare(

@@ -1,16 +1,34 @@
-"""A chip that is better in one number gets a program that is no worse, but for the noise of a choice by estimates."""
+"""A chip that is better in one number gets a program that is no slower from a search, and hardly by default."""
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import models
 import raptor
+from raptor.codegen import Streams
+from raptor.mapping.paces import FIXED, Pace, paced
+from raptor.mapping.rows import map_rows
+from raptor.pipeline import run
+from raptor.spatial.orders import BALANCED
+from raptor.target import arch as architectures
+from tests.pipeline import passes
 
+INTERVAL = 1.005
+"""Allowed ratio of intervals: even a fixed program had one up to 0.7 % longer on a better chip, the best of 16 programs
+up to 0.47 %. The cause is not known; perhaps the order of requests at the port of global memory."""
 NOISE = 1.03
-"""Allowed ratio of what the choice goes by: latency times interval by default, else what is optimised."""
+"""Allowed ratio of latency x interval by default."""
+SIZES: dict[str, dict[str, Any]] = {
+    "lenet5": {},
+    "squeezenet": {"image_size": 32, "width": 0.5},
+    "resnet18": {"image_size": 32, "width": 0.25},
+}
+ALLOWED: dict[str, dict[str, float]] = {"latency": {"latency": 1.0}, "throughput": {"interval": INTERVAL}}
+"""Allowed ratios to the chip before, by what is optimised."""
 NUMBERS: dict[str, tuple[float, ...]] = {
     "vector_width": (8, 16, 32, 64),
     "vector_latency_cycle": (8, 4, 2, 1),
@@ -37,21 +55,81 @@ def improved(chip: dict[str, float]) -> Iterator[dict[str, float]]:
             yield chip | {name: better[0]}
 
 
-def figures(model: Any, chip: dict[str, float], sizes: dict[str, int], optimize: Any) -> tuple[float, float]:
-    program = raptor.compile(model, fields=chip, xbar=128, optimize=optimize, **sizes)
-    found = program.simulate(mode="throughput", samples=4)
-    return found.latency_ns, found.latency_ns * found.interval_ns
+def figures(model: Any, chip: dict[str, float], sizes: dict[str, int], optimize: Any) -> dict[str, float]:
+    """Returns latency and interval in ns by the simulator's command, not by what the search measured."""
+    found = raptor.compile(model, fields=chip, xbar=128, optimize=optimize, **sizes).simulate(
+        mode="throughput", samples=4
+    )
+    assert found.interval_ns is not None
+    return {"latency": found.latency_ns, "interval": found.interval_ns}
+
+
+def random_chip(seed: int) -> tuple[dict[str, float], dict[str, int]]:
+    """Returns the numbers of a chip and its sizes."""
+    rng = random.Random(seed)
+    chip = {name: rng.choice(values) for name, values in NUMBERS.items()}
+    return chip, {"cores": rng.choice([32, 64, 100, 144]), "xbars_per_core": rng.choice([32, 64])}
+
+
+def all_no_worse(name: str, seed: int, optimize: str, most: int | None = None) -> None:
+    """Checks `most` better chips, or all, against a random one."""
+    model, (chip, sizes) = models.build(name, seed=0, **SIZES[name]), random_chip(seed)
+    base = figures(model, chip, sizes, optimize)
+    for better in list(improved(chip))[:most]:
+        found = figures(model, better, sizes, optimize)
+        changed = {field: value for field, value in better.items() if value != chip[field]}
+        for what, ratio in ALLOWED[optimize].items():
+            assert found[what] <= ratio * base[what], (changed, what, base, found)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimize", [None, "latency"])
+@pytest.mark.parametrize("optimize", ALLOWED)
+@pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_better_chip(seed: int, optimize: str | None):
-    """The worst of about 110 cases each, with other seeds: 1.021 by default, 1.025 optimised for latency."""
-    model, rng = models.build("lenet5", seed=0), random.Random(seed)
-    chip = {name: rng.choice(values) for name, values in NUMBERS.items()}
-    sizes = {"cores": rng.choice([32, 64, 100, 144]), "xbars_per_core": rng.choice([32, 64])}
-    what = 0 if optimize else 1
-    base = figures(model, chip, sizes, optimize)[what]
-    worse = {tuple(c.items()): figures(model, c, sizes, optimize)[what] / base for c in improved(chip)}
-    assert max(worse.values()) <= NOISE, worse
+def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str):
+    all_no_worse(name, seed, optimize)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_better_chip_by_default(seed: int):
+    """The default mapping goes by latency x interval, and by estimates: the worst of about 110 cases was 1.021."""
+    model, (chip, sizes) = models.build("lenet5", seed=0), random_chip(seed)
+    base, *found = (figures(model, c, sizes, None) for c in (chip, *improved(chip)))
+    worst = max(f["latency"] * f["interval"] for f in found)
+    assert worst <= NOISE * base["latency"] * base["interval"]
+
+
+def test_a_better_chip_is_not_slower_by_a_search():
+    all_no_worse("lenet5", 3, "latency", most=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimize", ALLOWED)
+def test_twice_the_converters(optimize: str):
+    """A user's case: by the mapping for its own times, the better chip took 34 % longer than by that of the other."""
+    model = models.build("squeezenet", seed=0, **SIZES["squeezenet"])
+    sizes, half = {"cores": 64, "xbars_per_core": 32}, {"dac_count": 128, "adc_count": 16}
+    found: list[dict[str, float]] = []
+    for factor in (1, 2):
+        fields = {f"matrix_config.{field}": count * factor for field, count in half.items()}
+        program = raptor.compile(model, fields=fields, xbar=256, optimize=optimize, **sizes)
+        report = program.simulate(mode="throughput", samples=4)
+        assert report.interval_ns is not None
+        found.append({"latency": report.latency_ns, "interval": report.interval_ns})
+    for what, ratio in ALLOWED[optimize].items():
+        assert found[1][what] <= ratio * found[0][what]
+
+
+@pytest.mark.parametrize("pace", FIXED)
+def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
+    """Also if one number after another is changed: no pass reads the time of the chip itself."""
+    graph = passes(models.build("lenet5", seed=0, width=0.5), cores=32).graph
+    first, sizes = random_chip(0)
+    found: set[bytes] = set()
+    for chip in (first, *improved(first)):
+        arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
+        decision = replace(map_rows(graph, paced(arch, pace)), pace=pace)
+        streams = run(graph, decision, arch, aim=BALANCED)[Streams]
+        found.add(b"".join(streams.cores[i].records.tobytes() for i in sorted(streams.cores)))
+    assert len(found) == 1

@@ -29,7 +29,7 @@ def test_a_candidate_that_does_not_fit_is_skipped_and_recorded(lenet5: Any, tmp_
     chip = arch_file(tmp_path, memory_size=4096)
     program = raptor.compile(lenet5, arch=chip, optimize="latency", effort=3)
     rows, reference, other = program.report.search
-    assert (rows.mapping, reference.mapping) == ("rows", "raptor")
+    assert (rows.mapping, reference.mapping) == ("rows, times of bench", "raptor")
     assert reference.cost is None
     assert "bytes of local memory: need 5882, have 4096" in reference.fault
     assert rows.fault == other.fault == ""
@@ -43,7 +43,7 @@ def test_the_text_of_a_search_shows_all_that_was_tried(lenet5: Any, tmp_path: Pa
         raptor.compile(lenet5, arch=chip, optimize="latency", effort=2, driver=Driver(stop_after="map"))
     mapping, *_, rows, reference = stopped.value.text.splitlines()
     assert mapping.startswith("mapping rows {")
-    assert re.fullmatch(r"tried rows: [\d.]+", rows)
+    assert re.fullmatch(r"tried rows, times of bench: [\d.]+", rows)
     assert re.fullmatch(r"tried raptor: .*bytes of local memory: need 5882, have 4096; try .*", reference)
 
 
@@ -59,8 +59,6 @@ BETTER = (
     {"dac_count": 256, "adc_count": 32, "adc_latency_cycle": 5, "dac_latency_cycle": 1},
 )
 """Converters of crossbars of 256x256: each chip is better than the one before in what differs."""
-NOISE = 1.1
-"""Allowed ratio of latencies, because the search for a better chip tries only few mappings."""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ NOISE = 1.1
     ],
 )
 def test_a_better_chip_is_not_slower_with_a_search(model: str, sizes: dict[str, Any], tmp_path: Path):
-    """A default mapping may be: it goes by estimates. SqueezeNet on the second chip: 174.9 us, found: 135.8 us."""
+    """All candidates are the same programs on each chip. By its own times, SqueezeNet took 174.9 us on the second."""
     source = models.build(model, seed=0, **sizes)
     found: list[float] = []
     for converters in BETTER:
@@ -83,7 +81,7 @@ def test_a_better_chip_is_not_slower_with_a_search(model: str, sizes: dict[str, 
         (tmp_path / "chip.json").write_text(json.dumps(chip))
         program = raptor.compile(source, arch=tmp_path / "chip.json", optimize="latency")
         found.append(min(trial.cost for trial in program.report.search if trial.cost is not None))
-    assert all(after <= NOISE * before for before, after in itertools.pairwise(found)), found
+    assert all(after <= before for before, after in itertools.pairwise(found)), found
 
 
 @pytest.mark.parametrize("effort", [1, 2, 3])

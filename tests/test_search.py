@@ -9,7 +9,7 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor.common.options import Objective
-from raptor.search.mappings import search
+from raptor.search.mappings import candidates, search
 from raptor.target import arch
 from tests.pipeline import conv_model, passes
 from validator.simulate.simulation_report import SimulationReport
@@ -38,7 +38,19 @@ ALL = {
     "throughput": ("rows", "raptor", *(f"rows, {turned}" for turned in MORE_SPEED)),
     "energy": ("rows", "raptor", *(f"rows, {turned}" for turned in LESS_ENERGY)),
 }
-"""Every candidate of each objective, in order: none may be dropped."""
+"""Every candidate of each objective for a graph that is not small, in order: none may be dropped."""
+PACES = "bench", "products x4", "products x16", "memories x2"
+
+
+def all_small(objective: Objective) -> tuple[str, ...]:
+    """Returns every candidate of an objective for a small graph, in order."""
+    first, *others = (f"rows, times of {pace}" for pace in PACES)
+    turned = [name.removeprefix("rows, ") for name in ALL[objective][2:4]]
+    return (
+        *(first, "raptor", *others),
+        *(f"rows, balanced, times of {pace}" for pace in PACES),
+        *(f"rows, {name}, times of {pace}" for name in turned for pace in PACES),
+    )
 
 
 @cache
@@ -72,7 +84,7 @@ def test_the_best_of_the_trials_is_compiled(objective: Objective):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("strategy", ["rows", "raptor"])
+@pytest.mark.parametrize("strategy", ["rows, times of bench", "raptor"])
 def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strategy: str):
     """A trial of `rows` has the best order by the objective, and so has a search with this one trial."""
     (trial,) = (t for t in searched(objective).report.search if t.mapping == strategy)
@@ -85,7 +97,8 @@ def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strate
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_candidate_is_left_out(objective: Objective):
     program = raptor.compile(conv_model((1, 2, 4, 4), 3), cores=2, optimize=objective, effort=100)
-    assert tuple(trial.mapping for trial in program.report.search) == ALL[objective]
+    assert tuple(trial.mapping for trial in program.report.search) == all_small(objective)
+    assert tuple(candidate.name for candidate in candidates(objective)) == ALL[objective]
     assert all(trial.cost is not None for trial in program.report.search)
 
 
@@ -103,4 +116,4 @@ def test_a_search_in_two_processes_finds_the_same():
     alone = search(graph, chip, "latency", 3)
     assert alone.known["generate"].cores
     assert search(graph, chip, "latency", 3, in_two=True) == alone
-    assert [trial.name for trial in alone.trials] == ["rows", "raptor", "rows, steps of 5000 ns"]
+    assert [trial.name for trial in alone.trials] == ["rows, times of bench", "raptor", "rows, times of products x4"]

@@ -221,7 +221,8 @@ def compile_command(
         ),
     ] = None,
     effort: Annotated[
-        int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
+        int | None,
+        typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="5; more for small models"),
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
     emit_ops: Annotated[

@@ -25,6 +25,7 @@ from raptor.graph.ir import (
     Node,
     Numbers,
 )
+from raptor.mapping.paces import Pace
 
 Range = Pair[int, int]
 
@@ -222,13 +223,14 @@ class Decision(Known):
     """The complete decision of a strategy about a model and a chip.
 
     `tile`: number of channels of a tile. `flow`: the kind of values that cores pass on. `layers`: the record of each
-    layer, by `filter_key`.
+    layer, by `filter_key`. `pace`: the times by which the layers were divided, and by which the work is put in order.
     """
 
     strategy: str
     tile: int
     flow: Annotated[Flow, Field(discriminator="kind")]
     layers: Named[Annotated[Layer, Field(discriminator="kind")]]
+    pace: Annotated[Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for its own")] = "own"
 
     @property
     def cores(self) -> Iterator[int]:
@@ -246,7 +248,8 @@ class Decision(Known):
     def _lines(self) -> Iterator[str]:
         """Yields the lines of the text, which holds everything: different decisions have different texts."""
         settings, *loaders = _flow_lines(self.flow)
-        yield f"mapping {self.strategy} {{tile = {self.tile}, {settings}}}"
+        pace = "" if self.pace == "own" else f", times of {self.pace}"
+        yield f"mapping {self.strategy} {{tile = {self.tile}, {settings}{pace}}}"
         yield from loaders
         for name, layer in self.layers.items():
             first, *more = _layer_lines(layer)

@@ -3,6 +3,9 @@
 The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
 that does not fit the chip is recorded and skipped. The second one is the reference mapping, so with an effort of 2 or
 more, the result is never worse than the reference by the measure of the simulator.
+
+Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a better chip has the same
+ones, and none of them is slower there. So the best of them is not slower either.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +23,7 @@ from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.paces import FIXED, Pace, is_small, paced
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import Strategy
@@ -28,11 +32,11 @@ from raptor.pim import PimProgram
 from raptor.pipeline import Results, run
 from raptor.search.cost import cost_for
 from raptor.spatial import Schedule
-from raptor.spatial.orders import Aim
+from raptor.spatial.orders import BALANCED, Aim
 from raptor.target.arch import Target
 
 EFFORT = 5
-"""Default number of mappings that a search tries."""
+"""Default number of mappings that a search tries for a graph that is not small; for a small one it tries all."""
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
 """Weight of the latency against the interval (`Knobs.latency`)."""
@@ -40,6 +44,8 @@ PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
 """Factors on the patience of the orders from which each candidate takes its best."""
 DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
 """Number of samples of these orders: the interval becomes shorter with the fifth one yet, the latency does not."""
+TURNED = 2
+"""Number of other settings of `rows` that a search tries by default for a small graph, with each pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +60,34 @@ class Found:
     known: Results = field(compare=False)
 
 
-def search(graph: Graph, arch: Target, objective: Objective, effort: int, *, in_two: bool = False) -> Found:
-    """Tries at most `effort` candidates.
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to map: its name, a strategy, the aim of the order of work, and the pace by which both go."""
+
+    name: str
+    strategy: Strategy
+    aim: Aim
+    pace: Pace = "own"
+
+    def decide(self, graph: Graph, arch: Target) -> Decision:
+        """Returns the decision for a graph and a chip. Raises `CapacityError` if the chip is too small."""
+        return replace(self.strategy(graph, paced(arch, self.pace)), pace=self.pace)
+
+
+def search(
+    graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
+) -> Found:
+    """Tries at most `effort` candidates; by default `EFFORT`, or all of them for a small graph.
 
     `in_two`: a copy of the process tries every second one (see `Copy` for when there may be one). Raises the
     `CapacityError` of the first trial if none fits the chip.
     """
-    chosen = [*islice(candidates(objective), effort)]
+    if is_small(graph):
+        chosen = [*islice(paced_candidates(objective), effort)]
+    else:
+        chosen = [*islice(candidates(objective), effort or EFFORT)]
     tries = partial(_Tries, graph, arch, objective)
-    if in_two and effort > 1:
+    if in_two and len(chosen) > 1:
         with Copy(lambda: tries().run(chosen[1::2]).trials) as other:
             own = tries().run(chosen[::2])
             pairs = zip_longest(own.trials, other.result())
@@ -91,8 +116,8 @@ class _Tries:
     trials: list[Trial] = field(default_factory=list[Trial])
     known: Results = field(default_factory=dict[str, Any])
 
-    def run(self, chosen: Sequence[tuple[str, Strategy]]) -> Self:
-        """Tries candidates, given by name and strategy."""
+    def run(self, chosen: Sequence[Candidate]) -> Self:
+        """Tries candidates."""
         # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
         with ThreadPoolExecutor(1) as pool:
 
@@ -100,22 +125,20 @@ class _Tries:
                 return pool.submit(cost_for, self.objective, program, streams, self.arch)
 
             before: _Begun | None = None
-            for name, strategy in chosen:
-                begun = self.begin(name, strategy, simulated)
+            for candidate in chosen:
+                begun = self.begin(candidate, simulated)
                 self.end(before)
                 before = begun
             self.end(before)
         return self
 
-    def begin(
-        self, name: str, strategy: Strategy, simulated: Callable[[PimProgram, Streams], Future[Cost]]
-    ) -> "_Begun":
+    def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_Begun":
         """Compiles one candidate and starts its simulation. Does not verify: that is for the best one."""
         known: Results = {}
-        aim, unverified = Aim(self.objective, PATIENCES, DEPTH[self.objective]), Driver(verified=False)
+        name, unverified = candidate.name, Driver(verified=False)
         try:
-            decision = strategy(self.graph, self.arch)
-            values = run(self.graph, decision, self.arch, aim=aim, driver=unverified, known=known)
+            decision = candidate.decide(self.graph, self.arch)
+            values = run(self.graph, decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
         except CapacityError as e:
             return _Begun(Trial(name, self.objective, fault=e))
         ordered = replace(decision, flow=values[Schedule].flow)
@@ -141,13 +164,34 @@ class _Begun:
     known: Results = field(default_factory=dict[str, Any])
 
 
-def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
-    """Yields names and strategies of candidates, the most promising first; the second is the reference mapping."""
+def candidates(objective: Objective) -> Iterator[Candidate]:
+    """Yields candidates, the most promising first; the second is the reference mapping."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
-    yield "rows", partial(map_rows, knobs=usual)
-    yield "raptor", map_raptor
+    aim = _aim(objective)
+    yield Candidate("rows", partial(map_rows, knobs=usual), aim)
+    yield Candidate("raptor", map_raptor, aim)
     for name, knobs in _turned(usual, objective):
-        yield f"rows, {name}", partial(map_rows, knobs=knobs)
+        yield Candidate(f"rows, {name}", partial(map_rows, knobs=knobs), aim)
+
+
+def paced_candidates(objective: Objective) -> Iterator[Candidate]:
+    """Yields candidates for a small graph, none of which depends on the chip's times; the second is the reference."""
+    usual = replace(DEFAULT, latency=LATENCY[objective])
+    first, *others = (
+        Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in FIXED
+    )
+    yield first
+    yield Candidate("raptor", map_raptor, _aim(objective), FIXED[0])
+    yield from others
+    yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in FIXED)
+    for name, knobs in islice(_turned(usual, objective), TURNED):
+        for pace in FIXED:
+            strategy = partial(map_rows, knobs=knobs)
+            yield Candidate(f"rows, {name}, times of {pace}", strategy, _aim(objective), pace)
+
+
+def _aim(objective: Objective) -> Aim:
+    return Aim(objective, PATIENCES, DEPTH[objective])
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
