@@ -2,8 +2,8 @@
 
 Beside latency and interval of the built-in simulator stand the bounds of `raptor explain`: all work spread evenly over
 the cores, the work of the busiest core, and the time of the port of global memory. The largest of them, as a share of
-the interval, says what binds; the rest of the interval is waiting. The last column is the local memory of the fullest core.
-With `--optimize`, the mapping is searched for.
+the interval, says what binds; the rest of the interval is waiting. The last column is the local memory of the fullest
+core. With `--optimize`, the mapping is searched for.
 """
 
 import argparse
