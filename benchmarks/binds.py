@@ -2,7 +2,8 @@
 
 Beside latency and interval of the built-in simulator stand the bounds of `raptor explain`: all work spread evenly over
 the cores, the work of the busiest core, and the time of the port of global memory. The largest of them, as a share of
-the interval, says what binds; the rest of the interval is waiting. With `--optimize`, the mapping is searched for.
+the interval, says what binds; the rest of the interval is waiting. The last column is the local memory of the fullest
+core. With `--optimize`, the mapping is searched for.
 """
 
 import argparse
@@ -37,17 +38,27 @@ MODELS = (
     "bert_tiny",
     "lstm",
 )
-HEAD = ("model", "latency, ms", "interval, ms", "even work, ms", "busiest core, ms", "port, ms", "largest, of interval")
+HEAD = (
+    "model",
+    "latency, ms",
+    "interval, ms",
+    "even work, ms",
+    "busiest core, ms",
+    "port, ms",
+    "largest, of interval",
+    "local memory, kB",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of one model, in ns, and the bounds on its interval."""
+    """Results of one model, in ns, the bounds on its interval, and the local memory of the fullest core in bytes."""
 
     model: str
     latency_ns: float
     interval_ns: float
     bounds: Bounds
+    local_bytes: int
 
     @property
     def largest(self) -> str:
@@ -61,7 +72,7 @@ class Row:
         """Returns the cells of a line of the table."""
         bounds = self.bounds
         times = (self.latency_ns, self.interval_ns, bounds.average, bounds.busiest, bounds.port)
-        return self.model, *(f"{ns / 1e6:.3g}" for ns in times), self.largest
+        return self.model, *(f"{ns / 1e6:.3g}" for ns in times), self.largest, f"{self.local_bytes / 1e3:.0f}"
 
 
 def main() -> None:
@@ -71,7 +82,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=200, help="cores of the chip")
     parser.add_argument("--optimize", choices=get_args(Objective), help="search for the mapping")
     args = parser.parse_args()
-    print(line(HEAD), line(("---", *["---:"] * (len(HEAD) - 2), "---")), sep="\n", flush=True)
+    print(line(HEAD), line(("---", *["---:"] * (len(HEAD) - 3), "---", "---:")), sep="\n", flush=True)
     for name in args.models:
         print(line(measure(name, args.arch, args.cores, args.optimize).cells()), flush=True)
 
@@ -81,7 +92,7 @@ def measure(name: str, arch: str, cores: int, optimize: Objective | None = None)
     program = raptor.compile(models.build(name), arch=arch, cores=cores, optimize=optimize)
     with tempfile.TemporaryDirectory() as folder:
         found = explain(program.save(Path(folder) / "out", stream_format="pim", weight_format="npz"))
-    return Row(name, found.latency_ns, found.interval_ns, found.bounds)
+    return Row(name, found.latency_ns, found.interval_ns, found.bounds, program.report.peak_local_bytes)
 
 
 def line(cells: tuple[str, ...]) -> str:
