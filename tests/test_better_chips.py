@@ -123,7 +123,7 @@ def test_twice_the_converters(optimize: str):
 
 @pytest.mark.parametrize("pace", FIXED)
 def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
-    """Also if one number after another is changed: no pass reads the time of the chip itself."""
+    """No pass reads a time of the chip itself: one number after another is changed."""
     graph = passes(models.build("lenet5", seed=0, width=0.5), cores=32).graph
     first, sizes = random_chip(0)
     found: set[bytes] = set()

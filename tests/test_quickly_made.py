@@ -1,4 +1,4 @@
-"""Dataclasses that set their slots themselves are like any other frozen slotted dataclass."""
+"""Dataclasses that set their slots themselves: like any other frozen slotted dataclass."""
 
 import inspect
 import pickle
@@ -28,7 +28,7 @@ class Made(Base):
 
 @dataclass(frozen=True, slots=True)
 class Usual(Base):
-    """The same, made as dataclasses are."""
+    """A class with the same fields, made as dataclasses are."""
 
     second: str
     third: float = field(default=2.0, compare=False)

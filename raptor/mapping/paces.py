@@ -12,7 +12,7 @@ from raptor.graph.ir import Graph
 from raptor.target.arch import Memory, Target
 
 Pace = Literal["own", "bench", "products x4", "products x16", "memories x2"]
-"""Whose times a mapping goes by: the chip's own, those of the preset `bench`, or these with slower parts."""
+"""Times by which a mapping goes: the chip's own, those of the preset `bench`, or these with slower parts."""
 
 FIXED: tuple[Pace, ...] = tuple(pace for pace in get_args(Pace) if pace != "own")
 

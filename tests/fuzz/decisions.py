@@ -109,7 +109,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_NEIGHBOURS}a_layer_reads_those_before_it", Defect(NEIGHBOURS, "= read, frozenset([filter_key(node)])", "= read, read | {filter_key(node)}")),
     Wrong(f"{_NEIGHBOURS}layers_side_by_side_share_no_cores", Defect(NEIGHBOURS, "for a, b in pairwise(keys) if a in read.get(b, ())", "for a, b in pairwise(keys)")),
     Wrong(f"{_NEIGHBOURS}a_pair_has_one_copy_of_each_matrix", Defect(NEIGHBOURS, "replace(plan.grid, copies=1)", "replace(plan.grid, step=1)")),
-    Wrong(f"{_NEIGHBOURS}lines_wait_for_lines_and_cores", Defect(PIPELINE, "inputs_of((0, 1))[1] - 1", "inputs_of((0, 1))[1]")),
+    Wrong(f"{_NEIGHBOURS}lines_wait_for_lines_and_cores", Defect(PIPELINE, "first = max((line for line, _", "first = max((line + 1 for line, _")),
     Wrong(f"{_NEIGHBOURS}what_works_on_all_lines_waits_for_the_last", Defect(PIPELINE, "return 0, given - 1", "return 1, 0")),
     Wrong(f"{_NEIGHBOURS}a_pair_takes_as_long_as_both_layers", Defect(PIPELINE, "= option.core_ns\n", "= plan.core_ns\n")),
     Wrong(_EXCHANGE, Defect(PIPELINE, "gain.cores + m.cores <= free", "gain.cores + m.cores <= free + 1")),
