@@ -46,6 +46,13 @@ if TYPE_CHECKING:
 INTEGER_BITS = 8
 """The default of the option for the width of elements, which does not act on models of integers."""
 
+MOST_KEPT = 8_000_000
+"""Instructions up to which a command keeps what the passes have made: freeing it takes a fifth of a second a million.
+
+A larger program is checked at once, and freed. With BERT-base (14.9 million), it would add a gigabyte to what the last
+check of the streams needs.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -161,7 +168,10 @@ def compile_loaded(
     known = decided.known or None  # nothing is kept longer than needed if nothing is known
     values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver, known=known)
     driver.start_checks()
-    driver.keep(values)
+    if sum(len(stream.records) for stream in values[Streams].cores.values()) <= MOST_KEPT:
+        driver.keep(values)
+    else:
+        driver.finish()  # else the checks that run beside hold what they look at
     decision = replace(decided.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
     if choice.emit is not None:
