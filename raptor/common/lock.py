@@ -35,8 +35,7 @@ def locked(folder: Path) -> Generator[None]:
             yield
     finally:
         held.discard(place)
-        with suppress(OSError):  # removed, or locked by another process by now
-            _remove(parent, name)
+        _surely_remove(parent, name)
         os.close(parent)
 
 
@@ -56,6 +55,17 @@ def _file(parent: int, name: str, folder: Path) -> Generator[None]:
                 return
         finally:
             os.close(file)
+
+
+def _surely_remove(parent: int, name: str) -> None:
+    """Removes the file also if Ctrl-C comes meanwhile, and raises `KeyboardInterrupt` afterwards."""
+    try:
+        with suppress(OSError):  # removed, or locked by another process by now
+            _remove(parent, name)
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            _remove(parent, name)
+        raise
 
 
 def _remove(parent: int, name: str) -> None:
