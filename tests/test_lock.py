@@ -1,12 +1,14 @@
 """A lock of a directory leaves nothing behind, whatever interrupts it."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raptor.common import lock
+from raptor.common.beside import Copy
 
 
 def test_a_ctrl_c_while_the_file_is_removed_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -23,3 +25,11 @@ def test_a_ctrl_c_while_the_file_is_removed_leaves_nothing_behind(tmp_path: Path
         assert [p.name for p in tmp_path.iterdir()] == [".out.lock"]
     assert len(calls) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_of_the_process_does_not_hold_the_lock(tmp_path: Path):
+    """One that a Ctrl-C lost as it was made is still at work when the lock is released."""
+    with lock.locked(tmp_path / "out"):
+        lost = Copy(lambda: time.sleep(60))
+    with lost:
+        assert list(tmp_path.iterdir()) == []

@@ -54,6 +54,7 @@ def _file(parent: int, name: str, folder: Path) -> Generator[None]:
                 yield
                 return
         finally:
+            _unlock(file)
             os.close(file)
 
 
@@ -89,6 +90,14 @@ def _lock(file: int) -> None:
         raise
     except OSError:  # there are no locks on this drive
         return
+
+
+def _unlock(file: int) -> None:
+    """Unlocks the file, also for a copy of the process that still has it open: closing it here would not."""
+    import fcntl
+
+    with suppress(OSError):  # there are no locks on this drive
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _is(file: int, parent: int, name: str) -> bool:
