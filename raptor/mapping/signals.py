@@ -23,10 +23,8 @@ def lift_signals(graph: Graph) -> Graph:
     """Returns the graph with its signals and volumes as images, and with windows that say which lines they read."""
     lifted = _lifted(graph)
     tensors = {n: replace(t, image=_lines(t.image)) if n in lifted else t for n, t in graph.tensors.items()}
-    changed = {node.output: _over_lines(graph, node, lifted) for node in graph.nodes}
-    if not lifted and all(changed[node.output] is node for node in graph.nodes):
-        return graph
-    return replace(graph, tensors=tensors, nodes=tuple(changed[node.output] for node in graph.nodes))
+    nodes = tuple(_over_lines(graph, node, lifted) for node in graph.nodes)
+    return graph if nodes == graph.nodes and not lifted else replace(graph, tensors=tensors, nodes=nodes)
 
 
 def _lifted(graph: Graph) -> set[str]:

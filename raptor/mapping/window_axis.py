@@ -24,6 +24,9 @@ Range = tuple[int, int]
 Place = tuple[int, ...]
 """The index of a line in every dimension but the last. It may be one outside of the image."""
 
+LinesRead = tuple[tuple[int, int], ...]
+"""Input lines that an output line reads, each with its kernel position, counted without the last dimension."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -100,12 +103,9 @@ def places(dims: tuple[int, ...]) -> Iterator[Place]:
 
 
 @cache
-def lines_read(window: Window) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Returns for each output line the input lines that it reads, each with its kernel position, in their order.
-
-    Lines of padding are left out. The kernel position is counted without the last dimension.
-    """
-    found: list[tuple[tuple[int, int], ...]] = []
+def lines_read(window: Window) -> tuple[LinesRead, ...]:
+    """Returns for each output line the input lines that it reads, in their order, without those of padding."""
+    found: list[LinesRead] = []
     for out in places(window.out_dims):
         lines: list[tuple[int, int]] = [(0, 0)]
         for axis, at in zip(line_axes(window), out, strict=True):

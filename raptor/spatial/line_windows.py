@@ -1,7 +1,8 @@
 """Windows that move over lines: which lines an output line reads, and which columns each cell of a line makes."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from raptor.graph.ir import Stencil
 from raptor.graph.window import Table, Window
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Range
-from raptor.mapping.window_axis import lines_read
+from raptor.mapping.window_axis import LinesRead, lines_read
 from raptor.spatial.line_grid import Cell
 from raptor.target.layout import Image
 
@@ -28,9 +29,8 @@ class LineWindow:
     taps: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, window: Window, y: int) -> "LineWindow":
-        """Makes the window of output line `y`. Of a volume, the lines that it reads are the rows, one below another."""
-        read = lines_read(window)[y]
+    def of(cls, window: Window, y: int, read: LinesRead) -> "LineWindow":
+        """Makes the window of output line `y`, which reads the lines `read`. Those of a volume are rows of an image."""
         if len(window.kernel) == 2:
             return cls(window, y, tuple((line, line) for line, _ in read))
         flat = Window(
@@ -65,20 +65,27 @@ class LineWindow:
         return replace(operator, weights=rows.reshape(pixels, -1, channels))
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def line_windows(window: Window) -> tuple[LineWindow, ...]:
+    """Returns the window of each output line."""
+    return tuple(LineWindow.of(window, y, read) for y, read in enumerate(lines_read(window)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LineStencil:
     """The part of a stencil that makes some columns of an output line.
 
-    pixels: the columns that it reads. lines: the input lines that it reads, each with its row in the window of
-    `operator`, which is over these lines and columns. key: equal for parts that differ in their lines only. together:
-    true if neighbouring pixels may be weighted at once, as they have equal weights and neighbouring sources.
+    pixels: the columns that it reads. lines: the input lines that it reads, each with its row in the window of the
+    operator. key: equal for parts that differ in their lines only. together: true if neighbouring pixels may be
+    weighted at once, as they have equal weights and neighbouring sources. operator: makes the stencil over these lines
+    and columns, which one part of a key is enough for.
     """
 
     pixels: Range
     lines: tuple[tuple[int, int], ...]
-    operator: Stencil
     key: Hashable
     together: bool
+    operator: Callable[[], Stencil]
 
     @classmethod
     def of(cls, operator: Stencil, y: int, cols: Range, before: Image, after: Image) -> "LineStencil":
@@ -90,14 +97,17 @@ class LineStencil:
 
     @classmethod
     def _of_window(cls, operator: Stencil, window: Window, y: int, cols: Range) -> "LineStencil":
-        here, pixels = LineWindow.of(window, y), input_range(window, cols)
+        here, pixels = line_windows(window)[y], input_range(window, cols)
         low, high = here.under
         pads = here.above, pixels[0] - cols[0] * window.strides[-1] + window.pads[-1]
         given, made = (high - low, pixels[1] - pixels[0]), (1, cols[1] - cols[0])
-        local = replace(here.window, in_dims=given, out_dims=made, pads=pads)
-        lines = tuple((row - low, line) for row, line in here.lines)
-        key = given, made, pads, here.taps
-        return cls(pixels, lines, replace(here.weighing(operator), window=local), key, window.strides[-1] == 1)
+        lines = tuple([(row - low, line) for row, line in here.lines])
+
+        def local() -> Stencil:
+            over = replace(here.window, in_dims=given, out_dims=made, pads=pads)
+            return replace(here.weighing(operator), window=over)
+
+        return cls(pixels, lines, (given, made, pads, here.taps), window.strides[-1] == 1, local)
 
     @classmethod
     def _of_table(cls, operator: Stencil, table: Table, outs: slice, width: int) -> "LineStencil":
@@ -114,7 +124,7 @@ class LineStencil:
         local[read] = row.reshape(-1) * (pixels[1] - pixels[0]) + column[read] - pixels[0]
         window = Table(local, len(lines) * (pixels[1] - pixels[0]))
         key = pixels[1] - pixels[0], local.tobytes(), weights.tobytes()
-        return cls(pixels, tuple(enumerate(lines)), Stencil(weights, window), key, alike)
+        return cls(pixels, tuple(enumerate(lines)), key, alike, lambda: Stencil(weights, window))
 
 
 def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:

@@ -45,7 +45,7 @@ from raptor.spatial.line_moves import MOST_LINES, MovedLines, Places
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
 from raptor.spatial.line_windows import (
     LineStencil,
-    LineWindow,
+    line_windows,
     reads_everywhere,
     reads_lines,
     table_cells,
@@ -494,7 +494,7 @@ class LineLowering(TileLowering):
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
         """Pools output pixels `cols` of one line and channel range, `at`, on a core (None: core 0)."""
         (y, p), (name,) = at, node.inputs
-        here = LineWindow.of(operator.window, y)
+        here = line_windows(operator.window)[y]
         window, pixels, grid = here.window, input_range(operator.window, cols), self.grid(name)
         inputs = tuple(
             (i, self.line_on(node, name, line, p, pixels, core or 0, exact=True).tile) for i, line in here.lines
@@ -537,8 +537,8 @@ class LineLowering(TileLowering):
         made: Made = {}
         known: _Stencils = {}
         for p, cells in enumerate(grid.lines[0]):
-            table = isinstance(window, Table)
-            for cols, cell in table_cells(before, after, cells) if table else window_cells(window, cells):
+            shared = table_cells(before, after, cells) if isinstance(window, Table) else window_cells(window, cells)
+            for cols, cell in shared:
                 core = self.residency.core_of(cell.tile) or 0
                 for y in range(after.rows):
                     part = LineStencil.of(operator, y, cols, before, after)
@@ -562,7 +562,7 @@ class LineLowering(TileLowering):
         tile = Tile(stem, 1, width, channels[1] - channels[0], self.element(node.output))
         key = channels, part.key
         if key not in known:
-            op = stencil_op(part.operator)(tile, [given[0][1]], Region(channels, (0, 1)))
+            op = stencil_op(part.operator())(tile, [given[0][1]], Region(channels, (0, 1)))
             assert isinstance(op, StencilTile)
             at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
             known[key] = replace(op, together=at_once if part.together else 1)
