@@ -5,7 +5,7 @@ that does not fit the chip is recorded and skipped. The second one is the refere
 more, the result is never worse than the reference by the measure of the simulator.
 
 Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a better chip has the same
-ones, and none of them is slower there. So the best of them is not slower either.
+ones. No latency of theirs was ever longer there, and few intervals, so the best of them hardly ever is slower.
 """
 
 from collections.abc import Callable, Iterator, Sequence
