@@ -16,7 +16,7 @@ from raptor.mapping.decision import DotGrid, LineUnfolding, filters_of
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known
-from raptor.mapping.spread_tokens import Copies, Spread, in_steps, spread
+from raptor.mapping.spread_tokens import Copies, Spread, in_steps, in_turns, spread
 from raptor.mapping.streaming import cut_channels
 from raptor.mapping.token_cores import Product, Shape, Stages, apart, find_stages, in_groups
 from raptor.mapping.token_cuts import Cut, cuts
@@ -182,6 +182,52 @@ def test_steps_of_an_attention_have_all_its_queries():
     assert stepped.cols == ((0, 2), (2, 4), (4, 5), (5, 7), (7, 8))
     assert stepped.cores == (3, 3, 3, 1, 1, 2, 2, 2, 0, 0)
     assert in_steps(grid, found, chip, 1e9) == replace(grid)
+
+
+def test_cores_take_the_queries_of_a_copy_in_turns():
+    """Two of four cores of a head have all queries of a copy, and each has as many as before."""
+    queries = tuple((x, x + 1) for x in range(8))
+    before = DotGrid(((0, 1), (1, 2)), queries, (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))
+    found = in_turns(before, copies=2)
+    assert found.cores == (0, 2, 0, 2, 1, 3, 1, 3, 4, 6, 4, 6, 5, 7, 5, 7)
+    assert found == replace(before, cores=found.cores)
+    assert in_turns(before, copies=1).cores[:8] == (0, 1, 2, 3, 0, 1, 2, 3)
+
+
+def test_attentions_send_the_first_tokens_of_each_copy_early(monkeypatch: pytest.MonkeyPatch):
+    """If layers pass on their tokens in segments, neighbouring queries of a copy are on different cores of a head."""
+    found = in_segments(monkeypatch)
+    shared = [
+        grid.cores[first : first + len(grid.cols)]
+        for grid in line_flow(found.decision).products.values()
+        for first in range(0, len(grid.cores), len(grid.cols))
+    ]
+    shared = [cores for cores in shared if len(set(cores)) > 1]
+    assert shared
+    assert all(cores[0] != cores[1] for cores in shared)
+    assert all(max(counts) - min(counts) <= 1 for counts in (Counter(cores).values() for cores in shared))
+
+
+def test_cores_that_share_a_layer_put_its_input_together_in_turns(compiled: Passes):
+    """No core gets the results of all heads of an attention for all others."""
+    core_of = {
+        op.result.name: core
+        for compute, core in zip(compiled.spatial.computes, compiled.partition.cores, strict=True)
+        for op in compute.body
+    }
+    takers = 0
+    for node in (node for node in compiled.chosen.nodes if node.output in by_line(compiled.decision)):
+        layer, name = by_line(compiled.decision)[node.output], node.inputs[0]
+        if name not in compiled.spatial.views:
+            continue
+        ranges = [channels for group in layer.grid.ins for channels in group]
+        for part in compiled.spatial.tensors[name].parts:
+            region = part.region
+            assert region.cols is not None
+            s = next(s for s, cols in enumerate(layer.grid.cols) if region.cols[0] < cols[1])
+            assert core_of[part.tile.name] == layer.taker(s, region.channels), part.tile.name
+        takers += len({layer.taker(0, channels) for channels in ranges})
+    assert takers >= 2 * len(line_flow(compiled.decision).products)
 
 
 def in_segments(monkeypatch: pytest.MonkeyPatch) -> Passes:

@@ -120,6 +120,13 @@ class LineUnfolding(Known):
         """Returns the core at a place in the grid: column segment, group of input channels, part of the outputs."""
         return self.cores[(segment * len(self.grid.ins) + group) * len(self.grid.outs) + part]
 
+    def taker(self, segment: int, channels: Range) -> int:
+        """Returns the core that gets a range of input channels first; the cores that share a group take turns."""
+        for g, group in enumerate(self.grid.ins):
+            if channels in group:
+                return self.core(segment, g, group.index(channels) % len(self.grid.outs))
+        return self.core(segment, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class OnVectorUnit(Known):

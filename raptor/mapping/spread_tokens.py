@@ -6,9 +6,11 @@ of its cores, which pass some tokens at a time to those of the next layer. A sam
 any time, but the next one has to wait until it is done.
 
 If the tokens of a copy are passed on in several segments, its layers work at the same time. Then the core that works
-most counts, and a layer should not take more cores than it needs: fewer and wider products take less of all cores.
+most counts, and a layer should not take more cores than it needs: fewer and wider products take less of all cores. And
+the first tokens of each copy should come soon from an attention, so its cores take the queries of a copy in turns.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -216,7 +218,8 @@ class Spread:
             for each in behind:
                 cores, homes = self.helping(i + 1, each).cores, self.homes(form.stages.chains[i])
                 record = each.record(cores, form.copies, form.arch, homes=homes)
-                choice.products[each.key] = in_steps(record, each, form.arch, knobs.step_ns)
+                stepped = in_steps(record, each, form.arch, knobs.step_ns)
+                choice.products[each.key] = in_turns(stepped, form.copies) if self.segments > 1 else stepped
         return choice
 
     def record(self, layer: TokenLayer, step_ns: float) -> LineUnfolding:
@@ -240,6 +243,24 @@ def in_steps(grid: DotGrid, found: Product, arch: Target, step_ns: float) -> Dot
     width = len(grid.cols)
     cores = tuple(grid.cores[row * width + i] for row in range(len(grid.rows)) for i, _ in steps)
     return DotGrid(grid.rows, tuple(cols for _, cols in steps), cores, grid.relays)
+
+
+def in_turns(grid: DotGrid, copies: int) -> DotGrid:
+    """Returns a grid whose cores take the queries of each copy in turns, not some neighbouring ones each.
+
+    The layers behind an attention begin with the first tokens of each copy, which so come sooner.
+    """
+    width, queries = len(grid.cols), grid.cols[-1][1]
+    ends = [stop for _, stop in even(queries, min(copies, queries))]
+    copy_of = [bisect_right(ends, low) for low, _ in grid.cols]
+    place = [x - copy_of.index(copy) for x, copy in enumerate(copy_of)]
+    dealt = sorted(range(width), key=lambda x: (place[x], copy_of[x]))
+    cores = list(grid.cores)
+    for first in range(0, len(cores), width):
+        own = list(dict.fromkeys(grid.cores[first : first + width]))
+        for turn, x in enumerate(dealt):
+            cores[first + x] = own[turn % len(own)]
+    return replace(grid, cores=tuple(cores))
 
 
 def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:

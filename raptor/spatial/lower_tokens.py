@@ -124,28 +124,30 @@ class TokenLowering(LineLowering):
             made = [(r, self.gathered_view(name, f"{name}.{i}", r, core, whole=True)) for i, r in self.regions(image)]
             self.bind(name, node.name, made)
             return
-        wanted = self.wanted(name)
+        wanted = [self.wanted(name, part) for part in self.parts_of[name]]
         cells: Made = {}
         for y in range(image.rows):
-            for cols, core in wanted or self.owners(name, y):
-                for p, part in enumerate(self.parts_of[name]):
+            owners = self.owners(name, y) if None in wanted else []
+            for p, part in enumerate(self.parts_of[name]):
+                for cols, core in wanted[p] or owners:
                     region = Region(part, (y, y + 1), cols)
                     tile = self.gathered_view(name, cell_name(name, y, p, cols), region, core, whole=True)
                     cells.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, self.parts_of[name], cells)
 
-    def wanted(self, name: str) -> Segments | None:
-        """Returns the pixels and cores at which the next layer by line reads a tensor, perhaps through others.
+    def wanted(self, name: str, part: Range) -> Segments | None:
+        """Returns the pixels and cores at which the next layer by line reads some channels, perhaps through others.
 
-        None if there is no such layer, or if it reads other pixels.
+        None if there is no such layer, or if it reads other pixels. If several cores read the channels, each gets some
+        of their ranges, to pass them on to the others.
         """
         for node in self.readers.get(name, ()):
             if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
                 chosen = self.decision.layers[filter_key(node)]
                 if isinstance(chosen, LineUnfolding) and node.inputs[0] == name:
-                    return [(cols, chosen.core(s, 0, 0)) for s, cols in enumerate(chosen.grid.cols)]
+                    return [(cols, chosen.taker(s, part)) for s, cols in enumerate(chosen.grid.cols)]
             if isinstance(node.operator, Elementwise | Rename | ChannelSum):
-                found = self.wanted(node.output)
+                found = self.wanted(node.output, part)
                 if found is not None:
                     return found
         return None
