@@ -108,7 +108,7 @@ class Program:
             parts.config,
             parts.arch.file,
             parts.memory,
-            [[(m.shape[0], m.shape[1]) for m in parts.weights.get(core, ())] for core in cores],
+            [parts.weights[core].shapes if core in parts.weights else () for core in cores],
             extended=parts.options.get("isa") == "extended",
         )
 

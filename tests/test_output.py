@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,8 @@ import pytest
 import raptor
 from raptor.common import storage
 from raptor.common.errors import UserError
+from raptor.mapping.decision import Matrix
+from raptor.mapping.line_unfolding import LineMatrix
 from raptor.output import files, writer
 from raptor.output.writer import StreamFormat, WeightFormat
 from raptor.target import encoding, isa
@@ -128,6 +130,30 @@ def test_both_weight_formats_hold_the_layer_s_weights(tmp_path: Path):
         assert a.tobytes() == b.tobytes()
     # The first matrix: kernel position 0, input channels 0 to 2, filters 0 to 2.
     assert matrices[0].tolist() == random(4, 5, 3, 3)[:3, :3, 0, 0].T.tolist()
+
+
+@pytest.mark.parametrize("mapping", ["rows", "raptor"])
+def test_no_matrix_is_cut_before_it_is_written(mapping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All matrices at once would take twice the memory of the weights."""
+    cut: list[tuple[int, ...]] = []
+
+    def counted(values: Callable[..., Any]) -> Callable[..., Any]:
+        def cutting(*args: Any) -> Any:
+            cut.append((found := values(*args)).shape)
+            return found
+
+        return cutting
+
+    for kind in (LineMatrix, Matrix):
+        monkeypatch.setattr(kind, "values", counted(kind.values))
+    program = raptor.compile(MODEL, **THESIS_CHIP, mapping=mapping)
+    assert not program.check()
+    assert program.artifacts is not None
+    shapes = [shape for matrices in program.artifacts.weights.values() for shape in matrices.shapes]
+    assert shapes
+    assert not cut
+    program.save(tmp_path / "out")
+    assert sorted(cut) == sorted(shapes)
 
 
 def test_the_manifest_lists_every_other_file(tmp_path: Path):

@@ -11,9 +11,10 @@ import orjson
 from raptor import codegen, pim
 from raptor.codegen import Streams
 from raptor.common.options import Requant
-from raptor.graph.ir import Filter, Graph, Numbers, Requantise
+from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.steps import Recipe
 from raptor.output import files
+from raptor.output.matrices import Matrices
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.steps import Ints
 from raptor.spatial import SpatialGraph
@@ -186,16 +187,6 @@ def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     return number[which]
 
 
-def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Numbers]]:
-    """Returns the matrix of each array group, by core.
-
-    Matrices of `kernel` unfolding without groups are views of the weights; others are made here, which takes memory.
-    """
-    return {
-        i: [_stored(g.matrix.values(graph.filters[g.layer]), g) for g in c.groups] for i, c in program.cores.items()
-    }
-
-
-def _stored(values: Numbers, group: pim.Group) -> Numbers:
-    """Returns weights as they are stored: integers of up to 8 bits in a byte."""
-    return values.astype(np.int8) if 0 < group.weight_bits <= 8 else values
+def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, Matrices]:
+    """Returns the matrices of each core that has some."""
+    return {i: Matrices(core.groups, graph.filters) for i, core in program.cores.items() if core.groups}

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +26,11 @@ from raptor.common.threads import Threads
 from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
+from raptor.output.matrices import Matrices
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 
-Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 _TOOL = "raptor"
@@ -59,7 +59,7 @@ class Artifacts:
     mapping: MappingFile
     report: CompileReport
     records: Mapping[int, isa.Records]
-    weights: Mapping[int, Sequence[Numbers]]
+    weights: Mapping[int, Matrices]
     constants: Constants
     onnx_bytes: bytes
 
@@ -331,14 +331,13 @@ def _streams(artifacts: Artifacts, stream_format: StreamFormat) -> Iterator[_Con
             yield files.stream_name(core, "pim"), encoding.pim_chunks(records)
 
 
-def _weights(weights: Mapping[int, Sequence[Numbers]], weight_format: WeightFormat) -> Iterator[_Content]:
+def _weights(weights: Mapping[int, Matrices], weight_format: WeightFormat) -> Iterator[_Content]:
     chunks = _weights_json if weight_format == "json" else _weights_npz
     for core, matrices in weights.items():
-        if matrices:
-            yield files.weights_name(core, weight_format), chunks(matrices)
+        yield files.weights_name(core, weight_format), chunks(matrices)
 
 
-def _weights_json(matrices: Sequence[Numbers]) -> Iterator[bytes]:
+def _weights_json(matrices: Matrices) -> Iterator[bytes]:
     """Yields `{"0": [[...], ...], ...}`: the matrix of each array group, one group per line."""
     for group, matrix in enumerate(matrices):
         yield b'%s"%d": ' % (b",\n" if group else b"{", group)
@@ -346,7 +345,7 @@ def _weights_json(matrices: Sequence[Numbers]) -> Iterator[bytes]:
     yield b"}\n"
 
 
-def _weights_npz(matrices: Sequence[Numbers]) -> Iterator[bytes]:
+def _weights_npz(matrices: Matrices) -> Iterator[bytes]:
     buffer = BytesIO()
     # NOTE: numpy stamps members with a constant date, so equal weights give equal bytes.
     np.savez(buffer, **{str(g): np.ascontiguousarray(m) for g, m in enumerate(matrices)})  # pyright: ignore

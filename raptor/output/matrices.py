@@ -1,0 +1,35 @@
+"""Matrices of crossbars, cut from the weights of their layers when they are read.
+
+All of them together take up to twice the memory of the weights: copies that a core uses in turn are equal, and line
+matrices repeat weights.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.graph.ir import Filter, Numbers
+from raptor.pim import Group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrices:
+    """The matrices of a core's array groups, in their order. `filters`: the weights, by key of the layer.
+
+    Each iteration cuts them anew, one at a time.
+    """
+
+    groups: Sequence[Group]
+    filters: Mapping[str, Filter]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and columns of each matrix."""
+        return [(g.matrix.rows[1] - g.matrix.rows[0], g.matrix.cols[1] - g.matrix.cols[0]) for g in self.groups]
+
+    def __iter__(self) -> Iterator[Numbers]:
+        """Yields each matrix as it is stored: integers of up to 8 bits in a byte."""
+        for group in self.groups:
+            values = group.matrix.values(self.filters[group.layer])
+            yield values.astype(np.int8) if 0 < group.weight_bits <= 8 else values
