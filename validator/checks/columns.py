@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from validator.checks.findings import Indices
 Column = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T", bound=np.generic)
 
 
 def opcodes(*names: str) -> Column:
@@ -28,17 +31,18 @@ def flags_of(*names: str) -> Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Instructions of all streams, one after another.
+    """Instructions of all `streams`, one after another.
 
-    `starts[core]` is the first instruction of `core`; one more entry is the end.
+    `starts[core]` is the first instruction of `core`; one more entry is the end. A column takes no more bytes than its
+    numbers need: there are millions of them.
     """
 
-    records: Records
+    streams: Sequence[Records]
     starts: Indices
-    core: Column
+    core: npt.NDArray[np.unsignedinteger[Any]]
     opcode: Bytes
-    rd: Column
-    rs1: Column
+    rd: Bytes
+    rs1: Bytes
     a: Column
     b: Column
     c: Column
@@ -55,15 +59,28 @@ class Columns:
         """Returns a mask of the instructions that have one of these names."""
         if len(names) == 1:
             return self.opcode == OPCODE[names[0]]
-        return flags_of(*names)[self.opcode]
+        return self.of_opcodes(flags_of(*names))
 
     def where(self, *names: str) -> Indices:
         return np.flatnonzero(self.is_(*names))
 
+    def of_opcodes(self, table: npt.NDArray[T]) -> npt.NDArray[T]:
+        """Returns for each instruction the entry of its opcode in a table of all opcodes."""
+        found = np.empty(len(self), table.dtype)
+        # numpy makes an index of 8 bytes of each opcode.
+        for first, end in pairwise(self.starts.tolist()):
+            found[first:end] = table[self.opcode[first:end]]
+        return found
+
     def place(self, index: int) -> tuple[int, int, str]:
         """Returns core, pc and text of an instruction."""
         core = int(self.core[index])
-        return core, index - int(self.starts[core]), isa.text(self.records[index])
+        pc = index - int(self.starts[core])
+        return core, pc, isa.text(self.streams[core][pc])
+
+    def flags(self) -> Bytes:
+        """Makes the column of the flags, which hardly any rule reads."""
+        return _column(self.streams, "flags")
 
     def lengths(self) -> Indices:
         return np.diff(self.starts)
@@ -76,21 +93,22 @@ class Columns:
 def columns_of(streams: Sequence[Records]) -> Columns:
     """Makes the columns of all cores' records, each of them contiguous."""
     lengths = np.array([len(s) for s in streams], np.int64)
-    records = np.concatenate([np.zeros(0, RECORD), *streams])
-    words = np.ascontiguousarray(records).view("<i4").reshape(-1, 5)
-    first = words[:, 0]
     return Columns(
-        records=records,
+        streams=streams,
         starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-        core=np.repeat(np.arange(len(streams), dtype=np.int32), lengths),
-        opcode=(first & 255).astype(np.uint8),
-        rd=(first >> 8) & 255,
-        rs1=(first >> 16) & 255,
-        a=np.ascontiguousarray(words[:, 1]),
-        b=np.ascontiguousarray(words[:, 2]),
-        c=np.ascontiguousarray(words[:, 3]),
-        d=np.ascontiguousarray(words[:, 4]),
+        core=np.repeat(np.arange(len(streams)).astype(np.min_scalar_type(len(streams))), lengths),
+        opcode=_column(streams, "opcode"),
+        rd=_column(streams, "rd"),
+        rs1=_column(streams, "rs1"),
+        a=_column(streams, "a"),
+        b=_column(streams, "b"),
+        c=_column(streams, "c"),
+        d=_column(streams, "d"),
     )
+
+
+def _column(streams: Sequence[Records], name: str) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, RECORD[name]), *(s[name] for s in streams)])
 
 
 def spec_of(opcode: int) -> Instruction:

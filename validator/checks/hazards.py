@@ -25,9 +25,8 @@ def _faults(subject: Subject) -> Bytes:
         return faults
     faults = np.zeros(len(s), np.uint8)
     if subject.rob_size > 1:
-        flags = np.ascontiguousarray(s.records["flags"])
         hazards(
-            s.starts, s.opcode, s.b, s.c, s.d, flags, subject.trace.values, subject.trace.widths, RULES,
+            s.starts, s.opcode, s.b, s.c, s.d, s.flags(), subject.trace.values, subject.trace.widths, RULES,
             matrix_shapes(subject), _simulated_shapes(subject), subject.group_starts,
             min(subject.rob_size, _WIDEST_WINDOW), faults,
         )  # fmt: skip
@@ -136,7 +135,7 @@ def hazard_false(subject: Subject) -> Iterator[Hit]:
 )
 def lmv_size(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    at = np.flatnonzero(s.is_("lmv") & (s.records["flags"] & 1 == 1)) if subject.rob_size > 1 else np.zeros(0, np.int64)
+    at = np.flatnonzero(s.is_("lmv") & (s.flags() & 1 == 1)) if subject.rob_size > 1 else np.zeros(0, np.int64)
     if len(at):
         yield Hit("", at)
 

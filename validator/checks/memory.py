@@ -148,7 +148,7 @@ def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:
     s, values = subject.columns, subject.trace.values
     at = s.where("ld", "st")
     store = s.is_("st")[at]
-    pair = np.where(store, s.rd[at], s.rs1[at])
+    pair = np.where(store, s.rd[at], s.rs1[at]).astype(np.int64)
     high = np.asarray(np.where(store, values[at, 0], values[at, 1]), np.int64)
     low = _next_register(subject, at, pair)
     address = (high << 32) | (low.astype(np.int64) & 0xFFFFFFFF)
@@ -159,9 +159,9 @@ def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
     """Returns the contents of the register after `pair` at the instructions `at`: the value last written before."""
     s = subject.columns
     result = np.zeros(len(at), np.int64)
-    scalar = np.flatnonzero((RULES[s.opcode, Rule.ROLE_RD] == DEFINE) & (s.rd > 0))
+    defines = s.of_opcodes(RULES[:, Rule.ROLE_RD] == DEFINE)
     for register in np.unique(pair + 1):
-        writes = scalar[s.rd[scalar] == register]
+        writes = np.flatnonzero(defines & (s.rd == register))
         mine = np.flatnonzero(pair + 1 == register)
         if not len(writes):
             continue

@@ -1,13 +1,14 @@
 """Rules on the files of a program, and on text in them that the simulator does not read."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from validator.checks.findings import Hit, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
-from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, missing_key_names
+from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, TextFaults, missing_key_names
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 TOPIC = Topic.FILES
@@ -141,9 +142,14 @@ def json_wrapped(subject: Subject) -> Iterator[Hit]:
         yield Hit("an operand does not fit 32 bits", at)
 
 
-def _odd(subject: Subject, fault: int) -> np.ndarray:
+def _odd(subject: Subject, fault: int) -> Indices:
+    return _faulty(subject, lambda faults: faults.odd & fault)
+
+
+def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.integer]]) -> Indices:
+    """Returns the instructions whose text has faults; `mask` is not 0 for those of a core."""
     found = [
-        np.flatnonzero(faults.odd & fault) + int(subject.columns.starts[core])
+        np.flatnonzero(mask(faults)) + int(subject.columns.starts[core])
         for core, faults in sorted(subject.text.items())
     ]
     return np.concatenate([np.zeros(0, np.int64), *found])
@@ -160,11 +166,9 @@ def _odd(subject: Subject, fault: int) -> np.ndarray:
 def json_missing_key(subject: Subject) -> Iterator[Hit]:
     """One finding for each operation and set of keys."""
     s = subject.columns
-    lacking = np.zeros(len(s), np.int64)
-    for core, faults in subject.text.items():
-        lacking[s.starts[core] : s.starts[core + 1]] = faults.missing
-    at = np.flatnonzero(lacking)
-    kinds = lacking[at] * 256 + s.opcode[at]
+    at = _faulty(subject, lambda faults: faults.missing)
+    lacking = [faults.missing[faults.missing != 0] for _, faults in sorted(subject.text.items())]
+    kinds = np.concatenate([np.zeros(0, np.int64), *lacking]) * 256 + s.opcode[at]
     for kind in np.unique(kinds):
         here = at[kinds == kind]
         name = s.place(int(here[0]))[2].split(" ", 1)[0]

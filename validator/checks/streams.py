@@ -1,6 +1,7 @@
 """Rules on the instructions of one stream: widths, ends, registers, operands."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from raptor.target.opcode_tables import (
     UNIT,
     USE,
 )
-from validator.checks.columns import Column, flags_of, spec_of
+from validator.checks.columns import Bytes, Column, flags_of, spec_of
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 from validator.checks.text import OFFSET_VALUE
@@ -59,10 +60,11 @@ def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
 def width_unset(subject: Subject) -> Iterator[Hit]:
     """Per core: everything that needs a width before the first setbw."""
     s = subject.columns
-    never = np.full(s.core_count + 1, len(s), np.int64)
+    needs = s.of_opcodes(NEEDS_WIDTH)
     sets = s.where(*WIDTH_SETTERS)
-    np.minimum.at(never, s.core[sets], sets)
-    at = np.flatnonzero(NEEDS_WIDTH[s.opcode] & (np.arange(len(s)) < never[s.core]))
+    for first in np.unique(s.core[sets], return_index=True)[1].tolist():
+        needs[sets[first] : s.starts[s.core[sets[first]] + 1]] = False
+    at = np.flatnonzero(needs)
     if len(at):
         yield Hit(f"no setbw before {len(at)} matrix and vector instructions", at)
 
@@ -143,8 +145,9 @@ def _last(subject: Subject) -> Indices:
 def _scalar_only(subject: Subject) -> Indices:
     """Returns the cores that have instructions, all of them scalar."""
     s = subject.columns
-    busy = np.bincount(s.core[UNIT[s.opcode] != SCALAR], minlength=s.core_count)
-    return np.flatnonzero((s.lengths() > 0) & (busy == 0))
+    scalar = s.of_opcodes(UNIT == SCALAR)
+    only = [scalar[first:end].all() for first, end in pairwise(s.starts.tolist())]
+    return np.flatnonzero((s.lengths() > 0) & only)
 
 
 @rule(
@@ -173,7 +176,7 @@ def nop(subject: Subject) -> Iterator[Hit]:
 def extension_op(subject: Subject) -> Iterator[Hit]:
     """Only a note where the compiler's user allowed extensions: the validator runs them."""
     s = subject.columns
-    for name, at in _by_op(subject, np.flatnonzero(_EXTENSIONS[s.opcode])):
+    for name, at in _by_op(subject, np.flatnonzero(s.of_opcodes(_EXTENSIONS))):
         yield Hit(f"{name} is not in the published set", at, severity=NOTE if subject.extended else None)
 
 
@@ -206,9 +209,10 @@ def sld(subject: Subject) -> Iterator[Hit]:
     """A load of rows of a table that memory.json names is right: time does not depend on its address."""
     s = subject.columns
     tables = subject.memory.tables if subject.memory else ()
-    for core in np.unique(s.core[s.where("sld")]).tolist():
+    cores: list[int] = np.unique(s.core[s.where("sld")]).tolist()
+    for core in cores:
         try:
-            row_counts(s.records[s.starts[core] : s.starts[core + 1]], tables)
+            row_counts(s.streams[core], tables)
         except NotALookupError as e:
             yield Hit(e.reason if tables else "", np.array([s.starts[core] + e.pc]))
 
@@ -225,14 +229,14 @@ def register_unset(subject: Subject) -> Iterator[Hit]:
     unset = subject.trace.unset
     for slot, field in enumerate(SLOTS):
         for name, at in _by_op(subject, np.flatnonzero(unset & (1 << slot))):
-            register = _column(subject, field)[at[0]]
+            register = int(_column(subject, field)[at[0]])
             paired = ROLES[OPCODE[name], slot] == PAIR
             what = f"r{register} and r{register + 1}" if paired else f"r{register}"
             which = "at least one of which" if paired else "which"
             yield Hit(f"{name} reads {what} ({_OPERAND[field]}), {which} nothing has written", at)
 
 
-def _column(subject: Subject, slot: str) -> Column:
+def _column(subject: Subject, slot: str) -> Column | Bytes:
     return {"rd": subject.columns.rd, "rs1": subject.columns.rs1, "a": subject.columns.a}[slot]
 
 
@@ -249,7 +253,7 @@ def register_range(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     for slot, field in enumerate(SLOTS):
         column = _column(subject, field)
-        used = ROLES[s.opcode, slot] != NO_REGISTER
+        used = s.of_opcodes(ROLES[:, slot] != NO_REGISTER)
         for name, at in _by_op(subject, np.flatnonzero(used & ((column < 0) | (column >= REGISTER_COUNT)))):
             yield Hit(f"{name} names register {column[at[0]]} as {_OPERAND[field]}", at)
 
@@ -267,10 +271,11 @@ def register_pair(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     for slot, field in enumerate(SLOTS):
         column = _column(subject, field)
-        odd = (ROLES[s.opcode, slot] == PAIR) & (column % 2 == 1)
+        pairs = np.flatnonzero(s.of_opcodes(ROLES[:, slot] == PAIR))
+        odd = pairs[column[pairs] % 2 == 1]
         for beyond in (True, False):
-            where = odd & ((column == REGISTER_COUNT - 1) == beyond)
-            for name, at in _by_op(subject, np.flatnonzero(where)):
+            where = odd[(column[odd] == REGISTER_COUNT - 1) == beyond]
+            for name, at in _by_op(subject, where):
                 yield Hit(f"{name} takes the pair from r{column[at[0]]}", at, severity=ERROR if beyond else None)
 
 
@@ -286,11 +291,11 @@ def register_pair(subject: Subject) -> Iterator[Hit]:
 def offset_misread(subject: Subject) -> Iterator[Hit]:
     """ld and st are left to the hazard rules: there an offset is the way around their own bug."""
     s = subject.columns
-    able = HAS_OFFSET[s.opcode] & ~s.is_("ld", "st", "vmv") & (s.c != 0)
-    wrong = np.zeros(len(s), np.bool_)
+    able = np.flatnonzero(s.of_opcodes(HAS_OFFSET & ~flags_of("ld", "st", "vmv")) & (s.c != 0))
+    wrong = np.zeros(len(able), np.bool_)
     for slot, bit in ((1, 2), (2, 4)):
-        wrong |= (ROLES[s.opcode, slot] == USE) & ((s.b & bit) != (s.c & bit))
-    for name, at in _by_op(subject, np.flatnonzero(able & wrong)):
+        wrong |= (ROLES[s.opcode[able], slot] == USE) & ((s.b[able] & bit) != (s.c[able] & bit))
+    for name, at in _by_op(subject, able[wrong]):
         yield Hit(f"{name} with offset_select={s.b[at[0]]}, offset_value={s.c[at[0]]}", at)
 
 
@@ -325,7 +330,7 @@ def offset_ignored(subject: Subject) -> Iterator[Hit]:
 )
 def size_range(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    sized = IS_SIZED[s.opcode]
+    sized = s.of_opcodes(IS_SIZED)
     for severity, wrong in ((ERROR, s.d < 0), (WARNING, s.d == 0)):
         for name, at in _by_op(subject, np.flatnonzero(sized & wrong)):
             yield Hit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)
