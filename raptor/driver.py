@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from raptor.common import collector
+from raptor.common import collector, memory
 from raptor.common.arguments import fault, path_or_none
 from raptor.common.beside import Beside
 from raptor.common.errors import InternalError, RaptorError, UserError
@@ -77,6 +77,8 @@ class Driver:
         """Runs and times a stage, which need not be a pass. Returns its result."""
         self.started(name)
         start = time.perf_counter()
+        if self.beside is not None:  # trials are short, and use again what they freed
+            memory.give_back()
         try:
             return stage(*args, **kwargs)
         finally:
