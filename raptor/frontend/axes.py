@@ -74,7 +74,8 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
     channels = seen.image.channels
-    return build.matrix(seen.tensor, np.full((channels, channels), factor, np.float32))
+    # One number in memory: each norm of a large transformer has such a matrix.
+    return build.matrix(seen.tensor, np.broadcast_to(np.float32(factor), (channels, channels)))
 
 
 def spread(build: Builder, x: Tensor, image: Image) -> Tensor:

@@ -78,13 +78,11 @@ class Builder:
         return self.map("max", x, self.map("sub", 0.0, x))
 
     def matrix(self, x: Tensor, weights: Floats) -> Tensor:
-        """Multiplies every pixel by a matrix [channels, new channels]."""
+        """Multiplies every pixel by a matrix [channels, new channels], which is no view of a file."""
         axis = x.image.channel_axis
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
-        bits = 0
-        if x.element.kind == "int":
-            bits = _BITS
-        values = owned((weights.astype(np.int16) if bits else weights)[None])
+        bits = _BITS if x.element.kind == "int" else 0
+        values = np.asarray(weights, np.int16 if bits else np.float32)[None]
         return self.add(Filter(values, Window.point((x.image.pixels,)), weight_bits=bits), image, x)
 
     def has_crossbars(self, x: Tensor) -> bool:
