@@ -52,21 +52,19 @@ class Rows:
     def steps(
         self, forms: Forms, nodes: tuple[str, ...], values: list[Value], wants: Wants
     ) -> tuple[dict[int, Steps], Ints]:
-        """Returns the steps of each core, and the number of each row among those of its core."""
-        columns = (np.concatenate(column) for column in zip(*self.columns, strict=True))
-        at, core, form, node, number, peer, first, elements = columns
-        order = np.lexsort((at, core))
+        """Returns the steps of each core, and the number of each row among those of its core. Forgets the rows."""
+        columns, self.columns = list(zip(*self.columns, strict=True)), []
+        order = np.lexsort([np.concatenate(column) for column in columns[:2]])
+        _, core, form, node, number, peer, first, elements = (np.concatenate(columns.pop(0))[order] for _ in range(8))
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         row, place, buffer = (np.concatenate(column) for column in zip(*self.used, strict=True))
-        row = rank[row]
-        by_row = np.lexsort((place, row))
-        used, start = buffer[by_row], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
-        form, node, number, peer = (column[order] for column in (form, node, number, peer))
-        span = np.stack([first[order], elements[order]], axis=1)
+        self.used, row = [], rank[row]
+        used, start = buffer[np.lexsort((place, row))], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
+        span = np.stack([first, elements], axis=1)
         made = _buffers(values, wants)
         found: dict[int, Steps] = {}
-        for i, low, high in _runs(core[order]):
+        for i, low, high in _runs(core):
             within = slice(low, high)
             begin = start[low : high + 1]
             found[i] = Steps(
@@ -81,8 +79,7 @@ class Rows:
                 begin - begin[0],
                 used[begin[0] : begin[-1]],
             )
-        firsts = np.searchsorted(core[order], core)
-        return found, rank - firsts
+        return found, (np.arange(len(core)) - np.searchsorted(core, core))[rank]
 
 
 def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:

@@ -78,10 +78,10 @@ class Wanting:
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
 
     def wants(self) -> Wants:
-        """Returns all of them in order."""
-        columns = [np.concatenate(column) for column in zip(*self.columns, strict=True)]
-        order = np.lexsort((columns[0], columns[1]))
-        at, core, value, turn, place, fill, base = (column[order] for column in columns)
+        """Returns all of them in order, and forgets them: a transformer has some millions."""
+        columns, self.columns = list(zip(*self.columns, strict=True)), []
+        order = np.lexsort([np.concatenate(column) for column in columns[:2]])
+        at, core, value, turn, place, fill, base = (np.concatenate(columns.pop(0))[order] for _ in range(7))
         cores = int(core.max()) + 1
         keys, first, which = np.unique(value * cores + core, return_index=True, return_inverse=True)
         new = np.zeros(len(at), np.bool_)

@@ -7,6 +7,7 @@ import pytest
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
+from raptor.graph.ir import Filter
 from tests.frontend.support import compare, make_model, node, random, single
 from tests.pipeline import check
 
@@ -25,6 +26,14 @@ def layer_norm(shape: tuple[int, ...], axis: int, *, bias: bool = True, before: 
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_normalization(shape: tuple[int, ...], axis: int, bias: bool):
     compare(layer_norm(shape, axis, bias=bias))
+
+
+def test_the_matrix_of_a_mean_is_one_number_in_memory():
+    """BERT-base has 48 of them; each would take 2.25 MiB."""
+    nodes = load(layer_norm((3, 64), 1)).graph.nodes
+    matrices = [n.operator.weights for n in nodes if isinstance(n.operator, Filter)]
+    assert matrices
+    assert all(m.shape == (1, 64, 64) and m.strides[1:] == (0, 0) for m in matrices)
 
 
 @pytest.mark.parametrize("axis", [1, 2, -1])
