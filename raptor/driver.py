@@ -77,7 +77,7 @@ class Driver:
         """Runs and times a stage, which need not be a pass. Returns its result."""
         self.started(name)
         start = time.perf_counter()
-        if self.beside is not None:  # trials are short, and use again what they freed
+        if self.beside is not None:  # only a command: a trial uses at once what the one before has freed
             memory.give_back()
         try:
             return stage(*args, **kwargs)
