@@ -49,7 +49,7 @@ INTEGER_BITS = 8
 MOST_KEPT = 8_000_000
 """Instructions up to which a command keeps what the passes have made: freeing it takes a fifth of a second a million.
 
-A larger program is checked at once, and freed. With BERT-base (14.9 million), it would add a gigabyte to what the last
+A larger program is checked at once, and freed. With BERT-base (14.9 million), it would add 0.4 GiB to what the last
 check of the streams needs.
 """
 
