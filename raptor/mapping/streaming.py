@@ -63,10 +63,16 @@ def _streams(graph: Graph, name: str) -> bool:
 
 
 def is_view(graph: Graph, node: Node, parts: Mapping[str, Parts]) -> bool:
-    """Tells whether a move takes tokens or makes tokens, and all that it takes streams. `parts`: see `line_parts`."""
-    if not isinstance(node.operator, Move) or not all(name in parts for name in node.inputs):
+    """Tells whether a move takes tokens or makes tokens, and all that it takes streams. `parts`: see `line_parts`.
+
+    It may make tokens of single pixels, too, such as the states of a recurrent layer.
+    """
+    if not isinstance(node.operator, Move):
         return False
-    return any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
+    if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
+        return node.output in parts and is_tokens(graph.tensors[node.output].image)
+    tokens = any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
+    return tokens and all(name in parts for name in node.inputs)
 
 
 def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:

@@ -168,12 +168,18 @@ class TokenLowering(LineLowering):
             image = self.image(name)
             if 0 <= element < image.elements:
                 pixel, channel = divmod(element, image.channels)
+                if name not in self.parts_of:
+                    return self.residency.core_of(self.part(name, channel).tile) or 0
                 y, x = divmod(pixel, image.width)
                 p = next(i for i, part in enumerate(self.grid(name).parts) if channel < part[1])
                 cell = next(c for c in self.grid(name).lines[y][p] if x < c.cols[1])
                 return self.residency.core_of(cell.tile) or 0
             element -= image.elements
         return 0
+
+    def part(self, name: str, channel: int) -> Part:
+        """Returns the part of a tensor of one pixel that holds a channel."""
+        return next(part for part in self.parts(name) if channel < part.region.channels[1])
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
         """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view.
@@ -225,9 +231,13 @@ class TokenLowering(LineLowering):
         wanted: numbers of elements; some lie outside the tensor. With each tile come the indices in `wanted` of the
         elements that it holds, and their places in the tile.
         """
-        image, parts = self.image(name), self.grid(name).parts
+        image = self.image(name)
         inside = np.flatnonzero((wanted >= 0) & (wanted < image.elements))
         pixel, channel = np.divmod(wanted[inside], image.channels)
+        if name not in self.parts_of:
+            yield from self.pieces_of_pixel(name, inside, channel)
+            return
+        parts = self.grid(name).parts
         y, x = np.divmod(pixel, image.width)
         p = np.searchsorted([stop for _, stop in parts], channel, side="right")
         lines = y * len(parts) + p
@@ -239,6 +249,17 @@ class TokenLowering(LineLowering):
             asked = first - low, int(channel[own].max()) + 1 - low
             cell, at = self.slice_on(node, name, divmod(line, len(parts)), asked, cols, core)
             yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
+
+    def pieces_of_pixel(self, name: str, inside: Ints, channel: Ints) -> Iterator[tuple[Ints, Tile, Ints]]:
+        """Yields what `pieces` does for a tensor of one pixel, whose tiles are fetched as they are.
+
+        channel: of the tensor, for each of the indices `inside`.
+        """
+        for part in self.parts(name):
+            low, high = part.region.channels
+            own = (channel >= low) & (channel < high)
+            if own.any():
+                yield inside[own], part.tile, channel[own] - low
 
     def slice_on(
         self, node: Node, name: str, line: tuple[int, int], channels: Range, cols: Range, core: int
