@@ -5,22 +5,30 @@ others begin the next ones. A copy needs crossbars of its own.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from raptor.graph.ir import Filter, Graph
+import numpy as np
+
+from raptor.graph.ir import Filter, Graph, Move, Node
 from raptor.mapping.decision import FullyConnected, KernelUnfolding, filter_key
+from raptor.mapping.plans import Plan, pareto
+from raptor.mapping.token_layout import is_tokens
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns
 
 Whole = KernelUnfolding | FullyConnected
+
+LONG_WAIT = 0.25
+"""Share of the steps for which a result must wait for relays to be worth their cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Recurrent layers that are neighbours, such as the two directions of one, on the same or neighbouring cores.
 
-    layers: with one copy. count: number of steps. sample_ns: time of all steps of a sample on the busiest core.
+    layers: with one copy; none for relays (see `relaying`). count: number of steps. sample_ns: time of all steps of a
+    sample on the busiest core.
     """
 
     layers: Mapping[str, FullyConnected]
@@ -30,11 +38,16 @@ class Steps:
     @property
     def cores(self) -> list[int]:
         """The cores of one copy."""
-        return sorted({core for layer in self.layers.values() for core in layer.cores})
+        return sorted({core for layer in self.layers.values() for core in layer.cores}) or [0]
+
+    @property
+    def step_ns(self) -> float:
+        """The time of a step."""
+        return self.sample_ns / self.count
 
     def core_ns(self, copies: int) -> float:
         """Returns the working time of a core for a sample."""
-        return self.sample_ns / self.count * -(-self.count // copies)
+        return self.step_ns * -(-self.count // copies)
 
     def more(self, copies: int) -> int | None:
         """Returns the next number of copies that takes less time; None if there is none."""
@@ -71,6 +84,67 @@ def recurrent_steps(
             count = max(counts[key] for key in found)
             each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
             yield Steps(found, count, sum(each))
+
+
+def one_line(graph: Graph) -> set[str]:
+    """Returns model inputs and layers that are one line of pixels, such as those of the tokens of a sequence."""
+    inputs = {name for name in graph.inputs if graph.tensors[name].image.rows == 1}
+    nodes = (node for node in graph.nodes if isinstance(node.operator, Filter))
+    return inputs | {filter_key(node) for node in nodes if graph.tensors[node.output].image.rows == 1}
+
+
+def paced(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
+    """Returns the best plans if the pixels of layers `keys` come and go at the pace of steps.
+
+    A core is occupied for as many steps as it has pixels, however little it works.
+    """
+
+    def slowed(plan: Plan) -> Plan:
+        pixels = max((last - first for first, last in plan.grid.cols), default=0)
+        return replace(plan, core_ns=max(plan.core_ns, pixels * step_ns))
+
+    return {key: pareto(map(slowed, found) if key in keys else found) for key, found in plans.items()}
+
+
+def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
+    """Yields the relays that results of steps need which wait for those of far later ones, as `Steps` without layers.
+
+    See `raptor.spatial.relays`: idle cores share the time of the wait.
+    """
+    waits = longest_wait(graph)
+    if waits > LONG_WAIT * max(found.count for found in steps):
+        yield Steps({}, waits, waits * max(found.step_ns for found in steps))
+
+
+def longest_wait(graph: Graph) -> int:
+    """Returns for how many steps a result of one waits for another one that is read with it.
+
+    Each product of a recurrent layer counts as a step. Tokens are read pixel by pixel.
+    """
+    counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
+    level: dict[str, int] = {}
+    longest = 0
+    for node in graph.nodes:
+        before = [level.get(name, 0) for name in node.inputs]
+        longest = max(longest, _spread(graph, node, before))
+        steps = isinstance(node.operator, Filter) and counts[filter_key(node)] > 1
+        level[node.output] = max(before, default=0) + steps
+    return longest
+
+
+def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
+    """Returns the largest difference of the levels of what is read together; 0 is the level of what any step can make.
+
+    level: by operand.
+    """
+    if not isinstance(node.operator, Move) or not is_tokens(graph.tensors[node.output].image):
+        found = [n for n in level if n]
+        return max(found) - min(found) if found else 0
+    ends = np.cumsum([graph.tensors[name].image.elements for name in node.inputs])
+    sources = node.operator.sources
+    read = np.append(level, 0)[np.where(sources < 0, len(level), np.searchsorted(ends, sources, side="right"))]
+    least = np.where(read > 0, read, read.max()).min(axis=1)
+    return int(np.max(read.max(axis=1) - least, initial=0))
 
 
 def _step_ns(layer: FullyConnected, arch: Target) -> float:

@@ -16,10 +16,16 @@ import numpy as np
 from raptor.common.threads import Threads
 
 if TYPE_CHECKING:
-    from raptor.spatial.schedule_kernel import Ints, Work
+    from raptor.spatial.schedule_kernel import Floats, Ints, Work
 
 ROUNDS = 4
 """Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
+
+FALLING = 1.5
+"""Factor by which the order of a sample must be better than that of the one before, for one more to be tried."""
+
+MOST_SAMPLES = 6
+"""The largest number of samples that are tried so."""
 
 _THREADS = 2
 """Number of threads, each with the orders of one patience: the compiled loops run without Python's lock."""
@@ -56,10 +62,13 @@ class Aim:
                 return interval_ns
 
 
+_Candidate = tuple[float, "Ints", Order]
+"""Cost, order and its name."""
+
 STORED = Aim()
 """Takes the order that the decision names."""
 
-BALANCED = Aim("both", (1.0, 0.4), 2)
+BALANCED = Aim("both", (1.0, 0.4), 3)
 """The default for a new decision."""
 
 
@@ -74,9 +83,21 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
     return order, name
 
 
-def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[tuple[float, "Ints", Order]]:
-    """Returns the orders of one patience to choose from: cost, order and name. Of equally good ones, the first wins."""
-    orders = enumerate(_orders(work, patience_ns, aim.samples))
+def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list["_Candidate"]:
+    """Returns the orders of one patience to choose from, of at least as many samples as the aim says.
+
+    Where values pass through many cores, each sample may come closer to the steady state: as long as the order of the
+    next one is far better, that of one more is tried.
+    """
+    found = _of_samples(work, aim, patience_ns, aim.samples)
+    while 1 < len(found) < MOST_SAMPLES and found[-1][0] * FALLING < found[-2][0]:
+        found = _of_samples(work, aim, patience_ns, len(found) + 1)
+    return found
+
+
+def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list["_Candidate"]:
+    """Returns the orders of so many samples with one patience. Of equally good ones, the first wins."""
+    orders = enumerate(_orders(work, patience_ns, samples))
     return [(aim.cost(*_times(work, order)), order, Order(patience_ns, sample)) for sample, order in orders]
 
 
@@ -88,6 +109,16 @@ def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
     todo, queue = all_of(work, samples), nothing(work)
     list_schedule(ordered, idle(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
     return ordered
+
+
+def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:
+    """Returns the order of the work of one sample on an idle chip, and when each compute has its inputs then."""
+    from raptor.spatial.schedule_kernel import idle, run_in_order
+
+    order = _orders(work, patience_ns, 1)[0]
+    ready_ns = np.zeros((1, len(order)))
+    run_in_order(np.zeros(1), ready_ns, idle(work, 1), work, order)
+    return order, ready_ns[0]
 
 
 def _times(work: "Work", order: "Ints") -> tuple[float, float]:

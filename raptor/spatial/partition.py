@@ -9,6 +9,7 @@ from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.lower_tokens import TokenLowering
 from raptor.spatial.make_constants import make_constants
 from raptor.spatial.placed import Partition
+from raptor.spatial.relays import relay_values
 from raptor.spatial.to_readers import move_to_readers
 from raptor.target.arch import Target
 
@@ -47,7 +48,8 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.product_uses,
     )
     placed = move_to_readers(Partition(cut, cores, positions), decision)
-    return even_out(make_constants(placed, decision, arch), decision, arch)
+    even = even_out(make_constants(placed, decision, arch), decision, arch)
+    return relay_values(even, decision, arch)
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
