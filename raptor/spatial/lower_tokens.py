@@ -58,6 +58,8 @@ class TokenLowering(LineLowering):
         match node.operator:
             case Move() if is_view(self.graph, node, self.parts_of):
                 self.views[node.output] = node
+            case Move() as operator if (rows := self.stacked(node, operator)) is not None:
+                self.bind(node.output, node.name, rows)
             case ChannelSum() as operator if self.sums_tokens(node):
                 self.sum_tokens(node, operator)
             case Softmax() if node.output in self.parts_of and node.inputs[0] in self.parts_of:
@@ -180,6 +182,25 @@ class TokenLowering(LineLowering):
     def part(self, name: str, channel: int) -> Part:
         """Returns the part of a tensor of one pixel that holds a channel."""
         return next(part for part in self.parts(name) if channel < part.region.channels[1])
+
+    def stacked(self, node: Node, operator: Move) -> list[tuple[Region, Tile]] | None:
+        """Returns regions and tiles of a result that nobody reads and whose rows are tensors of one pixel; None if not.
+
+        Each is stored where it is: a core that collected them would be occupied from the first to the last of them.
+        """
+        image = self.image(node.output)
+        if node.output in self.readers or any(self.image(name).pixels > 1 for name in node.inputs):
+            return None
+        firsts = dict(zip(np.cumsum([0, *(self.image(n).elements for n in node.inputs)]), node.inputs, strict=False))
+        names = [firsts.get(first) for first in operator.sources[:, 0]]
+        found: list[tuple[Region, Tile]] = []
+        if image.width > 1 or (np.diff(operator.sources, axis=1) != 1).any():
+            return None
+        for y, name in enumerate(names):
+            if name is None or self.image(name).channels != image.channels:
+                return None
+            found += [(Region(part.region.channels, (y, y + 1)), part.tile) for part in self.parts(name)]
+        return found
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
         """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view.

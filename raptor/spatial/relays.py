@@ -3,9 +3,9 @@
 A core begins a sample when it has done its work of the one before. A value that is made early and read late keeps the
 core of its maker, or that of its reader, for all the time between: in a layer that is recurrent in both directions, for
 instance, half of the results of each direction wait for those of the other. Here the time of a sample is cut into slots
-of equal length, each with a core, or some, that nothing else uses. A value that has to wait goes to the core of the slot
-in which it is made, from there to that of the next slot, and so on until it is read. So every core keeps it for one slot
-only. Values that are made in one slot and read in another one travel together.
+of equal length, each with some cores that nothing else uses. A value that has to wait goes to a core of the slot in
+which it is made, from there to one of the next slot, and so on until it is read. So every core keeps it for one slot.
+Values that are made in one slot and read in another one travel together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.mesh_placement import usable
+from raptor.spatial.operations import OneResult
 from raptor.spatial.orders import early
 from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.spatial.schedule import Problem
@@ -299,7 +300,9 @@ class _Relays:
 
 def _reading(op: BodyOp, tile: Tile, own: Tile) -> BodyOp:
     """Returns an operation that reads one tile in place of another."""
-    return op.map_operands(lambda t: own if t.name == tile.name else t)
+    found = op.map_operands(lambda t: own if t.name == tile.name else t)
+    assert isinstance(found, OneResult)
+    return found
 
 
 def _sorted(computes: Sequence[Compute], keys: Sequence[int]) -> list[int]:
