@@ -119,9 +119,9 @@ def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
 def longest_wait(graph: Graph) -> int:
     """Returns for how many steps a result of one waits for another one that is read with it.
 
-    Each product of a recurrent layer counts as a step. Tokens are read pixel by pixel. NOTE: results that nobody reads are
-    counted, too: where the directions of a layer meet in an output only, they wait for nothing, but both read each input,
-    one early and one late.
+    Each product of a recurrent layer counts as a step. Tokens are read pixel by pixel. NOTE: results that nobody reads
+    are counted, too. If the directions of a layer meet in an output only, they wait for nothing; but both read each
+    input, one early and one late.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
     level: dict[str, int] = {}

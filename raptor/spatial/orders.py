@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 ROUNDS = 4
 """Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
 
-FALLING = 1.5
-"""Factor by which the order of a sample must be better than that of the one before, for one more to be tried."""
+FAR_BETTER = 1.5
+"""Factor by which the order of one more sample must be better to be tried: with less, a quicker first sample counts."""
 
 MOST_SAMPLES = 6
 """The largest number of samples that are tried so."""
@@ -68,7 +68,7 @@ _Candidate = tuple[float, "Ints", Order]
 STORED = Aim()
 """Takes the order that the decision names."""
 
-BALANCED = Aim("both", (1.0, 0.4), 3)
+BALANCED = Aim("both", (1.0, 0.4), 2)
 """The default for a new decision."""
 
 
@@ -86,12 +86,15 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
 def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list["_Candidate"]:
     """Returns the orders of one patience to choose from, of at least as many samples as the aim says.
 
-    Where values pass through many cores, each sample may come closer to the steady state: as long as the order of the
-    next one is far better, that of one more is tried.
+    Where values pass through many cores, each sample comes closer to the steady state. So if several are scheduled, one
+    more is tried, and again one more as long as that is far better than the best before.
     """
     found = _of_samples(work, aim, patience_ns, aim.samples)
-    while 1 < len(found) < MOST_SAMPLES and found[-1][0] * FALLING < found[-2][0]:
-        found = _of_samples(work, aim, patience_ns, len(found) + 1)
+    while 1 < len(found) < MOST_SAMPLES:
+        more = _of_samples(work, aim, patience_ns, len(found) + 1)
+        if more[-1][0] * FAR_BETTER > min(cost for cost, *_ in found):
+            break
+        found = more
     return found
 
 
