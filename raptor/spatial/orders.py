@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 ROUNDS = 4
 """Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
 
-FAR_BETTER = 1.5
-"""Factor by which the order of one more sample must be better to be tried: with less, a quicker first sample counts."""
+FAR = 2.0
+"""Times its lower bound that an interval is for one more sample to be tried: cores still wait for each other then."""
 
 MOST_SAMPLES = 6
 """The largest number of samples that are tried so."""
@@ -83,22 +83,22 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
     return order, name
 
 
-def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list["_Candidate"]:
+def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
     """Returns the orders of one patience to choose from, of at least as many samples as the aim says.
 
-    Where values pass through many cores, each sample comes closer to the steady state. So if several are scheduled, one
-    more is tried, and again one more as long as that is far better than the best before.
+    Where values pass through many cores, each sample comes closer to the steady state. So if several are scheduled and
+    the best order is far from the bound, one more sample is tried, and again one more as long as that is better.
     """
     found = _of_samples(work, aim, patience_ns, aim.samples)
-    while 1 < len(found) < MOST_SAMPLES:
+    while 1 < len(found) < MOST_SAMPLES and _waits(work, min(found, key=itemgetter(0))[1]):
         more = _of_samples(work, aim, patience_ns, len(found) + 1)
-        if more[-1][0] * FAR_BETTER > min(cost for cost, *_ in found):
+        if more[-1][0] >= min(cost for cost, *_ in found):
             break
         found = more
     return found
 
 
-def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list["_Candidate"]:
+def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list[_Candidate]:
     """Returns the orders of so many samples with one patience. Of equally good ones, the first wins."""
     orders = enumerate(_orders(work, patience_ns, samples))
     return [(aim.cost(*_times(work, order)), order, Order(patience_ns, sample)) for sample, order in orders]
@@ -134,3 +134,22 @@ def _times(work: "Work", order: "Ints") -> tuple[float, float]:
     ends_ns, ready_ns = np.zeros(ROUNDS), np.zeros((ROUNDS, len(order)))
     run_in_order(ends_ns, ready_ns, idle(work, ROUNDS), work, order)
     return float(ends_ns[0]), max(float(ends_ns[-1] - ends_ns[-3]) / 2, float(work.memory_ns.sum()))
+
+
+def _waits(work: "Work", order: "Ints") -> bool:
+    """Tells whether the interval of an order is far longer than its busiest core and the port of global memory need.
+
+    Transfers do not queue at the port here: `_times` lets those of a sample come one after another in the given order,
+    and in a small model that alone may look like a wait.
+    """
+    alone = work._replace(memory_ns=np.zeros_like(work.memory_ns), work_ns=work.memory_ns + work.work_ns)
+    _, interval_ns = _times(alone, order)
+    return interval_ns > FAR * max(_busiest_ns(work), float(work.memory_ns.sum()))
+
+
+def _busiest_ns(work: "Work") -> float:
+    """Returns the time of a sample on the core that works and sends most."""
+    own_ns = work.request_ns + work.grant_ns + work.receiver_ns + work.memory_ns + work.work_ns
+    sends = work.peer >= 0
+    cores = np.concatenate([work.core, work.peer[sends]])
+    return float(np.bincount(cores, np.concatenate([own_ns, work.sender_ns[sends]])).max())
