@@ -1,0 +1,137 @@
+"""The times at which the work of a sample has to be done, and for how long that occupies each core."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.spatial.orders import early
+from raptor.spatial.placed import Partition, PlacedGraph
+from raptor.spatial.schedule import Problem
+from raptor.spatial.tiles import Tile
+from raptor.target.arch import Target
+
+if TYPE_CHECKING:
+    from raptor.spatial.schedule_kernel import Work
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tile that waits for another core.
+
+    step, reader: numbers of the step that takes the tile there and of the compute for which it does; they are equal if
+    this compute is a copy itself. made_ns, read_ns: when the tile is made, and when it is taken.
+    """
+
+    step: int
+    reader: int
+    tile: Tile
+    made_ns: float
+    read_ns: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """The latest times of the work of a sample at which none of its results comes later.
+
+    work: computes and fetches, in steps; see `Problem`. at_ns, end_ns: when each step begins and ends.
+    """
+
+    problem: Problem
+    work: "Work"
+    at_ns: Floats
+    end_ns: Floats
+
+    @classmethod
+    def of(cls, partition: Partition, patience_ns: float, arch: Target) -> "Times":
+        """Finds the times in a schedule of one sample: those of its results, and back from there to its beginning."""
+        placed = PlacedGraph(partition.graph, partition.cores, partition.positions)
+        problem = Problem.of(arch, placed, range(len(partition.cores)))
+        work = problem.work()
+        cost_ns = work.request_ns + work.grant_ns + work.receiver_ns + work.memory_ns + work.work_ns
+        order, early_ns = early(work, patience_ns)
+        at_ns = late(work, order, early_ns, cost_ns)
+        return cls(problem, work, at_ns, at_ns + cost_ns)
+
+    def span_ns(self, relayed: Sequence[Kept] = ()) -> float:
+        """Returns the longest time between the first and the last work of a core, sending included.
+
+        What is `relayed` is sent as soon as it is made.
+        """
+        sent_ns, sends = self.at_ns.copy(), self.work.peer >= 0
+        sent_ns[[each.step for each in relayed]] = [each.made_ns for each in relayed]
+        cores = np.concatenate([self.work.core, self.work.core, self.work.peer[sends]])
+        return widest(cores, np.concatenate([self.at_ns, self.end_ns, sent_ns[sends]]))
+
+    @property
+    def busiest_ns(self) -> float:
+        """The work of the core that works most."""
+        return float(np.bincount(self.work.core, self.end_ns - self.at_ns).max())
+
+    def kept(self) -> list[Kept]:
+        """Returns what steps take from other cores."""
+        needs, computes = self.problem.needs, self.problem.computes
+        made_ns = np.zeros(len(needs.flow.tiles))
+        np.maximum.at(made_ns, needs.flow.result_tile, self.end_ns[needs.flow.result_compute])
+        reader = np.append(np.arange(computes), needs.fetch_user)
+        steps = np.flatnonzero(self.work.peer >= 0)
+        taken = needs.taken[steps]
+        numbers: list[list[int]] = np.stack([steps, reader[steps], taken], axis=1).tolist()
+        waits_ns: list[list[float]] = np.stack([made_ns[taken], self.at_ns[steps]], axis=1).tolist()
+        rows = zip(numbers, waits_ns, strict=True)
+        return [Kept(i, user, needs.flow.tiles[t], *between) for (i, user, t), between in rows]
+
+
+def late(work: "Work", order: Ints, early_ns: Floats, cost_ns: Floats) -> Floats:
+    """Returns the latest time for each step at which nothing comes later, if cores keep the order.
+
+    early_ns: when each could begin at first. cost_ns: for how long it occupies its core.
+    """
+    core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
+    found, cost = early_ns.tolist(), cost_ns.tolist()
+    next_ns = [float("inf")] * (max(core) + 1)
+    for i in reversed(order.tolist()):
+        read = users[first[i] : first[i + 1]]
+        limit = min([found[j] for j in read], default=found[i] + cost[i])
+        found[i] = next_ns[core[i]] = max(found[i], min(limit, next_ns[core[i]]) - cost[i])
+    return np.array(found)
+
+
+def chains_lie_apart(partition: Partition, factor: float) -> bool:
+    """Tells whether a core has work far apart in a chain of computes that need one another.
+
+    That is over `factor` times as many computes of the chain as any core has at all. It takes no times, so it is quick.
+    """
+    cores = np.array(partition.cores, np.int64)
+    made, reader = reads(partition)
+    order = np.argsort(reader, kind="stable")
+    level = [0] * len(cores)
+    for before, after in zip(made[order].tolist(), reader[order].tolist(), strict=True):
+        if level[before] >= level[after]:
+            level[after] = level[before] + 1
+    levels = np.array(level, np.float64)
+    span = widest(np.concatenate([cores, cores[made]]), np.concatenate([levels, levels[reader]]))
+    return span > factor * np.bincount(cores).max()
+
+
+def reads(partition: Partition) -> tuple[Ints, Ints]:
+    """Returns pairs of computes: one that makes a tile and one that reads it."""
+    flow = partition.graph.dataflow
+    maker = np.full(len(flow.tiles), -1)
+    maker[flow.result_tile] = flow.result_compute
+    reader, tile = flow.inputs()
+    made = maker[tile]
+    return made[made >= 0], reader[made >= 0]
+
+
+def widest(cores: Ints, at: Floats) -> float:
+    """Returns the longest distance between the first and the last of what a core has at the places `at`."""
+    first, last = np.full(int(cores.max()) + 1, np.inf), np.full(int(cores.max()) + 1, -np.inf)
+    np.minimum.at(first, cores, at)
+    np.maximum.at(last, cores, at)
+    return float((last - first).max())
