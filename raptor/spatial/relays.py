@@ -52,12 +52,10 @@ def relay_values(partition: Partition, decision: Decision, arch: Target) -> Part
     near = to_first_readers(partition, times)
     if near.cores != partition.cores:
         times = Times.of(near, flow.patience_ns, arch)
-    kept = times.kept()
-    slots = min(_ways(times, len(idle)), key=lambda slots: slots.interval_ns(kept, arch))
-    groups = slots.groups(kept)
-    relayed = [each for members in groups.values() for each in members]
-    if span_ns < WORTH * max(times.span_ns(relayed), slots.interval_ns(kept, arch)):
+    slots, reached_ns = _best_slots(times, len(idle), arch)
+    if span_ns < WORTH * reached_ns:
         return partition
+    groups = slots.groups(times.kept())
     relays = _Relays(near, times.problem.needs, slots, idle)
     for number, (group, members) in enumerate(groups.items()):
         relays.pass_on(number, group, members)
@@ -83,10 +81,21 @@ def to_first_readers(partition: Partition, times: Times) -> Partition:
     return replace(partition, cores=tuple(cores.tolist()))
 
 
-def _ways(times: Times, cores: int) -> list["Slots"]:
-    """Returns the ways to divide the time of a sample, and the idle cores, among slots."""
+def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]:
+    """Returns how to divide the time of a sample, and idle cores, among slots, and the interval in ns that is reached.
+
+    Of equally good ways, that of the fewest slots: each slot takes more messages.
+    """
+    kept, port_ns = times.kept(), float(times.work.memory_ns.sum())
     first_ns, last_ns = float(times.at_ns.min()), float(times.end_ns.max())
-    return [Slots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
+
+    def reached_ns(slots: Slots) -> float:
+        relayed = [each for members in slots.groups(kept).values() for each in members]
+        return max(slots.interval_ns(kept, arch), times.span_ns(relayed), port_ns)
+
+    ways = [Slots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
+    found = [reached_ns(slots) for slots in ways]
+    return ways[found.index(min(found))], min(found)
 
 
 _Group = tuple[int, int, int, ElementType]
