@@ -20,7 +20,10 @@ from raptor.target.timing import ISSUE_NS, mvmul_ns
 Whole = KernelUnfolding | FullyConnected
 
 LONG_WAIT = 0.25
-"""Share of the steps for which a result must wait for relays to be worth their cores."""
+"""Share of the time of a sample for which a result must wait for relays to be worth their cores."""
+
+NEXT_STEP = 2
+"""The most products from a step to the next one: for so long the state of any recurrent layer waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,12 @@ def one_line(graph: Graph) -> set[str]:
 def paced(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
     """Returns the best plans if the pixels of layers `keys` come and go at the pace of steps.
 
-    A core is occupied for as many steps as it has pixels, however little it works.
+    A core is occupied from its first pixel to its last one, however little it works in between.
     """
 
     def slowed(plan: Plan) -> Plan:
-        pixels = max((last - first for first, last in plan.grid.cols), default=0)
-        return replace(plan, core_ns=max(plan.core_ns, pixels * step_ns))
+        pixels = max((last - first for first, last in plan.grid.cols), default=1)
+        return replace(plan, core_ns=max(plan.core_ns, (pixels - 1) * step_ns + plan.core_ns / pixels))
 
     return {key: pareto(map(slowed, found) if key in keys else found) for key, found in plans.items()}
 
@@ -111,17 +114,17 @@ def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
 
     See `raptor.spatial.relays`: idle cores share the time of the wait.
     """
-    waits = longest_wait(graph)
-    if waits > LONG_WAIT * max(found.count for found in steps):
+    waits, products = longest_wait(graph)
+    if waits > max(NEXT_STEP, LONG_WAIT * products):
         yield Steps({}, waits, waits * max(found.step_ns for found in steps))
 
 
-def longest_wait(graph: Graph) -> int:
-    """Returns for how many steps a result of one waits for another one that is read with it.
+def longest_wait(graph: Graph) -> tuple[int, int]:
+    """Returns for how many products a result waits for another one that is read with it, and how many are in a chain.
 
-    Each product of a recurrent layer counts as a step. Tokens are read pixel by pixel. NOTE: results that nobody reads
-    are counted, too. If the directions of a layer meet in an output only, they wait for nothing; but both read each
-    input, one early and one late.
+    Those of recurrent layers count. Tokens are read pixel by pixel. NOTE: results that nobody reads are counted, too:
+    if the directions of a layer meet in an output only, they wait for nothing; but both read each input, one early and
+    one late.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
     level: dict[str, int] = {}
@@ -131,7 +134,7 @@ def longest_wait(graph: Graph) -> int:
         longest = max(longest, _spread(graph, node, before))
         steps = isinstance(node.operator, Filter) and counts[filter_key(node)] > 1
         level[node.output] = max(before, default=0) + steps
-    return longest
+    return longest, max(level.values(), default=0)
 
 
 def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
