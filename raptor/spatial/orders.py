@@ -149,7 +149,6 @@ def _waits(work: "Work", order: "Ints") -> bool:
 
 def _busiest_ns(work: "Work") -> float:
     """Returns the time of a sample on the core that works and sends most."""
-    own_ns = work.request_ns + work.grant_ns + work.receiver_ns + work.memory_ns + work.work_ns
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])
-    return float(np.bincount(cores, np.concatenate([own_ns, work.sender_ns[sends]])).max())
+    return float(np.bincount(cores, np.concatenate([work.occupied_ns, work.sender_ns[sends]])).max())

@@ -43,6 +43,12 @@ class Work(NamedTuple):
     first_pair: Ints
     peer_of: Ints
 
+    @property
+    def occupied_ns(self) -> Floats:
+        """For how long each compute occupies its core."""
+        asked_ns = np.where(self.peer >= 0, self.request_ns + self.grant_ns, 0.0)
+        return asked_ns + self.receiver_ns + self.memory_ns + self.work_ns
+
 
 class Chip(NamedTuple):
     """The state of a chip that works on several samples.

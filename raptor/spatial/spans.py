@@ -53,10 +53,9 @@ class Times:
         placed = PlacedGraph(partition.graph, partition.cores, partition.positions)
         problem = Problem.of(arch, placed, range(len(partition.cores)))
         work = problem.work()
-        cost_ns = work.request_ns + work.grant_ns + work.receiver_ns + work.memory_ns + work.work_ns
         order, early_ns = early(work, patience_ns)
-        at_ns = late(work, order, early_ns, cost_ns)
-        return cls(problem, work, at_ns, at_ns + cost_ns)
+        at_ns = late(work, order, early_ns)
+        return cls(problem, work, at_ns, at_ns + work.occupied_ns)
 
     def span_ns(self, relayed: Sequence[Kept] = ()) -> float:
         """Returns the longest time between the first and the last work of a core, sending included.
@@ -87,13 +86,13 @@ class Times:
         return [Kept(i, user, needs.flow.tiles[t], *between) for (i, user, t), between in rows]
 
 
-def late(work: "Work", order: Ints, early_ns: Floats, cost_ns: Floats) -> Floats:
+def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
     """Returns the latest time for each step at which nothing comes later, if cores keep the order.
 
-    early_ns: when each could begin at first. cost_ns: for how long it occupies its core.
+    early_ns: when each has its inputs at first.
     """
     core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
-    found, cost = early_ns.tolist(), cost_ns.tolist()
+    found, cost = early_ns.tolist(), work.occupied_ns.tolist()
     next_ns = [float("inf")] * (max(core) + 1)
     for i in reversed(order.tolist()):
         read = users[first[i] : first[i + 1]]

@@ -1,0 +1,178 @@
+"""Values that are kept for long pass through idle cores, and the program stays right."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raptor
+from raptor.mapping.decision import ByLine
+from raptor.spatial.ir import Copy
+from raptor.spatial.placed import Partition
+from raptor.spatial.relays import relay_values, to_first_readers
+from raptor.spatial.spans import Times, chains_lie_apart
+from tests.frontend.support import make_model, node, random
+from tests.frontend.test_recurrent import recurrent
+from tests.pipeline import Passes, check, line_flow, passes
+from tests.spatial.test_verify_lines import refused
+
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
+LAYERS = 24
+
+
+def deep(skip: str = "t0"):
+    """Dense layers, one behind another; the last result is added to an early one."""
+    names = ["x", *(f"t{i}" for i in range(LAYERS))]
+    nodes = [
+        made
+        for i in range(LAYERS)
+        for made in (
+            node("MatMul", f"{names[i]} w{i}", f"m{i}", name=f"dense{i}"),
+            node("Tanh", f"m{i}", f"t{i}", name=f"tanh{i}"),
+        )
+    ]
+    weights = {f"w{i}": random(16, 16, seed=i) * 0.3 for i in range(LAYERS)}
+    return make_model([*nodes, node("Add", f"{names[-1]} {skip}", "y", name="skip")], {"x": (1, 16)}, ["y"], weights)
+
+
+def both_ways(op_type: str = "GRU", steps: int = 24):
+    return recurrent(op_type, sizes=(steps, 1, 8, 8), outputs="y -", direction="bidirectional")
+
+
+def relays(partition: Partition) -> list[tuple[int, Copy[Any]]]:
+    """Returns the copies to relays, and from there to the readers, with their cores."""
+    pairs = zip(partition.cores, partition.graph.computes, strict=True)
+    return [(core, op) for core, c in pairs for op in c.body if isinstance(op, Copy) and ".kept" in op.result.name]
+
+
+def interval_ns(program: raptor.Program) -> float:
+    found = program.simulate(mode="throughput", samples=8).interval_ns
+    assert found is not None
+    return found
+
+
+def far_below(program: raptor.Program, share: float) -> bool:
+    """Tells whether the interval is less than so much of the latency."""
+    latency_ns = program.simulate().latency_ns
+    assert latency_ns is not None
+    return interval_ns(program) < share * latency_ns
+
+
+def by_layer(found: Passes) -> ByLine:
+    return replace(line_flow(found.decision), streamed=False)
+
+
+@pytest.fixture(scope="module")
+def skipped() -> Passes:
+    return passes(deep(), **CHIP, mapping="rows")
+
+
+def test_a_skip_connection_over_many_layers_passes_from_core_to_core(skipped: Passes):
+    ops = relays(skipped.partition)
+    hops = [op for _, op in ops[:-1]]
+    assert len(hops) > 4
+    assert all(a.result == b.source for a, b in pairwise(hops))
+    assert ops[-1][1].source == hops[-1].result
+    of_layers = {
+        c for c, x in zip(skipped.partition.cores, skipped.partition.graph.computes, strict=True) if x.matrices
+    }
+    assert of_layers.isdisjoint(core for core, _ in ops[:-1])
+    assert len({core for core, _ in ops[:-1]}) == len(hops)
+
+
+def test_samples_follow_sooner_with_idle_cores():
+    check(deep(), **CHIP)
+    chips: tuple[dict[str, Any], ...] = (CHIP | {"cores": LAYERS}, CHIP)
+    alone, relayed = (interval_ns(raptor.compile(deep(), **chip)) for chip in chips)
+    assert relayed < 0.5 * alone
+
+
+@pytest.mark.parametrize("skip", [f"t{LAYERS - 2}", f"t{LAYERS - 4}"])
+def test_a_short_skip_connection_is_left_alone(skip: str):
+    assert not relays(passes(deep(skip), **CHIP, mapping="rows").partition)
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_a_layer_that_is_recurrent_in_both_directions(op_type: str):
+    """The interval is far shorter than the time of a sample, which one core of each direction would be occupied for."""
+    chip: dict[str, Any] = {"xbar": 16, "xbars_per_core": 12, "cores": 100}
+    check(both_ways(op_type), **chip)
+    assert far_below(raptor.compile(both_ways(op_type), **chip), 0.3)
+
+
+def test_one_behind_another():
+    """What the second layer lays out for both directions is laid out where it is read first."""
+    first, second = (recurrent("GRU", sizes=(12, 1, n, 8), outputs="y -", direction="bidirectional") for n in (8, 16))
+    weights = {
+        f"{t.name}{i}": random(*t.dims, seed=i) for i, m in enumerate((first, second)) for t in m.graph.initializer
+    }
+    weights["shape"] = np.array([12, 1, 16])
+    nodes = [
+        node("GRU", "x W0 R0", "y0", name="first", hidden_size=8, direction="bidirectional"),
+        node("Transpose", "y0", "t", perm=[0, 2, 1, 3]),
+        node("Reshape", "t shape", "c"),
+        node("GRU", "c W1 R1", "y", name="second", hidden_size=8, direction="bidirectional"),
+    ]
+    model = make_model(nodes, {"x": (12, 1, 8)}, ["y"], weights)
+    chip: dict[str, Any] = {"xbar": 16, "xbars_per_core": 12, "cores": 120}
+    check(model, **chip)
+    assert far_below(raptor.compile(model, **chip), 0.4)
+
+
+def test_what_is_read_early_elsewhere_moves_there(skipped: Passes):
+    """A `Tanh` whose own core needs it last of all is done by the core that needs it first."""
+    found = skipped
+    computes = found.spatial.computes
+    tanh = next(i for i, c in enumerate(computes) if c.results[0].name.startswith("t0"))
+    skip = next(i for i, c in enumerate(computes) if c.node == "skip")
+    cores = list(found.partition.cores)
+    cores[skip] = cores[tanh] = max(cores) + 1
+    before = replace(found.partition, cores=tuple(cores))
+    patience_ns = line_flow(found.decision).patience_ns
+    after = to_first_readers(before, Times.of(before, patience_ns, found.arch))
+    changed = [i for i, (a, b) in enumerate(zip(before.cores, after.cores, strict=True)) if a != b]
+    assert tanh in changed
+    assert skip not in changed
+
+
+def test_nothing_is_relayed_layer_by_layer(skipped: Passes):
+    decision = replace(skipped.decision, flow=by_layer(skipped))
+    assert relay_values(skipped.partition, decision, skipped.arch) is skipped.partition
+
+
+def test_nothing_is_relayed_without_idle_cores():
+    found = passes(deep(), **CHIP | {"cores": LAYERS + 2}, mapping="rows")
+    assert not relays(found.partition)
+
+
+def test_chains(skipped: Passes):
+    """The layers are a chain, on a core each; the core of the skip connection has both ends of it without relays."""
+    plain = passes(deep(), **CHIP | {"cores": LAYERS}, mapping="rows").partition
+    assert chains_lie_apart(plain, 2)
+    assert not chains_lie_apart(plain, LAYERS)
+
+
+def test_the_latest_times_keep_the_end_and_the_order(skipped: Passes):
+    times = Times.of(skipped.partition, line_flow(skipped.decision).patience_ns, skipped.arch)
+    assert all(each.made_ns <= each.read_ns for each in times.kept())
+    first, users = times.work.first_user, times.work.users
+    for i in range(len(times.at_ns)):
+        assert all(times.end_ns[i] <= times.at_ns[j] + 1e-6 for j in users[first[i] : first[i + 1]])
+
+
+def test_a_wrong_value_from_a_relay_is_refused():
+    """The verifier follows each element through the relays."""
+    found = passes(both_ways(), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
+    graph = found.spatial
+    computes = list(graph.computes)
+    i, op = next(
+        (i, op)
+        for i, compute in enumerate(computes)
+        for op in compute.body
+        if isinstance(op, Copy) and ".kept" in op.source.name and op.source.elements > op.elements
+    )
+    wrong = replace(op, first=op.elements if op.first == 0 else 0)
+    computes[i] = replace(computes[i], body=(wrong, *computes[i].body[1:]))
+    refused(replace(graph, computes=tuple(computes)), "multiplies|belongs elsewhere")
