@@ -14,11 +14,20 @@ PLAIN_ACTIVATIONS = ("Tanh", "Sigmoid", "Relu", "Softsign", "Softplus")
 
 @step("recurrent")
 def recurrent(b: Builder) -> None:
-    op = b.pick(["RNN", "GRU", "LSTM"])
     x = b.tensor(3)
     steps, batch, ins = b.shape(x)
     b.need(steps <= 5 and batch <= 4 and ins <= 10)
-    hidden, direction = b.number(1, 4), b.pick(["forward", "reverse", "bidirectional"])
+    _layer(b, x, b.pick(["forward", "reverse", "bidirectional"]))
+
+
+@step("recurrent")
+def both_ways(b: Builder) -> None:
+    """Enough steps in both directions for results of early ones to wait for long."""
+    _layer(b, b.computed((b.number(6, 20), 1, b.number(1, 6))), "bidirectional")
+
+
+def _layer(b: Builder, x: str, direction: str) -> None:
+    op, (steps, batch, ins), hidden = b.pick(["RNN", "GRU", "LSTM"]), b.shape(x), b.number(1, 4)
     directions = 2 if direction == "bidirectional" else 1
     rows = GATES[op] * hidden
     inputs = [x, b.constant(directions, rows, ins, fan_in=ins), b.constant(directions, rows, hidden, fan_in=hidden)]

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
 from raptor.mapping.decision import ByLine
@@ -39,6 +41,20 @@ def deep(skip: str = "t0"):
 
 def both_ways(op_type: str = "GRU", steps: int = 24):
     return recurrent(op_type, sizes=(steps, 1, 8, 8), outputs="y -", direction="bidirectional")
+
+
+def behind(model: ModelProto, steps: int, batch: int, width: int) -> None:
+    """Adds a dense layer that reads both states of a step, `width` numbers, from output `y` of a layer."""
+    graph = model.graph
+    nodes = [
+        node("Transpose", "y", "turned", name="turn", perm=[0, 2, 1, 3]),
+        node("Reshape", "turned shape", "states", name="join"),
+        node("MatMul", "states weights", "z", name="dense"),
+    ]
+    graph.node.extend(nodes)
+    constants = {"shape": np.array([steps, batch, width]), "weights": random(width, 8, seed=9)}
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [steps, batch, 8]))
 
 
 def relays(partition: Partition) -> list[tuple[int, Copy[Any]]]:
@@ -100,6 +116,23 @@ def test_a_layer_that_is_recurrent_in_both_directions(op_type: str):
     chip: dict[str, Any] = {"xbar": 16, "xbars_per_core": 12, "cores": 100}
     check(both_ways(op_type), **chip)
     assert far_below(raptor.compile(both_ways(op_type), **chip), 0.3)
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 200))])
+def test_random_layers_on_random_chips(seed: int):
+    rng = Random(seed)
+    op_type = rng.choice(["RNN", "GRU", "LSTM"])
+    steps, batch, inputs, hidden = rng.randint(8, 24), rng.randint(1, 2), rng.randint(1, 20), rng.randint(1, 20)
+    model = recurrent(
+        op_type,
+        extra=rng.choice(["", "B", "Bh", "h"]),
+        outputs=rng.choice(["y h_n", "y -"]) + (" c_n" if op_type == "LSTM" else ""),
+        sizes=(steps, batch, inputs, hidden),
+        direction="bidirectional",
+    )
+    behind(model, steps, batch, 2 * hidden)
+    size, arrays = rng.choice([8, 16, 32]), rng.randint(8, 24)
+    check(model, xbar=size, xbars_per_core=arrays, cores=rng.randint(40, 200), bits=8, cell_bits=rng.choice([4, 8]))
 
 
 def test_one_behind_another():
