@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.graph.ir import Elementwise, Filter, Graph, Move, Node
 from raptor.mapping.decision import FullyConnected, KernelUnfolding, filter_key
 from raptor.mapping.plans import Plan, pareto
-from raptor.mapping.token_layout import is_tokens
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns
 
@@ -122,9 +121,7 @@ def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
 def longest_wait(graph: Graph) -> tuple[int, int]:
     """Returns for how many products a result waits for another one that is read with it, and how many are in a chain.
 
-    Those of recurrent layers count. Tokens are read pixel by pixel. NOTE: results that nobody reads are counted, too:
-    if the directions of a layer meet in an output only, they wait for nothing; but both read each input, one early and
-    one late.
+    Those of recurrent layers count. What is read together is read pixel by pixel.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
     level: dict[str, int] = {}
@@ -134,7 +131,28 @@ def longest_wait(graph: Graph) -> tuple[int, int]:
         longest = max(longest, _spread(graph, node, before))
         steps = isinstance(node.operator, Filter) and counts[filter_key(node)] > 1
         level[node.output] = max(before, default=0) + steps
-    return longest, max(level.values(), default=0)
+    return max(longest, _longest_need(graph, level)), max(level.values(), default=0)
+
+
+def _longest_need(graph: Graph, level: Mapping[str, int]) -> int:
+    """Returns for how many products a pixel of a sequence waits that one direction needs early and the other one late.
+
+    level: by tensor, the number of products before it.
+    """
+    made_of: dict[str, str] = {}  # sequences, by what is made of them pixel by pixel
+    pixel_of: dict[str, tuple[str, int]] = {}
+    needed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for node in graph.nodes:
+        last = max((level.get(name, 0) for name in node.inputs), default=0)
+        if last:
+            for name in pixel_of.keys() & set(node.inputs):
+                needed[pixel_of[name]].append(last)
+        elif isinstance(node.operator, Move) and graph.tensors[node.output].image.pixels == 1:
+            (name, *_), element = node.inputs, int(node.operator.sources[0, 0])
+            pixel_of[node.output] = made_of.get(name, name), element // graph.tensors[name].image.channels
+        elif isinstance(node.operator, Filter | Elementwise):
+            made_of[node.output] = made_of.get(node.inputs[0], node.inputs[0])
+    return max((max(levels) - min(levels) for levels in needed.values()), default=0)
 
 
 def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
@@ -142,7 +160,7 @@ def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
 
     level: by operand.
     """
-    if not isinstance(node.operator, Move) or not is_tokens(graph.tensors[node.output].image):
+    if not isinstance(node.operator, Move):
         found = [n for n in level if n]
         return max(found) - min(found) if found else 0
     ends = np.cumsum([graph.tensors[name].image.elements for name in node.inputs])

@@ -1,5 +1,6 @@
 """Values that are kept for long pass through idle cores, and the program stays right."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -11,6 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
 from raptor.mapping.decision import ByLine
+from raptor.mapping.recurrent import relaying
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers
@@ -168,6 +170,56 @@ def test_what_is_read_early_elsewhere_moves_there(skipped: Passes):
     changed = [i for i, (a, b) in enumerate(zip(before.cores, after.cores, strict=True)) if a != b]
     assert tanh in changed
     assert skip not in changed
+
+
+def test_a_product_stays_where_its_matrix_is():
+    """A product that another core needs far earlier than its own is not moved."""
+    found = passes(deep("m0"), **CHIP | {"cores": LAYERS}, mapping="rows")
+    computes, cores = found.spatial.computes, list(found.partition.cores)
+    product = next(i for i, c in enumerate(computes) if c.matrices)
+    home, other = cores[product], max(cores) + 1
+    for i, c in enumerate(computes):
+        if c.node in ("tanh0", "skip"):
+            cores[i] = home if c.node == "skip" else other
+    before = replace(found.partition, cores=tuple(cores))
+    after = to_first_readers(before, Times.of(before, line_flow(found.decision).patience_ns, found.arch))
+    assert not any(c.matrices for c, a, b in zip(computes, before.cores, after.cores, strict=True) if a != b)
+
+
+@pytest.mark.parametrize("channels", [range(7, -1, -1), range(4), range(4, 8), (0, 0, 1, 2, 3, 4, 5, 6)])
+def test_an_output_of_some_states(channels: Sequence[int]):
+    """States are stored where they are only if a row of the output is one of them as it is."""
+    model = both_ways(steps=6)
+    model.graph.node.append(node("Gather", "y some", "z", name="some", axis=3))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(channels), "some"))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [6, 2, 1, len(channels)]))
+    check(model, xbar=16, xbars_per_core=12, cores=100)
+
+
+def test_an_order_of_a_late_sample_is_found_for_relays():
+    found = passes(both_ways(), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
+    flow = found.schedule.flow
+    assert isinstance(flow, ByLine)
+    assert flow.sample > 1
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize(("direction", "waits"), [("forward", False), ("reverse", False), ("bidirectional", True)])
+def test_cores_are_left_for_relays(monkeypatch: pytest.MonkeyPatch, op_type: str, direction: str, waits: bool):
+    """A pixel of the input is needed early by one direction and late by the other; in one direction nothing waits."""
+    found: list[bool] = []
+
+    def noted(*args: Any) -> Any:
+        left = list(relaying(*args))
+        found.append(bool(left))
+        return left
+
+    monkeypatch.setattr("raptor.mapping.rows.relaying", noted)
+    model = recurrent(
+        op_type, sizes=(24, 1, 8, 8), outputs="y - -" if op_type == "LSTM" else "y -", direction=direction
+    )
+    raptor.compile(model, xbar=16, xbars_per_core=12, cores=100)
+    assert set(found) == {waits}
 
 
 def test_nothing_is_relayed_layer_by_layer(skipped: Passes):
