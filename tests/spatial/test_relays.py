@@ -138,7 +138,7 @@ def test_random_layers_on_random_chips(seed: int):
 
 
 def test_one_behind_another():
-    """What the second layer lays out for both directions is laid out where it is read first."""
+    """The second layer lays out its input where one of its directions reads it first."""
     first, second = (recurrent("GRU", sizes=(12, 1, n, 8), outputs="y -", direction="bidirectional") for n in (8, 16))
     weights = {
         f"{t.name}{i}": random(*t.dims, seed=i) for i, m in enumerate((first, second)) for t in m.graph.initializer
