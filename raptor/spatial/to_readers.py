@@ -12,6 +12,7 @@ from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.even_out import movable
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition
+from raptor.spatial.spans import reads
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,11 +24,8 @@ def move_to_readers(partition: Partition, decision: Decision) -> Partition:
     """
     if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not _may_move(partition):
         return partition
-    flow, cores = partition.graph.dataflow, np.array(partition.cores, np.int64)
-    maker = np.full(len(flow.tiles), -1)
-    maker[flow.result_tile] = flow.result_compute
-    user, tile = flow.inputs()
-    given, reader = maker[tile[maker[tile] >= 0]], user[maker[tile] >= 0]
+    cores = np.array(partition.cores, np.int64)
+    given, reader = reads(partition)
     free = _from_inputs(movable(partition) & (cores == 0), given, reader)
     order = np.lexsort((reader, given))
     given, reader = given[order], reader[order]
