@@ -8,7 +8,7 @@ which it is made, from there to one of the next slot, and so on until it is read
 Values that are made in one slot and read in another one travel together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
@@ -90,8 +90,9 @@ def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]
     first_ns, last_ns = float(times.at_ns.min()), float(times.end_ns.max())
 
     def reached_ns(slots: Slots) -> float:
-        relayed = [each for members in slots.groups(kept).values() for each in members]
-        return max(slots.interval_ns(kept, arch), times.span_ns(relayed), port_ns)
+        groups = slots.groups(kept)
+        relayed = [each for members in groups.values() for each in members]
+        return max(slots.interval_ns(groups, arch), times.span_ns(relayed), port_ns)
 
     ways = [Slots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
     found = [reached_ns(slots) for slots in ways]
@@ -124,10 +125,10 @@ class Slots:
         """Returns the number of the slot of a time."""
         return min(int((at_ns - self.first_ns) / self.length_ns), self.count - 1)
 
-    def interval_ns(self, kept: Sequence[Kept], arch: Target) -> float:
+    def interval_ns(self, groups: Mapping[_Group, Sequence[Kept]], arch: Target) -> float:
         """Estimates the time for which a sample occupies a core of a slot; infinite if its memory is too small."""
         busy_ns, held = np.zeros(self.count), np.zeros(self.count)
-        for (made, read, _, element), members in self.groups(kept).items():
+        for (made, read, _, element), members in groups.items():
             chip, tiles = arch.holding(element), {each.tile.name: each.tile for each in members}.values()
             one_ns = sum(message_ns(chip, tile.elements) for tile in tiles)
             elements = sum(tile.elements for tile in tiles)
