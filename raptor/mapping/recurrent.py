@@ -95,17 +95,17 @@ def one_line(graph: Graph) -> set[str]:
     return inputs | {filter_key(node) for node in nodes if graph.tensors[node.output].image.rows == 1}
 
 
-def paced(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
+def slowed(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
     """Returns the best plans if the pixels of layers `keys` come and go at the pace of steps.
 
     A core is occupied from its first pixel to its last one, however little it works in between.
     """
 
-    def slowed(plan: Plan) -> Plan:
+    def slow(plan: Plan) -> Plan:
         pixels = max((last - first for first, last in plan.grid.cols), default=1)
         return replace(plan, core_ns=max(plan.core_ns, (pixels - 1) * step_ns + plan.core_ns / pixels))
 
-    return {key: pareto(map(slowed, found) if key in keys else found) for key, found in plans.items()}
+    return {key: pareto(map(slow, found) if key in keys else found) for key, found in plans.items()}
 
 
 def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:

@@ -42,7 +42,7 @@ from raptor.mapping.plans import (
     in_order,
     pareto,
 )
-from raptor.mapping.recurrent import Steps, Whole, one_line, paced, recurrent_steps, relaying
+from raptor.mapping.recurrent import Steps, Whole, one_line, recurrent_steps, relaying, slowed
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_choice import choose_token_cores
@@ -238,7 +238,7 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
         if placed is not None:
             steps = list(recurrent_steps(graph, whole, others, after_ns, arch))
             if steps:
-                slow = paced(task.plans, one_line(graph), max(found.step_ns for found in steps))
+                slow = slowed(task.plans, one_line(graph), max(found.step_ns for found in steps))
                 relays = relaying(graph, steps)
                 placed = choose(slow, arch.usable_cores, used, share) or placed
                 copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
