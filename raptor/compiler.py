@@ -28,8 +28,7 @@ from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.rows import map_rows
-from raptor.mapping.strategies import STRATEGIES
+from raptor.mapping.strategies import STRATEGIES, rows
 from raptor.mapping.trial import Trial
 from raptor.output import contents, files
 from raptor.output.compile_report import make_report
@@ -102,7 +101,7 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
         found = search(graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
         return Decided(found.decision, found.trials, known=found.known)
     if choice.knobs != DEFAULT:
-        return Decided(map_rows(graph, arch, choice.knobs), aim=BALANCED)
+        return Decided(rows(graph, arch, choice.knobs), aim=BALANCED)
     if choice.strategy in STRATEGIES:
         return Decided(STRATEGIES[choice.strategy](graph, arch), aim=BALANCED)
     path = Path(choice.strategy)

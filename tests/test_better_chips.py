@@ -1,4 +1,4 @@
-"""A chip that is better in one number gets a program that is no slower from a search, and hardly by default."""
+"""A chip that is better in one number gets a program that is no slower, by default or from a search."""
 
 import random
 from collections.abc import Iterator
@@ -10,8 +10,9 @@ import pytest
 import models
 import raptor
 from raptor.codegen import Streams
-from raptor.mapping.paces import FIXED, Pace, paced
+from raptor.mapping.paces import FIXED, Pace, paced, usual_pace
 from raptor.mapping.rows import map_rows
+from raptor.mapping.strategies import STRATEGIES
 from raptor.pipeline import run
 from raptor.spatial.orders import BALANCED
 from raptor.target import arch as architectures
@@ -20,8 +21,8 @@ from tests.pipeline import passes
 INTERVAL = 1.005
 """Allowed ratio of intervals: even a fixed program had one up to 0.7 % longer on a better chip, the best of 16 programs
 up to 0.47 %. The cause is not known; perhaps the order of requests at the port of global memory."""
-NOISE = 1.03
-"""Allowed ratio of latency x interval by default."""
+NOISE = 1.02
+"""Allowed ratio of latency and of interval by default. The worst of the 303 cases below were 1.006 and 1.005."""
 SIZES: dict[str, dict[str, Any]] = {
     "lenet5": {},
     "squeezenet": {"image_size": 32, "width": 0.5},
@@ -90,14 +91,44 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str):
     all_no_worse(name, seed, optimize)
 
 
+def hardly_worse_by_default(name: str, seed: int, most: int | None = None) -> None:
+    """Checks `most` better chips, or all, against a random one: neither latency nor interval gets much longer."""
+    model, (chip, sizes) = models.build(name, seed=0, **SIZES[name]), random_chip(seed)
+    base = figures(model, chip, sizes, None)
+    for better in list(improved(chip))[:most]:
+        found = figures(model, better, sizes, None)
+        changed = {field: value for field, value in better.items() if value != chip[field]}
+        assert all(found[what] <= NOISE * base[what] for what in base), (changed, base, found)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_better_chip_by_default(seed: int):
-    """The default mapping goes by latency x interval, and by estimates: the worst of about 110 cases was 1.021."""
-    model, (chip, sizes) = models.build("lenet5", seed=0), random_chip(seed)
-    base, *found = (figures(model, c, sizes, None) for c in (chip, *improved(chip)))
-    worst = max(f["latency"] * f["interval"] for f in found)
-    assert worst <= NOISE * base["latency"] * base["interval"]
+def test_a_better_chip_by_default(seed: int, name: str):
+    hardly_worse_by_default(name, seed)
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_a_better_chip_is_hardly_slower_by_default(seed: int):
+    """With seed 5, faster converters change the pace. By the chip's own times, an interval got 11 % longer with one."""
+    hardly_worse_by_default("lenet5", seed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "pace"),
+    [
+        ({}, "own"),
+        ({"bus_width": 64}, "bench"),
+        ({"matrix_config.adc_latency_cycle": 5}, "bench"),
+        ({"matrix_config.adc_latency_cycle": 40}, "products x8"),
+    ],
+)
+def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float], pace: Pace):
+    small, large = (models.build("resnet18", seed=0, image_size=size, width=0.25) for size in (32, 128))
+    arch = architectures.load("bench", xbar=128, cores=64, fields=fields)
+    assert usual_pace(passes(small).graph, arch) == pace
+    assert usual_pace(passes(large).graph, arch) == "own"
+    assert STRATEGIES["rows"](passes(small).graph, arch).pace == pace
 
 
 def test_a_better_chip_is_not_slower_by_a_search():
@@ -105,8 +136,8 @@ def test_a_better_chip_is_not_slower_by_a_search():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimize", ALLOWED)
-def test_twice_the_converters(optimize: str):
+@pytest.mark.parametrize("optimize", [None, *ALLOWED])
+def test_twice_the_converters(optimize: Any):
     """A user's case: by the mapping for its own times, the better chip took 34 % longer than by that of the other."""
     model = models.build("squeezenet", seed=0, **SIZES["squeezenet"])
     sizes, half = {"cores": 64, "xbars_per_core": 32}, {"dac_count": 128, "adc_count": 16}
@@ -117,7 +148,7 @@ def test_twice_the_converters(optimize: str):
         report = program.simulate(mode="throughput", samples=4)
         assert report.interval_ns is not None
         found.append({"latency": report.latency_ns, "interval": report.interval_ns})
-    for what, ratio in ALLOWED[optimize].items():
+    for what, ratio in ALLOWED.get(optimize, {"latency": NOISE, "interval": NOISE}).items():
         assert found[1][what] <= ratio * found[0][what]
 
 

@@ -23,7 +23,7 @@ from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import FIXED, Pace, is_small, paced
+from raptor.mapping.paces import SEARCHED, Pace, is_small, paced
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import Strategy
@@ -178,14 +178,14 @@ def paced_candidates(objective: Objective) -> Iterator[Candidate]:
     """Yields candidates for a small graph, none of which depends on the chip's times; the second is the reference."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
     first, *others = (
-        Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in FIXED
+        Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in SEARCHED
     )
     yield first
-    yield Candidate("raptor", map_raptor, _aim(objective), FIXED[0])
+    yield Candidate("raptor", map_raptor, _aim(objective), SEARCHED[0])
     yield from others
-    yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in FIXED)
+    yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in SEARCHED)
     for name, knobs in islice(_turned(usual, objective), TURNED):
-        for pace in FIXED:
+        for pace in SEARCHED:
             strategy = partial(map_rows, knobs=knobs)
             yield Candidate(f"rows, {name}, times of {pace}", strategy, _aim(objective), pace)
 

@@ -47,7 +47,7 @@ def mvmul_ns(target: Target, xbars: int) -> float:
     """
     memory = target.core.memory
     read, write = product_bytes(target, xbars)
-    return _read_ns(memory, read) + _crossbar_ns(target) + _write_ns(memory, write)
+    return _read_ns(memory, read) + crossbars_ns(target) + _write_ns(memory, write)
 
 
 def port_ns(target: Target, xbars: int) -> float:
@@ -99,7 +99,7 @@ def _write_ns(memory: Memory, size: int) -> float:
     return math.ceil(size / memory.beat_bytes) * memory.write_cycles * memory.period_ns
 
 
-def _crossbar_ns(target: Target) -> float:
+def crossbars_ns(target: Target) -> float:
     """Returns the time of the crossbars in an MVM: two stages (`front_cycles`, `back_cycles`) for each round."""
     converters = target.core.xbar.converters
     front, back = sum(front_cycles(target).values()), sum(back_cycles(target).values())
