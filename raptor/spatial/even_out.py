@@ -3,7 +3,13 @@
 What does not stream runs where its operand is. Behind the heads of a detector, for instance, moves and softmax of whole
 tensors follow one another on the core of one layer, which then works longer than all others. Such a compute can run on
 any core: its operands are sent there once, and its result to its readers.
+
+A core begins a sample when it has done its work of the one before. If one of a late layer also got work of an early
+layer, every sample would wait for the whole way between them. So there is a limit for the time that a sample may occupy
+a core that gets work: the least one with which the busiest core works as little as with the longest time so far.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +20,7 @@ from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy
 from raptor.spatial.mesh_placement import usable
 from raptor.spatial.placed import Partition
+from raptor.spatial.spans import Times
 from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, message_ns
 
@@ -24,6 +31,8 @@ _LEAST = 0.02
 """Share of the work of the busiest core below which a compute is not moved."""
 _UNEVEN = 1.5
 """Times the work that cannot move that a core may do: waiting for messages outweighs a smaller difference."""
+_HALVINGS = 5
+"""Number of times that the range in which the limit of a core's time lies is halved."""
 
 
 def even_out(partition: Partition, decision: Decision, arch: Target) -> Partition:
@@ -32,8 +41,9 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     Computes stay on their chip. Layer by layer, cores take turns, so their work need not be even; and where products of
     computed tensors have cores of their own, the mapping has evened out the work of the chains.
     """
-    by_line = isinstance(decision.flow, ByLine) and decision.flow.streamed and not decision.flow.products
-    if not by_line or not partition.cores:
+    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or decision.flow.products:
+        return partition
+    if not partition.cores:
         return partition
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
     flow, costs = graph.dataflow, Costs(arch, graph.filters)
@@ -46,8 +56,12 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     enough_ns = _UNEVEN * float((core_ns - np.bincount(cores[long], work_ns[long], len(core_ns))).max())
     if not len(long) or core_ns.max() <= enough_ns:
         return partition
-    _move(long, cores, core_ns, work_ns, messages_ns, enough_ns, arch.cores_per_chip)
-    return Partition(graph, tuple(cores.tolist()), partition.positions)
+    # NOTE: not with the patience of the decision, which names the order of work that is chosen later.
+    times = Times.of(partition, 0.0, arch)
+    chip = np.arange(len(core_ns)) // arch.cores_per_chip
+    moves = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
+    moved = moves.best(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
+    return Partition(graph, tuple(moved.cores.tolist()), partition.positions)
 
 
 def movable(partition: Partition) -> npt.NDArray[np.bool_]:
@@ -67,34 +81,84 @@ def _elements(flow: Dataflow, computes: int) -> Floats:
     return np.bincount(users, flow.tile_elements[tiles], computes).astype(np.float64)
 
 
-def _move(
-    long: Ints,
-    cores: Ints,
-    core_ns: Floats,
-    work_ns: Floats,
-    messages_ns: Floats,
-    enough_ns: float,
-    cores_per_chip: int,
-) -> None:
-    """Moves computes from the busiest core to another one, as long as the larger work of the two falls.
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """The core of each compute, and for each core its work, and when it begins and ends; changed by moves."""
 
-    The other one is that which works least of those on the chip that begin no earlier in the graph: a core with layers
-    from farther up would wait for this sample before it could begin the next. `cores` and the work of each core,
-    `core_ns`, are changed. messages_ns: time to send what a compute reads and makes. enough_ns: work of a core that is
-    little enough.
+    cores: Ints
+    core_ns: Floats
+    first_ns: Floats
+    last_ns: Floats
+
+    @property
+    def busiest_ns(self) -> float:
+        return float(self.core_ns.max())
+
+    @property
+    def longest_ns(self) -> float:
+        """The longest time that a sample occupies a core."""
+        return float((self.last_ns - self.first_ns).max())
+
+    def copy(self) -> "_State":
+        return _State(self.cores.copy(), self.core_ns.copy(), self.first_ns.copy(), self.last_ns.copy())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moves:
+    """Moves computes from the busiest core to others.
+
+    times: when computes work, before any move. long: the computes that may move. work_ns, messages_ns: time of each
+    compute, and to send what it reads and makes. enough_ns: work of a core that is little enough. chip: of each core.
     """
-    begin = np.full(len(core_ns), len(cores))
-    np.minimum.at(begin, cores, np.arange(len(cores)))
-    chip = np.arange(len(core_ns)) // cores_per_chip
-    while core_ns.max() > enough_ns:
-        busiest = int(core_ns.argmax())
-        near = (chip == chip[busiest]) & (begin >= begin[busiest])
-        idlest = int(np.where(near, core_ns, np.inf).argmin())
-        own = long[cores[long] == busiest]
-        after = np.maximum(core_ns[busiest] - work_ns[own], core_ns[idlest] + work_ns[own]) + messages_ns[own]
-        if not len(own) or after.min() >= core_ns[busiest]:
-            return
-        moved = int(own[after.argmin()])
-        cores[moved] = idlest
-        core_ns[busiest] += messages_ns[moved] - work_ns[moved]
-        core_ns[idlest] += messages_ns[moved] + work_ns[moved]
+
+    times: Times
+    long: Ints
+    work_ns: Floats
+    messages_ns: Floats
+    enough_ns: float
+    chip: Ints
+
+    def best(self, before: _State) -> _State:
+        """Returns the state after the moves with the least limit that leaves the busiest core no more work."""
+        low_ns, high_ns = 0.0, before.longest_ns
+        found = self.all(before, high_ns)
+        for _ in range(_HALVINGS):
+            limit_ns = (low_ns + high_ns) / 2
+            tried = self.all(before, limit_ns)
+            if tried.busiest_ns <= found.busiest_ns:
+                found, high_ns = tried, limit_ns
+            else:
+                low_ns = limit_ns
+        return found
+
+    def all(self, before: _State, limit_ns: float) -> _State:
+        """Returns the state after moves, as long as the larger work of both cores falls and is not little enough."""
+        state = before.copy()
+        while state.busiest_ns > self.enough_ns and self.move(state, limit_ns):
+            pass
+        return state
+
+    def move(self, state: _State, limit_ns: float) -> bool:
+        """Moves the compute of the busiest core that relieves it most; tells whether there is one.
+
+        It goes to the core that works least of those on the chip that are then occupied for at most `limit_ns`.
+        """
+        busiest = int(state.core_ns.argmax())
+        own = self.long[state.cores[self.long] == busiest]
+        if not len(own):
+            return False
+        first_ns = np.minimum(state.first_ns, self.times.at_ns[own, None])
+        last_ns = np.maximum(state.last_ns, self.times.end_ns[own, None])
+        free = (last_ns - first_ns <= limit_ns) & (self.chip == self.chip[busiest])
+        there_ns = np.where(free, state.core_ns + self.work_ns[own, None], np.inf)
+        here_ns = state.core_ns[busiest] - self.work_ns[own]
+        after_ns = np.maximum(here_ns, there_ns.min(axis=1)) + self.messages_ns[own]
+        best = int(after_ns.argmin())
+        if after_ns[best] >= state.core_ns[busiest]:
+            return False
+        compute, core = int(own[best]), int(there_ns[best].argmin())
+        state.cores[compute] = core
+        state.core_ns[busiest] = here_ns[best] + self.messages_ns[compute]
+        state.core_ns[core] += self.messages_ns[compute] + self.work_ns[compute]
+        state.first_ns[core], state.last_ns[core] = first_ns[best, core], last_ns[best, core]
+        return True

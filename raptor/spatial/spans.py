@@ -62,10 +62,18 @@ class Times:
 
         What is `relayed` is sent as soon as it is made.
         """
+        first_ns, last_ns = self.occupied_ns(int(self.work.core.max()) + 1, relayed)
+        return float((last_ns - first_ns).max())
+
+    def occupied_ns(self, cores: int, relayed: Sequence[Kept] = ()) -> tuple[Floats, Floats]:
+        """Returns when each of so many cores begins and ends its work, sending included; inf and -inf if it has none.
+
+        What is `relayed` is sent as soon as it is made.
+        """
         sent_ns, sends = self.at_ns.copy(), self.work.peer >= 0
         sent_ns[[each.step for each in relayed]] = [each.made_ns for each in relayed]
-        cores = np.concatenate([self.work.core, self.work.core, self.work.peer[sends]])
-        return widest(cores, np.concatenate([self.at_ns, self.end_ns, sent_ns[sends]]))
+        owners = np.concatenate([self.work.core, self.work.core, self.work.peer[sends]])
+        return ends(owners, np.concatenate([self.at_ns, self.end_ns, sent_ns[sends]]), cores)
 
     @property
     def busiest_ns(self) -> float:
@@ -114,8 +122,8 @@ def chains_lie_apart(partition: Partition, factor: float) -> bool:
         if level[before] >= level[after]:
             level[after] = level[before] + 1
     levels = np.array(level, np.float64)
-    span = widest(np.concatenate([cores, cores[made]]), np.concatenate([levels, levels[reader]]))
-    return span > factor * np.bincount(cores).max()
+    first, last = ends(np.concatenate([cores, cores[made]]), np.concatenate([levels, levels[reader]]), cores.max() + 1)
+    return float((last - first).max()) > factor * np.bincount(cores).max()
 
 
 def reads(partition: Partition) -> tuple[Ints, Ints]:
@@ -128,9 +136,9 @@ def reads(partition: Partition) -> tuple[Ints, Ints]:
     return made[made >= 0], reader[made >= 0]
 
 
-def widest(cores: Ints, at: Floats) -> float:
-    """Returns the longest distance between the first and the last of what a core has at the places `at`."""
-    first, last = np.full(int(cores.max()) + 1, np.inf), np.full(int(cores.max()) + 1, -np.inf)
+def ends(cores: Ints, at: Floats, count: int) -> tuple[Floats, Floats]:
+    """Returns the first and the last place in `at` of what each of `count` cores has; inf and -inf if it has none."""
+    first, last = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(first, cores, at)
     np.maximum.at(last, cores, at)
-    return float((last - first).max())
+    return first, last

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+import raptor
+from raptor.analysis.explain import explain
 from raptor.spatial.even_out import even_out
 from raptor.spatial.placed import Partition
 from tests.frontend.support import make_model, node, random
@@ -56,3 +58,41 @@ def test_layer_by_layer_nothing_moves():
 
 def test_the_program_is_right():
     check(detector(), **CHIP)
+
+
+def depthwise_blocks():
+    """A layer of patches, then blocks: a wide depthwise layer, two layers of 1x1, a shortcut. Images shrink twice."""
+    constants: dict[str, np.ndarray] = {}
+    nodes = []
+
+    def conv(given: str, name: str, shape: tuple[int, ...], **attributes: object) -> str:
+        constants[f"{name}.w"] = random(*shape, seed=len(constants))
+        nodes.append(node("Conv", f"{given} {name}.w", name, name=name, **attributes))
+        return name
+
+    x = conv("x", "stem", (8, 3, 4, 4), strides=[4, 4])
+    for stage in range(3):
+        if stage:
+            x = conv(x, f"down{stage}", (8, 8, 2, 2), strides=[2, 2])
+        for block in (f"{stage}.0", f"{stage}.1"):
+            y = conv(x, f"{block}.depthwise", (8, 1, 7, 7), pads=[3] * 4, group=8)
+            y = conv(conv(y, f"{block}.expand", (32, 8, 1, 1)), f"{block}.project", (8, 32, 1, 1))
+            nodes.append(node("Add", f"{x} {y}", f"{block}.sum", name=f"{block}.sum"))
+            x = f"{block}.sum"
+    return make_model(nodes, {"x": (1, 3, 32, 32)}, [x], constants)
+
+
+def test_early_work_does_not_occupy_the_cores_of_late_layers(tmp_path):
+    program = raptor.compile(depthwise_blocks(), xbar=64, cores=40)
+    found = explain(program.save(tmp_path / "out", weight_format="npz"))
+    assert found.interval_ns is not None
+    assert found.interval_ns < 4 * found.bounds.average
+    assert found.interval_ns < 0.5 * found.latency_ns
+    assert program.validate().passed
+
+
+def test_a_stored_mapping_moves_the_same_work(tmp_path):
+    found = passes(depthwise_blocks(), xbar=64, cores=40, mapping="rows", emit_mapping=tmp_path / "mapping.json")
+    again = passes(depthwise_blocks(), xbar=64, cores=40, mapping=str(tmp_path / "mapping.json"))
+    assert line_flow(found.decision).patience_ns != line_flow(again.decision).patience_ns
+    assert again.partition.cores == found.partition.cores
