@@ -517,6 +517,20 @@ def test_channels_cut_at_different_places_meet():
     check(make_model(nodes, {"x": (1, 2, 4, 6)}, ["y"], constants), **{**CHIP, "xbar": 8})
 
 
+@pytest.mark.parametrize("channels", [8, 40])
+def test_a_mean_over_channels_is_repeated_at_once(channels: int):
+    nodes = [
+        node("Conv", "x w", "c", name="conv"),
+        node("ReduceMean", "c", "m", name="mean", axes=[1]),
+        node("Sub", "c m", "y", name="centre"),
+    ]
+    model = make_model(nodes, {"x": (1, 3, 4, 6)}, {"y": 4}, {"w": random(channels, 3, 1, 1)})
+    check(model, **CHIP)
+    pixels, ranges = 4 * 6, -(-channels // 16)
+    counts = count_ops(passes(model, **CHIP).streams)
+    assert counts["vmv"] == counts["lmv"] == pixels * ranges
+
+
 def test_an_input_in_global_memory_meets_a_layer_in_pieces():
     """No core is left to load the input for the others."""
     nodes = [node("Conv", "x w", "a", pads=[2, 2, 2, 2]), node("Add", "x a", "y")]

@@ -109,8 +109,13 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
 
 
 def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, Parts]) -> Parts | None:
-    """Returns the channel ranges of a `Move` that takes whole ranges of its operands, each in order; None if not."""
+    """Returns the channel ranges of a `Move` that takes whole ranges of its operands, each in order; None if not.
+
+    One channel that is repeated in all channels, such as a mean, makes no range for each: it is moved there at once.
+    """
     pixel = operator.sources[len(operator.sources) // 2]
+    if len(pixel) > 1 and (pixel == pixel[0]).all():
+        return None
     first, ranges = 0, list[Range]()
     places: list[tuple[int, int]] = []  # for each channel of all operands: number of its range, place in it
     channel = np.full(len(pixel), -1)
