@@ -1,8 +1,9 @@
-"""Work on whole tensors, moved from the cores that work most to those that work least.
+"""Work without matrices, moved from the cores that work most to those that work least.
 
-What does not stream runs where its operand is. Behind the heads of a detector, for instance, moves and softmax of whole
-tensors follow one another on the core of one layer, which then works longer than all others. Such a compute can run on
-any core: its operands are sent there once, and its result to its readers.
+It runs where its operand is. Behind the heads of a detector, for instance, moves and softmax of whole tensors follow
+one another on the core of one layer; a wide depthwise layer has no more cores than the layer before it. These cores
+then work longer than all others. Such a compute can run on any core: its operands are sent there once, and its result
+to its readers.
 
 A core begins a sample when it has done its work of the one before. If one of a late layer also got work of an early
 layer, every sample would wait for the whole way between them. So there is a limit for the time that a sample may occupy
