@@ -201,7 +201,7 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     """
     products = [(f"products x{p:g}", replace(usual, products=p)) for p in (4, 2, 0.5)]
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
-    shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
+    shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.4, 0.35)]
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
     apart = "neighbours x0", replace(usual, neighbours=0.0)
     often = f"{apart[0]}, {steps[0][0]}", replace(apart[1], step_ns=5_000)
