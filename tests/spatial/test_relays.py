@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -172,17 +173,49 @@ def test_what_is_read_early_elsewhere_moves_there(skipped: Passes):
     assert skip not in changed
 
 
-@pytest.mark.parametrize("channels", [range(8), range(7, -1, -1), range(4), (0, 2, 1, 3, 4, 5, 6, 7)])
-def test_an_output_of_some_states(channels: Sequence[int]):
-    """States are stored where they are only if a row of the output is one of them as it is."""
-    model = both_ways(steps=6)
-    model.graph.node.extend(
-        [node("Reshape", "y rows", "r", name="rows"), node("Gather", "r some", "z", name="some", axis=1)]
-    )
-    constants = {"rows": np.array([12, 8]), "some": np.array(channels)}
+STATES = np.arange(48).reshape(6, 8)
+"""Numbers of the elements of all states of three steps in both directions, state by state."""
+
+
+def of_states(elements: npt.NDArray[np.int64], shape: Sequence[int]) -> ModelProto:
+    """A recurrent layer of which some elements of the states are the output `z`, in another order."""
+    model = both_ways("RNN", steps=3)
+    model.graph.node.extend([node("Reshape", "y flat", "r"), node("Gather", "r elements", "z", name="some", axis=0)])
+    constants = {"flat": np.array([-1]), "elements": elements.reshape(shape)}
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [12, len(channels)]))
-    check(model, xbar=16, xbars_per_core=12, cores=100)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, shape))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("elements", "shape", "stored"),
+    [
+        pytest.param(STATES[[5, 1, 2, 0, 4, 3]], [6, 8, 1], True, id="all"),
+        pytest.param(STATES[[1, 0, 0, 5]], [4, 8, 1], True, id="one of them twice"),
+        pytest.param(STATES[[5, 1, 2, 0, 4, 3]], [6, 8], False, id="beside one another"),
+        pytest.param(STATES[[1, 0]][:, [0, 2, 1, 3, 4, 5, 6, 7]], [2, 8, 1], False, id="channels in another order"),
+        pytest.param(STATES[[1, 0], :4], [2, 4, 1], False, id="the first half of them"),
+        pytest.param(STATES[[1, 0], 4:], [2, 4, 1], False, id="the second half of them"),
+        pytest.param(STATES.reshape(3, 16)[[1, 0]], [2, 16, 1], False, id="two as one"),
+    ],
+)
+def test_an_output_of_some_states(elements: npt.NDArray[np.int64], shape: Sequence[int], stored: bool):
+    """States are stored where they are only if each row of the output is one of them as it is."""
+    model = of_states(elements, shape)
+    chip: dict[str, Any] = {"xbar": 16, "xbars_per_core": 12, "cores": 100, "mapping": "rows"}
+    check(model, **chip)
+    assert stored == all(compute.node != "some" for compute in passes(model, **chip).spatial.computes)
+
+
+def test_an_output_of_all_states_is_put_together_if_its_form_differs():
+    check(of_states(STATES, [6, 8]), xbar=16, xbars_per_core=12, cores=100)
+
+
+def test_an_output_of_the_first_pixel():
+    """It is one pixel, but what it is a part of has more."""
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Slice", "c start end axes", "y", name="corner")]
+    constants = {"w": random(8, 4, 1, 1), "start": np.array([0, 0]), "end": np.array([1, 1]), "axes": np.array([2, 3])}
+    check(make_model(nodes, {"x": (1, 4, 3, 3)}, ["y"], constants), **CHIP, mapping="rows")
 
 
 def test_an_order_of_a_late_sample_is_found_for_relays():
