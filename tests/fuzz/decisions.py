@@ -44,6 +44,7 @@ SPREAD, TOKEN_CUTS, FOLLOWING, TOKEN_CORES = (
 )
 NEIGHBOURS, PIPELINE, ROWS = (f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows"))
 JOINED = "raptor/mapping/joined.py"
+RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
@@ -55,6 +56,7 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
+_FIRST, _RELAYS = "tests/spatial/test_first_readers.py::test_", "tests/spatial/test_relays.py::test_"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
 WRONG: tuple[Wrong, ...] = (
@@ -128,6 +130,16 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_JOINED}a_core_has_room_for_all_columns", Defect(JOINED, "if sum(xbars) <= arch.xbars_per_core and", "if")),
     Wrong(f"{_JOINED}layers_that_do_not_bind_stay_apart", Defect(ROWS, "if joined_ns <= WORTH_JOINING * apart_ns else", "if joined_ns else")),
     Wrong(f"{_JOINED}a_stored_decision_that_joins_what_differs_is_refused", Defect(CHECKED, "isinstance(layer, JoinedLayer) and key in left", "isinstance(layer, OnVectorUnit) and key in left")),
+    # Work at its first readers, and relays
+    Wrong(f"{_FIRST}it_stays_if_its_own_core_reads_it_soon", Defect(RELAYS, "(own_ns > first_ns + WORTH * times.busiest_ns)", "(own_ns > first_ns)")),
+    Wrong(f"{_FIRST}it_stays_if_its_own_core_does_not_read_it", Defect(RELAYS, "np.full(len(cores), -np.inf)", "np.full(len(cores), np.inf)")),
+    Wrong(f"{_FIRST}it_goes_to_the_first_of_its_readers", Defect(RELAYS, "far[made] & (at_ns == first_ns[made])", "far[made]")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays", Defect(RELAYS, "far = movable(partition) & ", "far = ")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[copy]", Defect(MOVABLE, "found[flow.op_compute[flow.is_form(Copy)]] = False", "found[:0] = False")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[matrix]", Defect(MOVABLE, "[not compute.matrices for", "[True for")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[shared]", Defect(MOVABLE, "makers[flow.op_result] > 1", "makers[flow.op_result] > 9")),
+    Wrong(f"{_RELAYS}what_has_moved_is_relayed_from_there", Defect(RELAYS, "if near.cores != partition.cores:", "if near.cores == partition.cores:")),
+    Wrong(f"{_RELAYS}an_output_of_some_states", Defect(TOKENS, "if node.output in self.readers or any(", "if node.output or any(")),
     # What is replayed
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),

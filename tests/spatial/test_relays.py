@@ -157,20 +157,43 @@ def test_one_behind_another():
     assert far_below(raptor.compile(model, **chip), 0.4)
 
 
-def test_what_is_read_early_elsewhere_moves_there(skipped: Passes):
-    """A `Tanh` whose own core needs it last of all is done by the core that needs it first."""
-    found = skipped
-    computes = found.spatial.computes
-    tanh = next(i for i, c in enumerate(computes) if c.results[0].name.startswith("t0"))
-    skip = next(i for i, c in enumerate(computes) if c.node == "skip")
+@pytest.fixture(scope="module")
+def far_back() -> Passes:
+    """Without idle cores, hence relays. A `Tanh` that the second layer needs is done by the core that needs it last."""
+    found = passes(deep(), **CHIP | {"cores": LAYERS}, mapping="rows")
     cores = list(found.partition.cores)
-    cores[skip] = cores[tanh] = max(cores) + 1
-    before = replace(found.partition, cores=tuple(cores))
-    patience_ns = line_flow(found.decision).patience_ns
-    after = to_first_readers(before, Times.of(before, patience_ns, found.arch))
-    changed = [i for i, (a, b) in enumerate(zip(before.cores, after.cores, strict=True)) if a != b]
-    assert tanh in changed
-    assert skip not in changed
+    cores[made_early(found.partition)] = cores[-1]
+    return replace(found, partition=replace(found.partition, cores=tuple(cores)))
+
+
+def made_early(partition: Partition) -> int:
+    return next(i for i, c in enumerate(partition.graph.computes) if c.node == "tanh0")
+
+
+def core_of(partition: Partition, node: str) -> int:
+    """The core of all work of a node, besides relays."""
+    pairs = zip(partition.cores, partition.graph.computes, strict=True)
+    (core,) = {core for core, compute in pairs if compute.node == node and ".kept" not in compute.results[0].name}
+    return core
+
+
+def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
+    before = far_back.partition
+    times = Times.of(before, line_flow(far_back.decision).patience_ns, far_back.arch)
+    after = to_first_readers(before, times)
+    tanh, cores = made_early(before), list(before.cores)
+    cores[tanh] = core_of(before, "dense1")
+    assert list(after.cores) == cores
+
+
+def test_what_has_moved_is_relayed_from_there(far_back: Passes, skipped: Passes):
+    """Where it was, it did not wait for another core; where it is now, it does."""
+    after = relay_values(far_back.partition, far_back.decision, skipped.arch)
+    hops = relays(after)
+    assert after.cores[made_early(after)] == core_of(after, "dense1")
+    assert hops[0][1].source.name == "t0.0"
+    assert hops[-1][0] == core_of(after, "skip")
+    assert len(hops) > 4
 
 
 STATES = np.arange(48).reshape(6, 8)
