@@ -3,11 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from raptor.mapping.decision import ByLine, Decision, Matrix
+from raptor.spatial.ir import Compute, Copy, Part, TensorParts
 from raptor.spatial.placed import Partition
 from raptor.spatial.to_readers import move_to_readers
+from raptor.target.layout import Image, Region
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, line_flow, passes
+from tests.spatial.test_first_readers import compute, graph, relu, tile
 
 CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
 
@@ -63,6 +68,46 @@ def test_layer_by_layer_nothing_moves():
     by_layer = replace(found.decision, flow=replace(line_flow(found.decision), streamed=False))
     before = on_the_first_core(found.partition)
     assert move_to_readers(before, by_layer) is before
+
+
+def moved(*computes: tuple[int, Compute]) -> list[int]:
+    """The cores of computes after the move, from what they were on. The model input is the tile `input`."""
+    image = Image((8,), 0)
+    given = TensorParts("input", "", (8,), image, True, (Part(Region((0, 8), (0, 1)), tile("input")),))
+    made = replace(graph(*(c for _, c in computes)), inputs=("input",), tensors={"input": given})
+    before = Partition(made, tuple(core for core, _ in computes), (0.0,) * len(computes))
+    return list(move_to_readers(before, Decision("rows", 8, ByLine((16, 16), 0.0), {})).cores)
+
+
+MASK = relu("mask", "input")
+
+
+def test_one_behind_another_move_together_to_the_first_reader():
+    second, third = relu("second", "mask"), relu("third", "second")
+    assert moved((0, MASK), (0, second), (0, third), (5, relu("y", "third")), (4, relu("z", "third"))) == [5, 5, 5, 5, 4]
+
+
+def test_only_work_of_the_first_core_moves():
+    assert moved((0, MASK), (2, relu("other", "input")), (5, relu("y", "mask")), (6, relu("z", "other"))) == [5, 2, 5, 6]
+
+
+def test_what_reads_results_of_layers_stays():
+    layer, later, last = relu("layer", "input"), relu("later", "layer"), relu("last", "later")
+    readers = (5, relu("y", "mask")), (6, relu("z", "last"))
+    assert moved((0, MASK), (3, layer), (0, later), (0, last), *readers) == [5, 3, 0, 0, 5, 6]
+
+
+def test_what_nobody_reads_stays():
+    assert moved((0, MASK), (0, relu("y", "input")), (5, relu("z", "mask"))) == [5, 0, 5]
+
+
+MULTIPLIES = replace(relu("layer", "input"), matrices=(Matrix(0, (0, 8), (0, 8), 1),))
+COPY = compute(Copy(tile("layer"), tile("input"), 0, 0, 8))
+
+
+@pytest.mark.parametrize("layer", [MULTIPLIES, COPY], ids=["matrix", "copy"])
+def test_what_belongs_to_its_core_stays(layer: Compute):
+    assert moved((0, MASK), (0, layer), (5, relu("y", "mask")), (6, relu("z", "layer"))) == [5, 0, 5, 6]
 
 
 def test_the_program_is_right():
