@@ -84,11 +84,13 @@ MASK = relu("mask", "input")
 
 def test_one_behind_another_move_together_to_the_first_reader():
     second, third = relu("second", "mask"), relu("third", "second")
-    assert moved((0, MASK), (0, second), (0, third), (5, relu("y", "third")), (4, relu("z", "third"))) == [5, 5, 5, 5, 4]
+    readers = (5, relu("y", "third")), (4, relu("z", "third"))
+    assert moved((0, MASK), (0, second), (0, third), *readers) == [5, 5, 5, 5, 4]
 
 
 def test_only_work_of_the_first_core_moves():
-    assert moved((0, MASK), (2, relu("other", "input")), (5, relu("y", "mask")), (6, relu("z", "other"))) == [5, 2, 5, 6]
+    readers = (5, relu("y", "mask")), (6, relu("z", "other"))
+    assert moved((0, MASK), (2, relu("other", "input")), *readers) == [5, 2, 5, 6]
 
 
 def test_what_reads_results_of_layers_stays():
