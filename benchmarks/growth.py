@@ -10,7 +10,7 @@ instruction in microseconds, after subtracting the quickest point; it should bec
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,18 +47,38 @@ WORKING = 200
 """Cores that work in the sweep over the size of the chip alone."""
 
 
-def sweeps(mapping: str) -> Iterator[tuple[str, list[float], Callable[[float], onnx.ModelProto], dict[str, int]]]:
-    """Yields name, values, a builder of the model for a value, fixed options; the sweeps over cores set theirs."""
-    yield "image width", [2, 4, 8, 16, 32, 64, 128, 256, 512], lambda n: convolution(int(n), 16), {"cores": 16}
-    yield "channels", [8, 16, 32, 64, 128, 256, 512, 1024], lambda n: convolution(14, int(n)), {"cores": 144}
-    yield "cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), {}
-    if mapping == "rows":
-        yield f"cores, {WORKING} work", [200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), {}
-    yield (
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A model and options of the compiler, for each value of something that changes."""
+
+    name: str
+    values: Sequence[float]
+    build: Callable[[float], onnx.ModelProto]
+    options: Callable[[float], dict[str, object]]
+
+
+def sweeps(mapping: str) -> Iterator[Sweep]:
+    """Yields the sweeps of a mapping."""
+
+    def on(cores: float) -> dict[str, object]:
+        return {"cores": int(cores), "mapping": mapping}
+
+    widths, channels = [2, 4, 8, 16, 32, 64, 128, 256, 512], [8, 16, 32, 64, 128, 256, 512, 1024]
+    yield Sweep("image width", widths, lambda n: convolution(int(n), 16), lambda _: on(16))
+    yield Sweep("channels", channels, lambda n: convolution(14, int(n)), lambda _: on(144))
+    yield Sweep("cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), on)
+    if mapping == "rows":  # the default, whose knobs are given without its name
+        yield Sweep(
+            f"cores, {WORKING} work",
+            [200, 500, 1000, 2000, 4000],
+            lambda _: models.build("squeezenet"),
+            lambda n: {"cores": int(n), "knobs": {"share": WORKING / n}},
+        )
+    yield Sweep(
         "width of ResNet-18",
         [0.25, 0.5, 1, 2, 3],
         lambda n: models.build("resnet18", seed=0, width=n),
-        {"cores": 200},
+        lambda _: on(200),
     )
 
 
@@ -71,32 +91,20 @@ def main() -> None:
     args = parser.parse_args()
     drawn: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, values, build, options in sweeps(args.mapping):
-            if args.sweep not in ("", name):
-                continue
-            chosen: dict[str, object] = options | {"mapping": args.mapping}
-            drawn[name] = list(sweep(name, values, build, chosen, Path(folder), args.repeat))
-            show(name, drawn[name])
+        for sweep in sweeps(args.mapping):
+            if args.sweep in ("", sweep.name):
+                drawn[sweep.name] = [*points(sweep, Path(folder), args.repeat)]
+                show(sweep.name, drawn[sweep.name])
     if args.plot:
         plot(drawn, args.plot)
 
 
-def sweep(
-    name: str,
-    values: list[float],
-    build: Callable[[float], onnx.ModelProto],
-    options: Mapping[str, object],
-    folder: Path,
-    repeat: int,
-) -> Iterator[Point]:
-    for value in values:
+def points(sweep: Sweep, folder: Path, repeat: int) -> Iterator[Point]:
+    """Compiles the model for each value."""
+    for value in sweep.values:
         path = folder / "model.onnx"
-        path.write_bytes(build(value).SerializeToString())
-        chosen = dict(options) | ({"cores": int(value)} if name.startswith("cores") else {})
-        if name.endswith("work"):  # knobs are those of `rows`, which then needs no name
-            chosen = {k: v for k, v in chosen.items() if k != "mapping"} | {"knobs": {"share": WORKING / value}}
-        run = compile_command(path, folder / "out", repeat, streams="pim", **chosen)
-        yield Point(value, run)
+        path.write_bytes(sweep.build(value).SerializeToString())
+        yield Point(value, compile_command(path, folder / "out", repeat, streams="pim", **sweep.options(value)))
 
 
 def show(name: str, points: list[Point]) -> None:

@@ -418,6 +418,7 @@ def _combined(reports: Sequence[CompileReport], found: Cut, request: Request) ->
         instructions[name] = instructions.get(name, 0) + count
     return CompileReport(
         strategy=reports[0].strategy if reports else request.choice.strategy,
+        pace=reports[0].pace if reports else "own",
         tile_channels=reports[0].tile_channels if reports else 0,
         macs=sum(r.macs or 0 for r in reports),
         matrices=sum(r.matrices for r in reports),

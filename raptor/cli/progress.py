@@ -93,7 +93,8 @@ def summary_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
     yield "matrices", f"{report.matrices:,}"
-    yield "mapping", f"{report.strategy}, tiles of {report.tile_channels or 'all'} channels"
+    pace = "" if report.pace == "own" else f", times of {report.pace}"
+    yield "mapping", f"{report.strategy}, tiles of {report.tile_channels or 'all'} channels{pace}"
     yield "crossbars", _part(report.xbars_used, report.xbars_available)
     yield "cores", _part(report.cores_used, report.cores_available)
     by_op = ", ".join(f"{op} {n:,}" for op, n in sorted(report.instructions.items(), key=lambda i: (-i[1], i[0])))

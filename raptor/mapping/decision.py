@@ -25,7 +25,7 @@ from raptor.graph.ir import (
     Node,
     Numbers,
 )
-from raptor.mapping.paces import Pace
+from raptor.mapping.paces import StoredPace
 
 Range = Pair[int, int]
 
@@ -237,7 +237,7 @@ class Decision(Known):
     tile: int
     flow: Annotated[Flow, Field(discriminator="kind")]
     layers: Named[Annotated[Layer, Field(discriminator="kind")]]
-    pace: Annotated[Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for its own")] = "own"
+    pace: StoredPace = "own"
 
     @property
     def cores(self) -> Iterator[int]:

@@ -29,6 +29,7 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.decision import Layer as DecidedLayer
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.paces import StoredPace
 from raptor.mapping.trial import Trial
 from raptor.output import files
 from raptor.pim.ir import PimProgram
@@ -84,6 +85,7 @@ class CompileReport(Schema):
 
     version: Literal[1] = files.FORMAT_VERSION
     strategy: str = Field(description="by which the mapping was made: a name that `--mapping` takes")
+    pace: StoredPace = "own"
     tile_channels: int = Field(description="0: all channels of a tensor together")
     macs: Annotated[int, Field(ge=0, le=2**62)] | None = Field(
         default=None, description="multiply-accumulates of a sample, those with padding included; null: not noted"
@@ -155,6 +157,7 @@ def make_report(
     layers = tuple(_layers(graph, spatial, decision, program, by_node, arch))
     return CompileReport(
         strategy=decision.strategy,
+        pace=decision.pace,
         tile_channels=decision.tile,
         macs=sum(count_macs(node, graph) for node in graph.nodes),
         matrices=sum(layer.matrices for layer in layers),

@@ -17,7 +17,7 @@ from raptor.spatial.tiles import Tile
 from tests.pipeline import chip
 
 FIRST, SECOND, OWN = 10.0, 12.0, 20.0
-"""When cores 1, 2 and 0 read what core 0 makes."""
+"""Times at which cores 1, 2 and 0 read what core 0 makes."""
 
 
 def tile(name: str) -> Tile:
@@ -41,7 +41,7 @@ def graph(*computes: Compute) -> SpatialGraph:
 
 
 def partition(*made: Compute, cores: Sequence[int] = (1, 2, 0)) -> Partition:
-    """What core 0 makes, and its readers."""
+    """Puts what core 0 makes, and its readers, on cores."""
     both = *made, *READERS
     return Partition(graph(*both), (0,) * len(made) + tuple(cores), (0.0,) * len(both))
 
@@ -90,7 +90,7 @@ MULTIPLIES = replace(MADE, matrices=(Matrix(0, (0, 8), (0, 8), 1),))
 
 @pytest.mark.parametrize("made", [[COPY], [MULTIPLIES], [MADE, relu("made", "z")]], ids=["copy", "matrix", "shared"])
 def test_what_belongs_to_its_core_stays(made: list[Compute]):
-    """Where a matrix is, where a copy is taken to, and where several computes fill a tile, is decided elsewhere."""
+    """Matrices, copies and tiles that several computes fill have their places from elsewhere."""
     found = partition(*made)
     assert movable(found).tolist() == [False] * len(made) + [True] * len(READERS)
     assert core_of_made(found) == 0

@@ -187,7 +187,7 @@ def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
 
 
 def test_what_has_moved_is_relayed_from_there(far_back: Passes, skipped: Passes):
-    """Where it was, it did not wait for another core; where it is now, it does."""
+    """Work that did not wait for another core does so where it is now."""
     after = relay_values(far_back.partition, far_back.decision, skipped.arch)
     hops = relays(after)
     assert after.cores[made_early(after)] == core_of(after, "dense1")
