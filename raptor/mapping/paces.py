@@ -19,7 +19,9 @@ from raptor.target.timing import crossbars_ns
 Pace = Literal["own", "bench", "products x4", "products x8", "products x16", "memories x2"]
 """Times by which a mapping goes: the chip's own, those of the preset `bench`, or these with slower parts."""
 
-StoredPace = Annotated[Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for the times of the chip")]
+StoredPace = Annotated[
+    Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for the times of the chip")
+]
 """The form of a pace in a file."""
 
 FIXED: tuple[Pace, ...] = tuple(pace for pace in get_args(Pace) if pace != "own")
