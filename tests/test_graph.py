@@ -69,6 +69,16 @@ GOOD = {
 }
 
 
+def channels_last(operator: Operator) -> Graph:
+    """x -> operator -> y, with the channels of y behind its pixels."""
+    good = graph(operator)
+    last = replace(good.tensors["y"], shape=(1, 4, 4, 3), image=Image((1, 4, 4, 3), 3))
+    return replace(good, tensors={**good.tensors, "y": last})
+
+
+GOOD["rename with channels last"] = channels_last(Rename())
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_accepted(name: str):
     GOOD[name].verify()
@@ -100,6 +110,12 @@ SHAPES_DISAGREE = {
 def test_shapes_that_disagree(name: str):
     with pytest.raises(VerifyError, match=r"n \(Op\): shapes disagree"):
         SHAPES_DISAGREE[name].verify()
+
+
+def test_a_rename_with_channels_last_is_a_transposition():
+    x = np.arange(48, dtype=np.float32).reshape(SHAPE)
+    found = evaluate(channels_last(Rename()), {"x0": x})["y"]
+    np.testing.assert_array_equal(found, x.transpose(0, 2, 3, 1))
 
 
 def test_a_rename_whose_shape_does_not_fill_its_image():

@@ -12,7 +12,7 @@ the former in the latter, so that every level below knows only these:
 `Move`     elements of other tensors in another order (transpose, slice, pad, gather, tile)
 `Take`     rows of a constant table, chosen by computed numbers (embedding)
 `Softmax`  normalised exponential over the channels (extended instruction)
-`Rename`   the same elements in the same order under another shape (no instruction)
+`Rename`   the same pixels under another shape (no instruction)
 `ConstantTensor`
 
 Three more exist for integers only:
@@ -196,7 +196,7 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """The input's elements in the same C order and at the same pixels, under another name and ONNX shape."""
+    """y[p, c] = x[p, c]: the input under another name and ONNX shape, maybe with the channels on another axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +313,9 @@ def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) ->
     sources = [i.image for i in inputs]
     found, wanted = _found_and_wanted(operator, sources, output.image)
     if isinstance(operator, Rename):
-        # Another image of the same layout shows the channels that a reshape uncovers.
-        found = (sources[0].has_layout_of(output.image), output.image.elements)
-        wanted = (True, int(np.prod(output.shape)))
+        # Another image of the same pixels shows the channels that a reshape uncovers, or has them on another axis.
+        found = (sources[0].pixels, sources[0].channels, output.image.elements)
+        wanted = (output.image.pixels, output.image.channels, int(np.prod(output.shape)))
     if isinstance(operator, Map):
         return _map_fault(operator, sources, output.image)
     return None if found == wanted else f"shapes disagree: {found} and {wanted}"

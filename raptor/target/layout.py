@@ -60,6 +60,13 @@ class Image:
         """
         return self._layout == other._layout
 
+    def has_pixels_of(self, other: "Image") -> bool:
+        """Tells whether both images have as many rows, columns and channels: then they can share memory.
+
+        The order of the elements in C order may differ, as with channels first and channels last.
+        """
+        return (self.rows, self.width, self.channels) == (other.rows, other.width, other.channels)
+
     @property
     def _layout(self) -> tuple[int, int, int]:
         # The sizes before, at and after the channel axis determine the transposition.
