@@ -4,6 +4,9 @@ The front end takes axis 1 of every tensor for the channels, as ONNX does for im
 the tokens: then a mean over D is a pool along a line, and elements move before every product. Here such tensors get the
 layout that the products want, moves that follow one another become one, and sums over D become a `ChannelSum`. Nothing
 is computed otherwise. A tensor [H, N, d] of the heads of an attention is an image of H lines.
+
+A tensor [1, H, W, C] that is a transposed image [1, C, H, W] gets the pixels and the lines of that image: H lines of W
+tokens. So transpositions between the two only rename, and what lies between them streams as the image does.
 """
 
 from collections.abc import Iterator
@@ -31,6 +34,7 @@ from raptor.graph.ir import (
     Take,
     Tensor,
 )
+from raptor.graph.requantise import Requantise
 from raptor.graph.window import Window, input_pixels
 from raptor.target.layout import Image
 
@@ -84,18 +88,21 @@ class _Layouts:
     """Finds the tensors that are sequences, and the images that they get.
 
     alike: tensors of one layout, because element-wise operators and renames connect them. fixed: sets whose layout an
-    operator needs as it is. odd: sets with an operator for which tokens are no lines. pools: sums over pixels.
+    operator needs as it is. odd: sets with an operator for which tokens are no lines. varied: sets with constants of a
+    `Requantise` that differ between pixels or channels, and so need the order of these. pools: sums over pixels.
     repeated: a set, and another of one pixel that an element-wise operator repeats for all pixels of the first. sums:
-    the sets that pools make which become sums over channels.
+    the sets that pools make which become sums over channels. made: the node that makes each tensor.
     """
 
     graph: Graph
     alike: _Sets = field(default_factory=_Sets)
     fixed: set[str] = field(default_factory=set[str])
     odd: set[str] = field(default_factory=set[str])
+    varied: set[str] = field(default_factory=set[str])
     pools: list[Node] = field(default_factory=list[Node])
     repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     sums: set[str] = field(default_factory=set[str])
+    made: dict[str, Node] = field(default_factory=dict[str, Node])
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
@@ -104,6 +111,7 @@ class _Layouts:
                     if isinstance(node.operator, Rename) or self.image(name) == self.image(node.output):
                         self.alike.join(node.output, name)
         for node in self.graph.nodes:
+            self.made[node.output] = node
             self.bind(node)
 
     def image(self, name: str) -> Image:
@@ -125,6 +133,8 @@ class _Layouts:
                 self.odd |= {self.alike.find(name) for name in node.inputs}
                 self.fixed.add(self.alike.find(node.output))
             case _ if isinstance(node.operator, Elementwise):
+                if isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1, 2)):
+                    self.varied.add(self.alike.find(node.output))
                 made = self.alike.find(node.output)
                 self.repeated += ((made, other) for other in sorted(sets - {made}))
             case _:
@@ -145,13 +155,61 @@ class _Layouts:
     def tokens(self) -> dict[str, int]:
         """Returns the sets that are laid out as tokens, each with its number of channels."""
         known = {key: self.image(key).channels for key in self.fixed - self.odd if _is_last(self.image(key))}
+        for name, image in self.turned():
+            key = self.alike.find(name)
+            if key not in known and self.takes(key, image.channels):
+                known[key] = image.channels
         for node in self.graph.nodes:
             if isinstance(node.operator, Move) and len(node.inputs) == 1 and self.is_same_order(node):
                 keys = [self.alike.find(n) for n in (node.inputs[0], node.output)]
                 for key, other in (keys, keys[::-1]):
-                    if other in known and key not in self.fixed | self.odd | known.keys():
+                    if other in known and key not in known and self.takes(key, known[other]):
                         known[key] = known[other]
         return self.with_sums(known)
+
+    def takes(self, key: str, channels: int) -> bool:
+        """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so."""
+        if key in self.varied and (not _is_last(self.image(key)) or self.image(key).channels != channels):
+            return False
+        return key not in self.fixed | self.odd
+
+    def turned(self) -> Iterator[tuple[str, Image]]:
+        """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W], and the images.
+
+        Moves make one of the other, and an operator needs the layout of the image as it is. The elements of the tensor,
+        in C order, are those of the image, pixel by pixel.
+        """
+        for node in self.graph.nodes:
+            if not isinstance(node.operator, Move):
+                continue
+            made, after = node.output, self.image(node.output)
+            for given, sources in self.origins(made):
+                before = self.image(given)
+                if self.is_kept(given) and np.array_equal(sources, _positions(after)):
+                    yield made, before
+                    break
+                if self.is_kept(made) and np.array_equal(_positions(before)[sources], np.arange(before.elements)):
+                    yield given, after
+                    break
+
+    def origins(self, name: str) -> Iterator[tuple[str, Ints]]:
+        """Yields the tensors of which moves make a tensor, the nearest first, and which of their elements it takes.
+
+        They have as many elements as the tensor. Elements are numbered pixel by pixel.
+        """
+        elements = self.image(name).elements
+        sources = np.arange(elements)
+        while (node := self.made.get(name)) is not None and isinstance(node.operator, Move | Rename):
+            if isinstance(node.operator, Move):
+                sources = node.operator.sources.reshape(-1)[sources]
+            name = node.inputs[0]
+            if len(node.inputs) > 1 or self.image(name).elements != elements or sources.min() < 0:
+                return
+            yield name, sources
+
+    def is_kept(self, name: str) -> bool:
+        """Tells whether a tensor has pixels and channels, and stays the image that it is."""
+        return self.alike.find(name) in self.odd and min(self.image(name).pixels, self.image(name).channels) > 1
 
     def is_same_order(self, node: Node) -> bool:
         """Tells whether a move keeps the elements in C order, so that it only changes the layout."""
@@ -198,9 +256,9 @@ class _Layouts:
         return np.array_equal(ordered.reshape(-1), np.arange(given.elements))
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
-        """Returns the number of lines of each set: that of the heads next to products of computed tensors, else 1.
+        """Returns the number of lines of each set: of the heads next to products of computed tensors, or of an image.
 
-        It is 1 too if the tokens of a set are not as many for each head.
+        It is 1 if there are neither, or if the tokens of a set are not as many for each head.
         """
         near = _Sets()
         for node in self.graph.nodes:
@@ -211,12 +269,40 @@ class _Layouts:
             if isinstance(node.operator, Dot):
                 for name in (*node.inputs, node.output):
                     heads.setdefault(near.find(self.alike.find(name)), set()).add(node.operator.batch)
+        chosen = {key: heads[near.find(key)] for key in channels if near.find(key) in heads}
+        rows = self.rows(near, channels)
         found: dict[str, int] = {}
         for key, count in channels.items():
-            lines = heads.get(near.find(key), {1})
+            lines = chosen.get(key) or rows.get(near.find(key), {1})
             most = max(lines) if len(lines) == 1 else 1
             found[key] = most if self.image(key).elements % (most * count) == 0 else 1
         return found
+
+    def rows(self, near: _Sets, channels: dict[str, int]) -> dict[str, set[int]]:
+        """Returns the rows of images whose pixels are the tokens of some sets, by sets of these.
+
+        near: sets that have the same lines; those that a move only lays out anew are joined.
+        """
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move) and len(node.inputs) == 1:
+                given, made = (self.alike.find(name) for name in (node.inputs[0], node.output))
+                if given in channels and channels[given] == channels.get(made) and self.is_same_order(node):
+                    near.join(given, made)
+        found: dict[str, set[int]] = {}
+        for name, image in self.turned():
+            if channels.get(self.alike.find(name)) == image.channels:
+                found.setdefault(near.find(self.alike.find(name)), set()).add(image.rows)
+        for node in self.graph.nodes:
+            # Constants for each pixel are those of the rows of the image as it is.
+            if isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
+                found.get(near.find(self.alike.find(node.output)), set()).add(self.image(node.output).rows)
+        return found
+
+
+def _differs(operator: Requantise, axes: tuple[int, ...]) -> bool:
+    """Tells whether constants differ along axes of the image [rows, width, channels]."""
+    arrays = (array for term in operator.terms for array in (term.multiplier, term.offset))
+    return any(array.shape[axis] > 1 for array in arrays for axis in axes)
 
 
 def _is_last(image: Image) -> bool:
@@ -267,6 +353,8 @@ class _Changed:
             case Map() as operator:
                 operands = tuple(self.constant(node, o) if isinstance(o, Constant) else o for o in operator.operands)
                 return replace(operator, operands=operands)
+            case Requantise() as operator if len(set(operator.row_class)) == 1:
+                return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
             case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
@@ -308,7 +396,7 @@ def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[N
         inputs, sources = _through(node.inputs, sources.reshape(-1), tensors, known)
         known[node.output] = inputs, sources
         given = tensors[inputs[0]].image
-        if len(inputs) == 1 and given == made and np.array_equal(sources, np.arange(made.elements)):
+        if len(inputs) == 1 and given.has_pixels_of(made) and np.array_equal(sources, np.arange(made.elements)):
             yield replace(node, operator=Rename(), inputs=inputs)
         elif isinstance(node.operator, Rename):
             yield node
