@@ -68,7 +68,7 @@ def laid(model: ModelProto, **options: Any) -> Graph:
 def moved(graph: Graph) -> list[str]:
     """The tensors whose elements move; a channel that is repeated in all channels does not count."""
     moves = {n.output: n.operator.sources for n in graph.nodes if isinstance(n.operator, Move)}
-    return [name for name, sources in moves.items() if (sources != sources[:, :1]).any()]
+    return [name for name, sources in moves.items() if sources.shape[1] == 1 or (sources != sources[:, :1]).any()]
 
 
 def perceptron(kind: str, given: str = "c", made: str = "y") -> list[NodeProto]:
@@ -194,6 +194,7 @@ def test_a_norm_over_pixels_too_is_none_over_channels():
     model = model_of(nodes)
     model.graph.initializer.append(onnx.numpy_helper.from_array(random(7, 6), "wide"))
     assert not any(isinstance(n.operator, ChannelSum) for n in laid(model).nodes)
+    assert {"last", "n.laid"} <= set(moved(laid(model)))
     check(model, **CHIP)
 
 
