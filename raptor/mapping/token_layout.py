@@ -293,9 +293,10 @@ class _Layouts:
             if channels.get(self.alike.find(name)) == image.channels:
                 found.setdefault(near.find(self.alike.find(name)), set()).add(image.rows)
         for node in self.graph.nodes:
-            # Constants for each pixel are those of the rows of the image as it is.
-            if isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
-                found.get(near.find(self.alike.find(node.output)), set()).add(self.image(node.output).rows)
+            key = near.find(self.alike.find(node.output))
+            if key in found and isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
+                # Its constants are those of the rows of the image as it is.
+                found[key].add(self.image(node.output).rows)
         return found
 
 
