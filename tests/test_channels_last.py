@@ -72,7 +72,7 @@ def moved(graph: Graph) -> list[str]:
 
 
 def perceptron(kind: str, given: str = "c", made: str = "y") -> list[NodeProto]:
-    """What a block of a ConvNeXt has behind its depthwise layer."""
+    """The nodes behind the depthwise layer in a block of a ConvNeXt."""
     return [
         transpose(given, "last", LAST),
         *norm(kind, "last", "n"),
@@ -144,7 +144,7 @@ def test_nothing_moves_and_means_are_sums_over_channels(kind: str):
 
 @pytest.mark.parametrize("kind", NORMS)
 def test_a_norm_alone(kind: str):
-    """As in front of a layer that shrinks images: no matrix wants the channels last."""
+    """No matrix wants the channels last, as in front of a layer that shrinks images."""
     model = model_of([transpose("c", "last", LAST), *norm(kind, "last", "n"), transpose("n", "y", FIRST)])
     assert not moved(laid(model))
     check(model, **CHIP)
