@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from raptor.common.arguments import by_name, fault, finite
+from raptor.target.arch import MESH_FLIT_NS, Target, typical_flit_ns
 
 MESSAGE_NS = 120
 """Time of a message in ns without its elements, with the time that one end waits for the other.
@@ -57,6 +58,11 @@ class Knobs:
 
 
 DEFAULT = Knobs()
+
+
+def patience_on(arch: Target, knobs: Knobs = DEFAULT) -> float:
+    """Returns the patience on a chip in ns: it grows with the time of a message."""
+    return knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
 
 
 def parse_knobs(given: object) -> Knobs:

@@ -27,7 +27,7 @@ from raptor.mapping.estimate import estimate
 from raptor.mapping.following import following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
-from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.knobs import DEFAULT, Knobs, patience_on
 from raptor.mapping.known import Known, OnCrossbars, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
@@ -49,11 +49,7 @@ from raptor.mapping.token_choice import choose_token_cores
 from raptor.mapping.token_cores import Stages, TokenCores, constants_of, find_stages
 from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.widths import layer_target
-from raptor.target.arch import (
-    MESH_FLIT_NS,
-    Target,
-    typical_flit_ns,
-)
+from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns
 
 WORTH_SHARING = 1 / 16
@@ -205,7 +201,7 @@ def _numbered(task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], t
         wide = {n for n in task.inputs.keys() - placed.keys() if images[n].image.width == begin.grid.cols[-1][1]}
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
-    patience_ns = task.knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS * (BESIDE_ATTENTION if products else 1)
+    patience_ns = patience_on(arch, task.knobs) * (BESIDE_ATTENTION if products else 1)
     return {**lines, **in_chains, **whole}, ByLine(xbar, patience_ns, loaders, products=products, makes_constants=True)
 
 

@@ -7,7 +7,8 @@ to its readers.
 
 A core begins a sample when it has done its work of the one before. If one of a late layer also got work of an early
 layer, every sample would wait for the whole way between them. So there is a limit for the time that a sample may occupy
-a core that gets work: the least one with which the busiest core works as little as with the longest time so far.
+a core that gets work. Two are tried: the longest time so far, and the least one with which the busiest core works no
+longer than with that. Of both results and of no moves, the best one by latency x interval in a schedule is taken.
 """
 
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.knobs import patience_on
 from raptor.spatial.costs import Costs
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy
 from raptor.spatial.mesh_placement import usable
+from raptor.spatial.orders import balanced_cost
 from raptor.spatial.placed import Partition
-from raptor.spatial.spans import Times
+from raptor.spatial.spans import Times, work_of
 from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, message_ns
 
@@ -58,11 +61,12 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     if not len(long) or core_ns.max() <= enough_ns:
         return partition
     # NOTE: not with the patience of the decision, which names the order of work that is chosen later.
-    times = Times.of(partition, 0.0, arch)
+    patience_ns, times = patience_on(arch), Times.of(partition, 0.0, arch)
     chip = np.arange(len(core_ns)) // arch.cores_per_chip
     moves = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
-    moved = moves.best(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
-    return Partition(graph, tuple(moved.cores.tolist()), partition.positions)
+    states = moves.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
+    choices = (Partition(graph, tuple(state.cores.tolist()), partition.positions) for state in states)
+    return min(choices, key=lambda choice: balanced_cost(work_of(choice, arch), patience_ns))
 
 
 def movable(partition: Partition) -> npt.NDArray[np.bool_]:
@@ -119,10 +123,17 @@ class _Moves:
     enough_ns: float
     chip: Ints
 
-    def best(self, before: _State) -> _State:
-        """Returns the state after the moves with the least limit that leaves the busiest core no more work."""
-        low_ns, high_ns = 0.0, before.longest_ns
-        found = self.all(before, high_ns)
+    def choices(self, before: _State) -> tuple[_State, ...]:
+        """Returns the states without moves, with the longest time so far as the limit, and with the least limit."""
+        longest = self.all(before, before.longest_ns)
+        return before, longest, self.least(before, longest)
+
+    def least(self, before: _State, longest: _State) -> _State:
+        """Returns the state after the moves with the least limit that leaves the busiest core no more work.
+
+        longest: that with the longest time so far as the limit.
+        """
+        low_ns, high_ns, found = 0.0, before.longest_ns, longest
         for _ in range(_HALVINGS):
             limit_ns = (low_ns + high_ns) / 2
             tried = self.all(before, limit_ns)

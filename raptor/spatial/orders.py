@@ -114,6 +114,12 @@ def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
     return ordered
 
 
+def balanced_cost(work: "Work", patience_ns: float) -> float:
+    """Returns latency x interval in ns2 of the order that would be chosen by default with a patience."""
+    orders = (_of_samples(work, BALANCED, patience_ns * factor, BALANCED.samples) for factor in BALANCED.patiences)
+    return min(cost for found in orders for cost, *_ in found)
+
+
 def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:
     """Returns the order of the work of one sample on an idle chip, and when each compute has its inputs then."""
     from raptor.spatial.schedule_kernel import idle, run_in_order

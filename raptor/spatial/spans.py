@@ -50,8 +50,7 @@ class Times:
     @classmethod
     def of(cls, partition: Partition, patience_ns: float, arch: Target) -> "Times":
         """Finds the times in a schedule of one sample: those of its results, and back from there to its beginning."""
-        placed = PlacedGraph(partition.graph, partition.cores, partition.positions)
-        problem = Problem.of(arch, placed, range(len(partition.cores)))
+        problem = _problem(partition, arch)
         work = problem.work()
         order, early_ns = early(work, patience_ns)
         at_ns = late(work, order, early_ns)
@@ -107,6 +106,16 @@ def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
         limit = min([found[j] for j in read], default=found[i] + cost[i])
         found[i] = next_ns[core[i]] = max(found[i], min(limit, next_ns[core[i]]) - cost[i])
     return np.array(found)
+
+
+def work_of(partition: Partition, arch: Target) -> "Work":
+    """Returns all work of a sample, for a schedule."""
+    return _problem(partition, arch).work()
+
+
+def _problem(partition: Partition, arch: Target) -> Problem:
+    placed = PlacedGraph(partition.graph, partition.cores, partition.positions)
+    return Problem.of(arch, placed, range(len(partition.cores)))
 
 
 def chains_lie_apart(partition: Partition, factor: float) -> bool:

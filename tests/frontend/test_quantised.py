@@ -34,8 +34,10 @@ def small_cnn() -> ModelProto:
 @pytest.mark.parametrize("activations", ["QInt8", "QUInt8"])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_small_cnn(form: str, activations: str, per_channel: bool, tmp_path: Path):
-    model = quantise(small_cnn(), tmp_path, form=form, activations=activations, per_channel=per_channel)
-    graph = compare(model).graph
+    # NOTE: without VNNI, onnxruntime adds pairs of products of u8 and s8 in 16 bits, which saturate with 8-bit weights.
+    narrow = activations == "QUInt8"
+    more = {"per_channel": per_channel, "reduce_range": narrow}
+    graph = compare(quantise(small_cnn(), tmp_path, form=form, activations=activations, **more)).graph
     assert graph.numbers == "int"
     operators = [n.operator for n in graph.nodes]
     assert sum(isinstance(o, Filter) for o in operators) == sum(isinstance(o, Requantise) for o in operators) == 3
