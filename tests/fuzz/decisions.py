@@ -56,6 +56,9 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
+PACES = "raptor/mapping/paces.py"
+_PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
+_EVEN = "tests/spatial/test_even_out.py::test_"
 _FIRST, _RELAYS = "tests/spatial/test_first_readers.py::test_", "tests/spatial/test_relays.py::test_"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
@@ -74,7 +77,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, 'if objective == "energy":', 'if objective == "latency":')),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "return min(trials, key=lambda t: t.figure)", "return trials[0]")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "return min(trials", "return max(trials")),
-    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield Candidate("raptor", map_raptor, _aim(objective), FIXED[0])', 'yield Candidate("raptor", partial(map_rows, knobs=usual), _aim(objective), FIXED[0])')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield Candidate("raptor", map_raptor, _aim(objective), SEARCHED[0])', 'yield Candidate("raptor", partial(map_rows, knobs=usual), _aim(objective), SEARCHED[0])')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"throughput": self.interval_ns', '"throughput": self.latency_ns')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"energy": self.energy_pj}[objective]', '"energy": self.interval_ns}[objective]')),
     Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, choice.optimize, ", 'search(graph, arch, "latency", ')),
@@ -130,6 +133,12 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_JOINED}a_core_has_room_for_all_columns", Defect(JOINED, "if sum(xbars) <= arch.xbars_per_core and", "if")),
     Wrong(f"{_JOINED}layers_that_do_not_bind_stay_apart", Defect(ROWS, "if joined_ns <= WORTH_JOINING * apart_ns else", "if joined_ns else")),
     Wrong(f"{_JOINED}a_stored_decision_that_joins_what_differs_is_refused", Defect(CHECKED, "isinstance(layer, JoinedLayer) and key in left", "isinstance(layer, OnVectorUnit) and key in left")),
+    # Paces by default, and work that is evened out
+    Wrong(f"{_PACE}[fields3-products x8]", Defect(PACES, "crossbars_ns(arch) > SLOWER *", "crossbars_ns(arch) < SLOWER *")),
+    Wrong(f"{_PACE}[fields1-bench]", Defect(PACES, "if not is_small(graph) or bench == arch:", "if bench == arch:")),
+    Wrong(f"{_EVEN}work_moves_only_if_a_schedule_finds_that_better[0]", Defect(MOVABLE, "return min(choices,", "return max(choices,")),
+    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "tried.busiest_ns <= found.busiest_ns", "tried.busiest_ns < 0")),
+    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "(last_ns - first_ns <= limit_ns) & (", "(")),
     # Work at its first readers, and relays
     Wrong(f"{_FIRST}it_stays_if_its_own_core_reads_it_soon", Defect(RELAYS, "(own_ns > first_ns + WORTH * times.busiest_ns)", "(own_ns > first_ns)")),
     Wrong(f"{_FIRST}it_stays_if_its_own_core_does_not_read_it", Defect(RELAYS, "np.full(len(cores), -np.inf)", "np.full(len(cores), np.inf)")),
@@ -146,7 +155,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_DECISIONS}a_mapping_for_another_model_of_the_same_layers_is_refused", Defect(STORED, "if stored.model != model_digest(graph):", "if not stored.model:")),
     Wrong(f"{_DECISIONS}a_mapping_for_a_chip_of_another_speed_replays_with_a_note", Defect(STORED, "if stored.target != target_digest(arch):", "if not stored.target:")),
     # What the user said
-    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "STRATEGIES[choice.strategy](graph, arch)", "map_rows(graph, arch)")),
+    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "STRATEGIES[choice.strategy](graph, arch)", "rows(graph, arch)")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(API, "        cell_bits=cell_bits,\n        element_bits=bits,", "        element_bits=bits,")),
     Wrong("tests/test_network.py::test_the_own_table_is_in_the_output_and_costs_what_it_says", Defect(CHIP, "return None if _has_bytes(path, mesh) else", "return None if path else")),
     Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate", "gather(out, None, validate=validate")),

@@ -1,12 +1,15 @@
 """Long work without matrices moves from the busiest core to others, and the program stays right."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
 import raptor
 from raptor.analysis.explain import explain
-from raptor.spatial.even_out import even_out
+from raptor.spatial.even_out import _Moves, _State, even_out
 from raptor.spatial.placed import Partition
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
@@ -49,6 +52,15 @@ def test_long_work_leaves_the_busiest_core():
     assert len({after.cores[i] for i in moved}) > 1
 
 
+@pytest.mark.parametrize("best", [0, 1])
+def test_work_moves_only_if_a_schedule_finds_that_better(best: int, monkeypatch: pytest.MonkeyPatch):
+    """Choices come with the one without moves first; the cost of one of them is made the least."""
+    found = passes(detector(), **CHIP, mapping="rows")
+    before, costs = all_on_one(found), iter(float(k != best) for k in range(3))
+    monkeypatch.setattr("raptor.spatial.even_out.balanced_cost", lambda _work, _patience_ns: next(costs))
+    assert bool(changed(before, even_out(before, found.decision, found.arch))) == bool(best)
+
+
 def test_layer_by_layer_nothing_moves():
     found = passes(detector(), **CHIP, mapping="rows")
     before = all_on_one(found)
@@ -89,6 +101,20 @@ def test_early_work_does_not_occupy_the_cores_of_late_layers(tmp_path):
     assert found.interval_ns < 4 * found.bounds.average
     assert found.interval_ns < 0.5 * found.latency_ns
     assert program.validate().passed
+
+
+def test_the_least_limit_occupies_cores_for_less_time():
+    """Core 0 has two computes of 10 ns at the beginning. Core 1 works at the end of 100 ns, core 2 at the beginning."""
+    times: Any = SimpleNamespace(at_ns=np.array([0.0, 0.0]), end_ns=np.array([10.0, 10.0]))
+    long, work_ns, nothing_ns = np.arange(2), np.full(2, 10.0), np.zeros(2)
+    moves = _Moves(times, long, work_ns, nothing_ns, 0.0, np.zeros(3, np.int64))
+    first_ns, last_ns = np.array([0.0, 90.0, 0.0]), np.array([100.0, 100.0, 10.0])
+    before = _State(np.zeros(2, np.int64), np.array([20.0, 1.0, 1.0]), first_ns, last_ns)
+    stay, longest, least = moves.choices(before)
+    assert stay.cores.tolist() == [0, 0]
+    assert longest.cores.tolist() == [1, 0]
+    assert least.cores.tolist() == [2, 0]
+    assert least.busiest_ns == longest.busiest_ns == 11.0
 
 
 def test_a_stored_mapping_moves_the_same_work(tmp_path):
