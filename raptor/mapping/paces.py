@@ -14,7 +14,7 @@ from pydantic import Field
 
 from raptor.graph.ir import Graph
 from raptor.target.arch import Memory, Target, load
-from raptor.target.timing import crossbars_ns
+from raptor.target.timing import crossbars_ns, vector_ns
 
 Pace = Literal["own", "bench", "products x4", "products x8", "products x16", "memories x2"]
 """Times by which a mapping goes: the chip's own, those of the preset `bench`, or these with slower parts."""
@@ -44,6 +44,13 @@ Over three small models and 303 better chips, no latency or interval gets longer
 1.41, two intervals get longer by 11 %.
 """
 
+SLOW_VECTORS = 8.0
+"""Time of a vector instruction, relative to `bench`, above which no fixed pace fits: depthwise layers, for instance,
+then belong on crossbars. Of the random chips by which the paces were chosen, the slowest has 5.2."""
+
+_ELEMENTS = 64
+"""Length of that instruction."""
+
 _PRODUCTS: dict[Pace, int] = {"products x4": 4, "products x8": 8, "products x16": 16}
 _MEMORIES: dict[Pace, int] = {"memories x2": 2}
 
@@ -56,7 +63,8 @@ def usual_pace(graph: Graph, arch: Target) -> Pace:
     of the converters took 1.4 times the latency and 1.6 times the interval.
     """
     bench = paced(arch, "bench")
-    if not is_small(graph) or bench == arch:
+    slow_vectors = vector_ns(arch, _ELEMENTS, 2) > SLOW_VECTORS * vector_ns(bench, _ELEMENTS, 2)
+    if not is_small(graph) or bench == arch or slow_vectors:
         return "own"
     return "products x8" if crossbars_ns(arch) > SLOWER * crossbars_ns(bench) else "bench"
 
