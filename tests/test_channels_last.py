@@ -1,5 +1,6 @@
 """Images with the channels last, between two transpositions: the same pixels, so nothing moves and lines stream."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from raptor.analysis.explain import explain
 from raptor.graph.ir import ChannelSum, Graph, Move, Pool, Rename
 from raptor.mapping.token_layout import lay_tokens
 from tests.frontend.integers import quantise
-from tests.frontend.support import make_model, node, random
+from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import check, passes
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 16, "cores": 24}
@@ -88,16 +89,7 @@ def blocks(kind: str, *, matrices: bool) -> ModelProto:
     """Two stages of two blocks as in a ConvNeXt; with `matrices`, the layers of a block have the channels last, too."""
     constants = {n: CONSTANTS[n] for n in ("two", "tiny")} | {"scale": random(8) + 2, "shift": random(8)}
     nodes: list[NodeProto] = []
-
-    def conv(given: str, name: str, shape: tuple[int, ...], **attributes: Any) -> str:
-        constants[f"{name}.w"] = random(*shape, seed=len(constants))
-        nodes.append(node("Conv", f"{given} {name}.w", name, name=name, **attributes))
-        return name
-
-    def matrix(given: str, name: str, shape: tuple[int, int]) -> str:
-        constants[f"{name}.w"] = random(*shape, seed=len(constants))
-        nodes.append(node("MatMul", f"{given} {name}.w", name, name=name))
-        return name
+    conv, matrix = (partial(add_layer, nodes, constants, op_type) for op_type in ("Conv", "MatMul"))
 
     def turned(given: str, name: str, perm: list[int]) -> str:
         nodes.append(transpose(given, name, perm))

@@ -8,7 +8,7 @@ and a search for it tries programs of several.
 
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -23,8 +23,6 @@ StoredPace = Annotated[
     Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for the times of the chip")
 ]
 """The form of a pace in a file."""
-
-FIXED: tuple[Pace, ...] = tuple(pace for pace in get_args(Pace) if pace != "own")
 
 SEARCHED: tuple[Pace, ...] = ("bench", "products x4", "products x16", "memories x2")
 """Paces of a search."""
@@ -58,13 +56,14 @@ _MEMORIES: dict[Pace, int] = {"memories x2": 2}
 def usual_pace(graph: Graph, arch: Target) -> Pace:
     """Returns the pace by which a graph is mapped by default: for a small one, that of `bench` or of slow products.
 
-    Only one kind of improvement changes it: a product that becomes faster than about that of `bench`. Larger graphs go
-    by the chip's own times, since a fixed pace costs them more than it steadies: MobileNet-v2 on `bench` with a quarter
-    of the converters took 1.4 times the latency and 1.6 times the interval.
+    Few improvements change it: a product that becomes faster than about that of `bench`, or a very slow vector unit
+    that becomes faster. Larger graphs go by the chip's own times, since a fixed pace costs them more than it steadies:
+    MobileNet-v2 on `bench` with a quarter of the converters took 1.4 times the latency and 1.6 times the interval.
     """
+    if not is_small(graph):
+        return "own"
     bench = paced(arch, "bench")
-    slow_vectors = vector_ns(arch, _ELEMENTS, 2) > SLOW_VECTORS * vector_ns(bench, _ELEMENTS, 2)
-    if not is_small(graph) or bench == arch or slow_vectors:
+    if bench == arch or vector_ns(arch, _ELEMENTS, 2) > SLOW_VECTORS * vector_ns(bench, _ELEMENTS, 2):
         return "own"
     return "products x8" if crossbars_ns(arch) > SLOWER * crossbars_ns(bench) else "bench"
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import paced, usual_pace
+from raptor.mapping.paces import Pace, paced, usual_pace
 from raptor.mapping.pixelwise import map_pixelwise
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
@@ -20,8 +21,12 @@ def rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 
     Raises `CapacityError` if the chip is too small.
     """
-    pace = usual_pace(graph, arch)
-    return replace(map_rows(graph, paced(arch, pace), knobs), pace=pace)
+    return at_pace(usual_pace(graph, arch), partial(map_rows, knobs=knobs), graph, arch)
+
+
+def at_pace(pace: Pace, strategy: Strategy, graph: Graph, arch: Target) -> Decision:
+    """Returns the decision of a strategy by a pace. Raises `CapacityError` if the chip is too small."""
+    return replace(strategy(graph, paced(arch, pace)), pace=pace)
 
 
 STRATEGIES: dict[str, Strategy] = {"rows": rows, "raptor": map_raptor, "pixelwise": map_pixelwise}

@@ -23,10 +23,10 @@ from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import SEARCHED, Pace, is_small, paced
+from raptor.mapping.paces import SEARCHED, Pace, is_small
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
-from raptor.mapping.strategies import Strategy
+from raptor.mapping.strategies import Strategy, at_pace
 from raptor.mapping.trial import Cost, Trial
 from raptor.pim import PimProgram
 from raptor.pipeline import Results, run
@@ -71,7 +71,7 @@ class Candidate:
 
     def decide(self, graph: Graph, arch: Target) -> Decision:
         """Returns the decision for a graph and a chip. Raises `CapacityError` if the chip is too small."""
-        return replace(self.strategy(graph, paced(arch, self.pace)), pace=self.pace)
+        return at_pace(self.pace, self.strategy, graph, arch)
 
 
 def search(

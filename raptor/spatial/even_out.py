@@ -64,9 +64,10 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     patience_ns, times = patience_on(arch), Times.of(partition, 0.0, arch)
     chip = np.arange(len(core_ns)) // arch.cores_per_chip
     moves = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
-    states = moves.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
-    choices = (Partition(graph, tuple(state.cores.tolist()), partition.positions) for state in states)
-    return min(choices, key=lambda choice: balanced_cost(work_of(choice, arch), patience_ns))
+    _, *moved = moves.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
+    others = [Partition(graph, tuple(state.cores.tolist()), partition.positions) for state in moved]
+    works = [(partition, times.work), *((other, work_of(other, arch)) for other in others)]
+    return min(works, key=lambda choice: balanced_cost(choice[1], patience_ns))[0]
 
 
 def movable(partition: Partition) -> npt.NDArray[np.bool_]:

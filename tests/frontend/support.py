@@ -50,6 +50,21 @@ def single(
     return make_model([node(op_type, "x", **attributes)], {"x": shape}, ranks, opset=opset)
 
 
+def add_layer(
+    nodes: list[NodeProto],
+    constants: dict[str, Array],
+    op_type: str,
+    given: str,
+    name: str,
+    shape: tuple[int, ...],
+    **attributes: Any,
+) -> str:
+    """Adds a node with random weights of a shape to a model that is being built. Returns its name."""
+    constants[f"{name}.w"] = random(*shape, seed=len(constants))
+    nodes.append(node(op_type, f"{given} {name}.w", name, name=name, **attributes))
+    return name
+
+
 def random(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
 

@@ -135,8 +135,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_JOINED}a_stored_decision_that_joins_what_differs_is_refused", Defect(CHECKED, "isinstance(layer, JoinedLayer) and key in left", "isinstance(layer, OnVectorUnit) and key in left")),
     # Paces by default, and work that is evened out
     Wrong(f"{_PACE}[fields3-products x8]", Defect(PACES, "crossbars_ns(arch) > SLOWER *", "crossbars_ns(arch) < SLOWER *")),
-    Wrong(f"{_PACE}[fields1-bench]", Defect(PACES, "if not is_small(graph) or bench == arch:", "if bench == arch:")),
-    Wrong(f"{_EVEN}work_moves_only_if_a_schedule_finds_that_better[0]", Defect(MOVABLE, "return min(choices,", "return max(choices,")),
+    Wrong(f"{_PACE}[fields1-bench]", Defect(PACES, "if not is_small(graph):", "if False:")),
+    Wrong(f"{_EVEN}work_moves_only_if_a_schedule_finds_that_better[0]", Defect(MOVABLE, "return min(works,", "return max(works,")),
     Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "tried.busiest_ns <= found.busiest_ns", "tried.busiest_ns < 0")),
     Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "(last_ns - first_ns <= limit_ns) & (", "(")),
     # Work at its first readers, and relays

@@ -1,6 +1,7 @@
 """Long work without matrices moves from the busiest core to others, and the program stays right."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import raptor
 from raptor.analysis.explain import explain
 from raptor.spatial.even_out import _Moves, _State, even_out
 from raptor.spatial.placed import Partition
-from tests.frontend.support import make_model, node, random
+from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
 
 CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
@@ -76,12 +77,7 @@ def depthwise_blocks():
     """A layer of patches, then blocks: a wide depthwise layer, two layers of 1x1, a shortcut. Images shrink twice."""
     constants: dict[str, np.ndarray] = {}
     nodes = []
-
-    def conv(given: str, name: str, shape: tuple[int, ...], **attributes: object) -> str:
-        constants[f"{name}.w"] = random(*shape, seed=len(constants))
-        nodes.append(node("Conv", f"{given} {name}.w", name, name=name, **attributes))
-        return name
-
+    conv = partial(add_layer, nodes, constants, "Conv")
     x = conv("x", "stem", (8, 3, 4, 4), strides=[4, 4])
     for stage in range(3):
         if stage:
