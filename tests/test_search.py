@@ -29,7 +29,7 @@ MORE_SPEED = (
     *("90% of the cores", "80% of the cores", "steps of 20000 ns", "steps of 40000 ns"),
 )
 LESS_ENERGY = (
-    *("50% of the cores", "75% of the cores", "35% of the cores"),
+    *("50% of the cores", "75% of the cores", "40% of the cores", "35% of the cores"),
     *("products x4", "products x2", "products x0.5"),
     *("steps of 5000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )

@@ -1,14 +1,15 @@
 """Tiny ONNX models, and their comparison with onnxruntime."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.frontend import Model, load
 from raptor.graph.evaluate import evaluate
+from validator.session import session
 from validator.standard import follow_suite
 
 Array = np.ndarray[Any, Any]
@@ -75,13 +76,9 @@ def golden(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] 
     if names is not None:
         del model_copy.graph.output[:]
         model_copy.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in names)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model_copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    outputs = [o.name for o in session.get_outputs()]
-    return dict(zip(outputs, session.run(outputs, dict(inputs)), strict=True))
+    opened = session(model_copy.SerializeToString(), Path("golden"))
+    outputs = [o.name for o in opened.get_outputs()]
+    return dict(zip(outputs, opened.run(outputs, dict(inputs)), strict=True))
 
 
 def compare(model: ModelProto, tolerance: float = 2e-5) -> Model:
