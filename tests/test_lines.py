@@ -25,6 +25,7 @@ from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import layer_plans
+from raptor.mapping.line_plans import loading
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     bands,
@@ -36,7 +37,9 @@ from raptor.mapping.window_axis import lines_read
 from raptor.pim import PimProgram
 from raptor.search.cost import cost_for
 from raptor.search.mappings import Objective, search
+from raptor.target import arch as architectures
 from raptor.target import isa
+from raptor.target.layout import Image
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import arch_file, by_line, check, conv_model, count_ops, in_matrices, line_flow, passes
@@ -311,6 +314,18 @@ def test_an_input_is_loaded_once_and_passed_on():
     loads = {i: int((s.records["opcode"] == isa.OPCODE["ld"]).sum()) for i, s in result.streams.cores.items()}
     places = dict(zip(result.partition.cores, result.on_chip.cores, strict=True))
     assert all(loads[places[core]] == 64 for _, core in loaders)
+
+
+def test_loaders_share_the_port_of_global_memory():
+    """A line takes 21 loaders of 10 or 11 pixels 35 beats of 32 bytes, and 23 loaders of at most 10 pixels 23."""
+    target = architectures.load("bench", cores=400)
+    assert (target.memory.beat_bytes, target.memory.read_cycles * target.memory.period_ns) == (32, 40)
+    plans = {plan.cores: plan.core_ns for plan in loading(Image((1, 3, 224, 224), 1), target)}
+    assert [plans[cores] for cores in (21, 23, 32)] == [224 * 40 * beats for beats in (35, 23, 32)]
+    assert plans[1] > 224 * 40 * 21, "one loader also sends all pieces"
+    result = passes(conv_model((1, 3, 16, 224), 32, pads=(1, 1, 1, 1)), arch="bench", cores=400, **ROWS)
+    (loaders,) = line_flow(result.decision).loaders.values()
+    assert sum(-(-3 * (end - begin) // 32) for (begin, end), _ in loaders) <= 23
 
 
 def test_the_slow_layer_gets_the_cores():

@@ -28,6 +28,7 @@ from raptor.target.arch import Target, memory_flit_ns
 from raptor.target.layout import Image
 from raptor.target.timing import (
     ISSUE_NS,
+    global_port_ns,
     load_ns,
     message_element_ns,
     message_ns,
@@ -51,12 +52,13 @@ def loading(image: Image, arch: Target) -> Iterator[Plan]:
     for cols in _splits((0, image.width)):
         if len(cols) > INPUT_READERS:
             break
-        share = -(-line // len(cols))
+        shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = INPUT_READERS / len(cols) + 1
         message = message_ns(arch, -(-line // INPUT_READERS)) + MESSAGE_NS
-        yield Plan(
-            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * (load_ns(arch, share) + pieces * message)
-        )
+        # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
+        port_ns = sum(global_port_ns(arch, share) for share in shares)
+        line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
+        yield Plan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * line_ns)
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
