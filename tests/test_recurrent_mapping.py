@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import raptor
@@ -11,6 +12,7 @@ from raptor.mapping.check import faults_of
 from raptor.mapping.decision import FullyConnected
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
+from tests.frontend.support import make_model, node, random
 from tests.frontend.test_recurrent import recurrent
 from tests.pipeline import Passes, check, passes
 from tests.spatial.test_verify_lines import changed, plus, refused
@@ -94,3 +96,30 @@ def test_half_a_copy_is_refused(compiled: Passes):
     layer = recurrent_layer(compiled)
     layers = compiled.decision.layers | {KEY: replace(layer, cores=layer.cores[:-1])}
     assert "cores" in next(faults_of(replace(compiled.decision, layers=layers), compiled.graph, compiled.arch))
+
+
+@pytest.mark.parametrize("second", ["LSTM", "Conv"])
+def test_states_that_are_repeated_along_the_sequence(second: str):
+    """Each state is read as several tokens, whose products cannot be told apart if they read the same tile."""
+    nodes = [
+        node("RNN", "x w r", "s", name="states", hidden_size=4),
+        node("Reshape", "s flat", "f", name="flat"),
+        node("Tile", "f times", "t", name="tile"),
+        node("Reshape", "t tokens", "q", name="tokens"),
+    ]
+    constants = {
+        "w": random(1, 4, 3),
+        "r": random(1, 4, 4),
+        "flat": np.array([-1]),
+        "times": np.array([3]),
+        "tokens": np.array([-1, 1, 4] if second == "LSTM" else [1, -1, 4]),
+        "v": random(1, 8, 4),
+        "u": random(1, 8, 2),
+        "k": random(5, 4, 1),
+    }
+    if second == "LSTM":
+        nodes.append(node("LSTM", "q v u", "y", name="reader", hidden_size=2))
+    else:
+        nodes += [node("Transpose", "q", "c", name="turned", perm=[0, 2, 1]), node("Conv", "c k", "y", name="reader")]
+    model = make_model(nodes, {"x": (4, 1, 3)}, {"y": 4 if second == "LSTM" else 3}, constants)
+    check(model, **CHIP, mapping="rows")

@@ -38,13 +38,14 @@ class TokenLowering(LineLowering):
     """Lowers operators of sequences token by token, all others as `LineLowering`.
 
     views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
-    tiles of views so far, by name. products: products that were lowered, by name of the result.
-    readers: the nodes that read each tensor.
+    tiles of views so far, by name. reused: tiles that are parts of views as they are, by names of the view and the tile.
+    products: products that were lowered, by name of the result. readers: the nodes that read each tensor.
     """
 
     views: dict[str, Node] = field(default_factory=dict[str, Node])
     shown: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
+    reused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
 
@@ -219,7 +220,7 @@ class TokenLowering(LineLowering):
     def gathered_view(self, name: str, stem: str, region: Region, core: int, *, whole: bool = False) -> Tile:
         """Emits the elements of a region of a view on a core, as a tile called `stem`, or returns one that has them.
 
-        With `whole`, one compute makes the tile, as it must be for a part of a tensor.
+        With `whole`, one compute makes the tile, and it holds no other region, as it must be for a part of a tensor.
         """
         node, image = self.views[name], self.image(name)
         operator = node.operator
@@ -236,8 +237,9 @@ class TokenLowering(LineLowering):
         tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
         runs = find_runs(where, offset)
         same = whole_tile(runs, sources, tile)
-        if whole and same is not None and self.residency.is_copy(same):
-            same = None
+        if whole and same is not None:
+            same = None if self.residency.is_copy(same) or (name, same.name) in self.reused else same
+            self.reused.add((name, (same or tile).name))
         self.shown.setdefault(name, []).append(Part(region, same or tile))
         if same is not None:
             return same
