@@ -38,7 +38,7 @@ class TokenLowering(LineLowering):
     """Lowers operators of sequences token by token, all others as `LineLowering`.
 
     views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
-    tiles of views so far, by name. reused: tiles that are parts of views as they are, by names of the view and the tile.
+    tiles of views so far, by name. reused: tiles that are parts of views as they are, by names of view and tile.
     products: products that were lowered, by name of the result. readers: the nodes that read each tensor.
     """
 
