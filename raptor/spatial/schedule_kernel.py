@@ -305,7 +305,7 @@ def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
 
 
 @bare_kernel
-@interpret(us=lambda args: 3 * args[1].size, until_us=5e5, by_element=True)
+@interpret(us=lambda args: 3 * args[1].size, until_us=6e5, by_element=True)
 def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: Chip, work: Work, order: Ints) -> None:
     """Sets when each sample ends in ns, if every core does the work of each sample in this order.
 
