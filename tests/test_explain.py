@@ -213,13 +213,19 @@ def test_a_grid_that_no_formula_knows_is_not_guessed(
 
 
 def test_what_binds(explained: Mapping[str, Explanation]):
-    """In one mapping one core does nearly all work, in the other loads exceed the work of any core."""
+    """In one mapping one core does nearly all work, in the other no part is full, and loads exceed its work."""
     found = explained["raptor"]
     conv1 = found.layers[0].products_ns / found.bounds.busiest
     assert found.bounds.node == found.layers[0].node == "conv1"
     assert 0.5 < conv1 < found.bounds.node_share < 1.1 * conv1
     assert found.binds.startswith(f"Core 0 ({found.bounds.node_share:.0%} of it for conv1) binds: it works 100%")
-    assert explained["rows"].binds.startswith("The port of global memory binds: it is busy ")
+    fullest = "Waiting binds: no part is full; the port of global memory, the fullest, is busy "
+    assert explained["rows"].binds.startswith(fullest)
+
+
+def test_the_port_binds_if_each_step_loads_and_stores(tmp_path: Path):
+    found = explain(_compiled(models.build("lstm", seed=0), tmp_path / "out", cores=200))
+    assert found.binds.startswith("The port of global memory binds: it is busy ")
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
