@@ -6,7 +6,6 @@ has off. Unsigned by unsigned bytes are exact everywhere, and a weight plus 128 
 """
 
 from collections.abc import Mapping
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from validator.marks import has_mark
 
 _OPERANDS = {
     "ConvInteger": (0, 2, 1, 3),
@@ -54,17 +55,14 @@ def avoided(model: str | bytes) -> str | bytes:
 
 
 def _read(file: str) -> ModelProto:
-    return onnx.load(file)  # pyright: ignore[reportUnknownMemberType]
+    return onnx.load(file)  # pyright: ignore[reportUnknownMemberType]  # onnx leaves its parameter's type open
 
 
 def _may_multiply_bytes(model: str | bytes) -> bool:
-    """Tells whether a model names a product of integers. Quick: large models of floats need not be parsed."""
+    """Tells whether a model names a product of integers."""
     if isinstance(model, bytes):
         return any(mark in model for mark in _MARKS)
-    if not Path(model).stat().st_size:
-        return False
-    with Path(model).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        return any(content.find(mark) >= 0 for mark in _MARKS)
+    return has_mark(Path(model), _MARKS)
 
 
 def with_unsigned_weights(model: ModelProto) -> ModelProto:
