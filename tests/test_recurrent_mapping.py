@@ -12,8 +12,8 @@ from raptor.mapping.check import faults_of
 from raptor.mapping.decision import FullyConnected
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
+from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
-from tests.frontend.test_recurrent import recurrent
 from tests.pipeline import Passes, check, passes
 from tests.spatial.test_verify_lines import changed, plus, refused
 

@@ -2,7 +2,7 @@
 
 Nothing of the compiler is used. A node is computed by the first of these that is possible:
 
-1. onnxruntime in float64, where it has such a kernel;
+1. onnxruntime in float64, where it has such a kernel; normalisations and recurrent layers in steps;
 2. a convolution here, or onnx's reference implementation, in float64. They are used only if they agree with
    onnxruntime's float32 kernel on the operands of the first run;
 3. onnxruntime's float32 kernel.
@@ -22,6 +22,7 @@ from raptor.common.errors import RaptorError
 from raptor.target.layout import Floats
 from validator import widen
 from validator.convolution import convolve
+from validator.recurrent import Layer, Recurrence, Step
 from validator.session import session as open_session
 from validator.steps import OPSET, steps
 
@@ -82,7 +83,7 @@ class _Node:
     writes: tuple[str, ...]
     fixed: tuple[str, ...] = ()
     kernel: Kernel | None = None
-    steps: "Exact | None" = None
+    steps: Step | None = None
 
     @property
     def rounds(self) -> bool:
@@ -165,7 +166,9 @@ class Exact:
         if constant:
             node.kernel = _single(node, self.opsets, operands)
         elif protos := steps(node.proto, operands):
-            node.steps = Exact([_node(proto) for proto in protos], [helper.make_opsetid("", OPSET)])
+            node.steps = _in_steps(protos)
+        elif layer := Layer.of(node.proto, operands):
+            node.steps = Recurrence(layer, [_in_steps(layer.nodes(d)) for d in range(len(layer.reversed_directions))])
         else:
             node.kernel = _kernel(node, self.opsets, operands)
 
@@ -196,6 +199,10 @@ def _exact(model: ModelProto, inputs: Mapping[str, Array]) -> Exact:
 
 def _node(proto: NodeProto) -> _Node:
     return _Node(proto, widen.reads(proto), tuple(filter(None, proto.output)))
+
+
+def _in_steps(protos: Sequence[NodeProto]) -> Exact:
+    return Exact([_node(proto) for proto in protos], [helper.make_opsetid("", OPSET)])
 
 
 def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:

@@ -18,8 +18,8 @@ from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers
 from raptor.spatial.spans import Times, chains_lie_apart
+from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
-from tests.frontend.test_recurrent import recurrent
 from tests.pipeline import Passes, check, line_flow, passes
 from tests.spatial.test_verify_lines import refused
 

@@ -9,9 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
+from tests.frontend.recurrent import OP_TYPES, STEPS, recurrent
 from tests.frontend.support import Array, golden, make_model, node, random
 from validator import exact as module
 from validator.exact import HALF_UNIT, Exact, UnknownError, load_exact
+from validator.recurrent import Layer, Recurrence
 
 
 def loaded(model: onnx.ModelProto, folder: Path) -> Exact:
@@ -197,3 +199,71 @@ def test_models_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownError, match="sparse"):
         loaded(sparse, tmp_path)
     assert not issubclass(UnknownError, UserError)
+
+
+ACTIVATIONS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("RNN", ["Relu"], {}),
+    ("RNN", ["Softplus"], {}),
+    ("RNN", ["Softsign"], {}),
+    ("RNN", ["LeakyRelu"], {"activation_alpha": [0.2]}),
+    ("RNN", ["Elu"], {"activation_alpha": [0.7]}),
+    ("RNN", ["ThresholdedRelu"], {"activation_alpha": [0.5]}),
+    ("RNN", ["ScaledTanh"], {"activation_alpha": [0.8], "activation_beta": [0.7]}),
+    ("GRU", ["HardSigmoid", "Affine"], {"activation_alpha": [0.3, 0.4], "activation_beta": [0.6, 0.1]}),
+    ("LSTM", ["Sigmoid", "Softsign", "Elu"], {"activation_alpha": [0.3]}),
+    ("LSTM", ["hardsigmoid", "tanh", "relu"], {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [
+        *((op, {"extra": "Bh", "direction": d}) for op in OP_TYPES for d in ("forward", "reverse", "bidirectional")),
+        *((op, {"extra": "B", "outputs": outputs}) for op in OP_TYPES for outputs in ("y", "- h_n")),
+        *((op, {"clip": 0.4}) for op in OP_TYPES),
+        *((op, {"activations": names, **more}) for op, names, more in ACTIVATIONS),
+        ("GRU", {"extra": "Bh", "linear_before_reset": 1}),
+        ("GRU", {"direction": "bidirectional", "activations": ["Sigmoid", "Tanh", "HardSigmoid", "Relu"]}),
+        ("LSTM", {"extra": "BhcP", "direction": "bidirectional"}),
+        ("LSTM", {"extra": "Pc", "input_forget": 1}),
+        ("LSTM", {"outputs": "- - c_n", "lengths": [STEPS, STEPS]}),
+    ],
+)
+def test_recurrent_layers_in_steps(tmp_path: Path, op_type: str, attributes: Any) -> None:
+    model = recurrent(op_type, **attributes)
+    x, names = random(3, 2, 4), [o.name for o in model.graph.output]
+    exact = loaded(model, tmp_path)
+    found, single = exact.run({"x": x}, names), golden(model, {"x": x})
+    assert isinstance(exact.nodes[0].steps, Recurrence)
+    for name in names:
+        np.testing.assert_allclose(found[name], single[name], rtol=1e-5, atol=1e-5)
+        assert (found[name] != single[name]).any()
+
+
+def test_steps_of_a_recurrent_layer_round(tmp_path: Path) -> None:
+    """A state that doubles in each step makes errors of the first ones large."""
+    weights = {"w": np.ones((1, 1, 1), np.float32), "r": np.full((1, 1, 1), 2, np.float32)}
+    layer = node("RNN", "x w r", hidden_size=1, activations=["Relu"])
+    exact = loaded(make_model([layer], {"x": (20, 1, 1)}, ["y"], weights), tmp_path)
+    x = random(20, 1, 1) ** 2
+    apart = exact.run({"x": x}, ["y"], np.random.default_rng(0))["y"] / exact.run({"x": x}, ["y"])["y"] - 1
+    assert 1e-8 < np.abs(apart[-1]).max() < 1e-6
+
+
+def test_an_unstable_layer_of_softplus_is_not_judged_by_onnxruntime(tmp_path: Path) -> None:
+    """onnxruntime's log(1 + exp(x)) is 0 for x = -20. Large weights show that in the next step."""
+    weights = {"w": np.ones((1, 1, 1), np.float32), "r": np.full((1, 1, 1), 1e9, np.float32)}
+    layer = node("RNN", "x w r", hidden_size=1, activations=["Softplus"])
+    model = make_model([layer], {"x": (2, 1, 1)}, ["y"], weights)
+    x = np.array([-20, 0], np.float32).reshape(2, 1, 1)
+    first = np.log1p(np.exp(-20))
+    found, single = loaded(model, tmp_path).run({"x": x}, ["y"])["y"], golden(model, {"x": x})["y"]
+    np.testing.assert_allclose(found.ravel(), [first, np.log1p(np.exp(1e9 * first))], rtol=1e-9)
+    assert single.ravel().tolist() == [0, np.float32(np.log(2))]
+
+
+@pytest.mark.parametrize("odd", [{"lengths": [STEPS, 1]}, {"activations": ["Swish"]}, {"layout": 1}])
+def test_other_recurrent_layers_have_no_steps(odd: Any) -> None:
+    layer = recurrent("RNN", **odd)
+    operands = {t.name: numpy_helper.to_array(t) for t in layer.graph.initializer} | {"x": random(3, 2, 4)}
+    assert Layer.of(layer.graph.node[0], operands) is None

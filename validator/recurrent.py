@@ -1,0 +1,243 @@
+"""Splits recurrent layers into the nodes of one step in time, which is computed again and again.
+
+onnxruntime has no float64 kernel for RNN, GRU and LSTM, and its float32 kernel loses more than a rounding in some
+activations: its Softplus is log(1 + exp(x)). In an unstable layer the steps behind make that large.
+
+Formulas, orders of gates and defaults are those of the ONNX operators RNN, GRU and LSTM.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, helper, numpy_helper
+
+from validator.attributes import attributes_of
+
+Array = npt.NDArray[Any]
+
+GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}
+"""The gates of each operator, in the order of its weights."""
+_PEEPHOLES = "iof"
+_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+_PARAMETERS: Mapping[str, Mapping[str, float]] = {
+    "Affine": {"alpha": 1.0, "beta": 0.0},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Relu": {},
+    "ScaledTanh": {"alpha": 1.0, "beta": 1.0},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Softsign": {},
+    "Tanh": {},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+"""The activations and defaults of their parameters. Where the ONNX text gives none, those of onnxruntime."""
+
+
+class Step(Protocol):
+    """Computes the nodes of a step."""
+
+    def compute(
+        self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
+    ) -> dict[str, Array]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A recurrent layer. `writes`: its outputs by their place, empty if unused. `attributes`: those given."""
+
+    op_type: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, proto: NodeProto, operands: Mapping[str, Array]) -> "Layer | None":
+        """Returns the layer that a node is.
+
+        None for other operators, if sequences end before the last step, and for what onnxruntime does not compute
+        either: batches first and unknown activations.
+        """
+        if proto.domain or proto.op_type not in GATES:
+            return None
+        layer = cls(proto.op_type, (*proto.input, *[""] * 8)[:8], tuple(proto.output), attributes_of(proto))
+        lengths = operands[layer.reads[4]] if layer.reads[4] else None
+        whole = lengths is None or bool((lengths == len(operands[layer.reads[0]])).all())
+        known = not layer.attributes.get("layout", 0) and all(name in _PARAMETERS for name, _ in layer.activations)
+        return layer if known and whole else None
+
+    @property
+    def reversed_directions(self) -> tuple[bool, ...]:
+        """Tells for each direction whether it begins with the last element."""
+        which = self.attributes.get("direction", b"forward").decode()
+        return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[which]
+
+    @property
+    def activations(self) -> list[tuple[str, dict[str, float]]]:
+        """Names and parameters of the activations of all directions."""
+        count = len(self.reversed_directions)
+        given = [name.decode() for name in self.attributes.get("activations", ())]
+        names = {name.lower(): name for name in _PARAMETERS}
+        numbers = {n: iter(self.attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta")}
+        found: list[tuple[str, dict[str, float]]] = []
+        for name in given or _ACTIVATIONS[self.op_type] * count:
+            usual = names.get(name.lower(), name)
+            parameters = {n: next(numbers[n], value) for n, value in _PARAMETERS.get(usual, {}).items()}
+            found.append((usual, parameters))
+        return found
+
+    def nodes(self, direction: int) -> list[NodeProto]:
+        """Makes the nodes of a step: from x, h and c, and the weights of the gates, to h.next and c.next."""
+        each = len(_ACTIVATIONS[self.op_type])
+        activations = self.activations[direction * each : (direction + 1) * each]
+        given = frozenset(name for name, place in (("bias", 3), ("peepholes", 7)) if self.reads[place])
+        step = _Nodes(activations, given, float(self.attributes.get("clip", 0.0)))
+        match self.op_type:
+            case "RNN":
+                step.state("h.next", step.activated(0, step.gate("h")))
+            case "GRU":
+                step.gru(reset_after=bool(self.attributes.get("linear_before_reset", 0)))
+            case _:
+                step.lstm(coupled=bool(self.attributes.get("input_forget", 0)))
+        return step.nodes
+
+    def weights(self, direction: int, operands: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns w [input, hidden], r [hidden, hidden], biases and peepholes of each gate of a direction."""
+        gates, found = GATES[self.op_type], dict[str, Array]()
+        for name, place in (("w", 1), ("r", 2)):
+            parts = np.split(operands[self.reads[place]][direction], len(gates))
+            found |= {f"{name}.{gate}": part.T for gate, part in zip(gates, parts, strict=True)}
+        if self.reads[3]:
+            parts = np.split(operands[self.reads[3]][direction], 2 * len(gates))
+            names = [f"{name}.{gate}" for name in ("wb", "rb") for gate in gates]
+            found |= dict(zip(names, parts, strict=True))
+        if self.reads[7]:
+            parts = np.split(operands[self.reads[7]][direction], len(_PEEPHOLES))
+            found |= {f"p.{gate}": part for gate, part in zip(_PEEPHOLES, parts, strict=True)}
+        return found
+
+    def initial(self, direction: int, operands: Mapping[str, Array], batch: int) -> dict[str, Array]:
+        """Returns the state before the first step, each part [batch, hidden]."""
+        hidden, found = operands[self.reads[2]].shape[-1], dict[str, Array]()
+        for name, place in (("h", 5), ("c", 6)):
+            if name == "c" and self.op_type != "LSTM":
+                continue
+            given = operands[self.reads[place]] if self.reads[place] else None
+            found[name] = np.zeros((batch, hidden)) if given is None else given[direction]
+        return found
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The nodes of a step so far. `given`: which of bias and peepholes there are. `clip`: 0 for none."""
+
+    activations: Sequence[tuple[str, dict[str, float]]]
+    given: frozenset[str]
+    clip: float
+    nodes: list[NodeProto] = field(default_factory=list[NodeProto])
+
+    def add(self, op: str, *reads: str, name: str = "", attributes: Mapping[str, Any] | None = None) -> str:
+        """Adds a node; returns the name of its result."""
+        name = name or f"_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, reads, [name], **(attributes or {})))
+        return name
+
+    def number(self, value: float) -> str:
+        """Adds a constant; returns its name."""
+        return self.add("Constant", attributes={"value": numpy_helper.from_array(np.array(value, np.float32))})
+
+    def state(self, name: str, value: str) -> str:
+        return self.add("Identity", value, name=name)
+
+    def of_input(self, gate: str) -> str:
+        """Adds what a gate gets from the input."""
+        product = self.add("MatMul", "x", f"w.{gate}")
+        return self.add("Add", product, f"wb.{gate}") if "bias" in self.given else product
+
+    def of_state(self, gate: str, state: str = "h") -> str:
+        """Adds what a gate gets from the state before."""
+        product = self.add("MatMul", state, f"r.{gate}")
+        return self.add("Add", product, f"rb.{gate}") if "bias" in self.given else product
+
+    def gate(self, gate: str, state: str = "h", cell: str = "") -> str:
+        """Adds the argument of a gate's activation. `cell`: the cell that a peephole reads."""
+        total = self.add("Add", self.of_input(gate), self.of_state(gate, state))
+        if cell and "peepholes" in self.given:
+            total = self.add("Add", total, self.add("Mul", f"p.{gate}", cell))
+        return total
+
+    def activated(self, number: int, argument: str) -> str:
+        """Adds an activation of a gate, with the clipping in front of it."""
+        if self.clip:
+            argument = self.add("Clip", argument, self.number(-self.clip), self.number(self.clip))
+        return self.function(number, argument)
+
+    def function(self, number: int, argument: str) -> str:
+        """Adds an activation of the layer."""
+        name, parameters = self.activations[number]
+        match name:
+            case "Affine":
+                product = self.add("Mul", argument, self.number(parameters["alpha"]))
+                return self.add("Add", product, self.number(parameters["beta"]))
+            case "ScaledTanh":
+                inner = self.add("Tanh", self.add("Mul", argument, self.number(parameters["beta"])))
+                return self.add("Mul", inner, self.number(parameters["alpha"]))
+            case _:
+                return self.add(name, argument, attributes=parameters)
+
+    def gru(self, *, reset_after: bool) -> None:
+        update, reset = (self.activated(0, self.gate(gate)) for gate in "zr")
+        if reset_after:
+            kept = self.add("Mul", reset, self.of_state("h"))
+            argument = self.add("Add", self.of_input("h"), kept)
+        else:
+            argument = self.gate("h", self.add("Mul", reset, "h"))
+        new = self.add("Mul", self.add("Sub", self.number(1.0), update), self.activated(1, argument))
+        self.state("h.next", self.add("Add", new, self.add("Mul", update, "h")))
+
+    def lstm(self, *, coupled: bool) -> None:
+        let_in = self.activated(0, self.gate("i", cell="c"))
+        kept = self.add("Sub", self.number(1.0), let_in) if coupled else self.activated(0, self.gate("f", cell="c"))
+        new = self.add("Mul", let_in, self.activated(1, self.gate("c")))
+        cell = self.state("c.next", self.add("Add", self.add("Mul", kept, "c"), new))
+        let_out = self.activated(0, self.gate("o", cell=cell))
+        # NOTE: onnxruntime does not clip the cell here.
+        self.state("h.next", self.add("Mul", let_out, self.function(2, cell)))
+
+
+@dataclass(slots=True, eq=False)
+class Recurrence:
+    """A layer, and for each direction what computes a step of it."""
+
+    layer: Layer
+    steps: Sequence[Step]
+
+    def compute(
+        self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
+    ) -> dict[str, Array]:
+        """Computes the layer step by step; with `rng`, with errors in each (see `Exact.run`)."""
+        layer = self.layer
+        # Of each direction the states in the order of time, and the last.
+        found = [self._direction(d, inputs[layer.reads[0]], inputs, rng) for d in range(len(self.steps))]
+        every = np.stack([states for states, _ in found], 1)
+        lasts = [np.stack([last[part] for _, last in found]) for part in ("h", "c") if part in found[0][1]]
+        return {name: r for name, r in zip(layer.writes, [every, *lasts], strict=False) if name in names}
+
+    def _direction(
+        self, direction: int, sequence: Array, operands: Mapping[str, Array], rng: np.random.Generator | None
+    ) -> tuple[Array, dict[str, Array]]:
+        """Returns the hidden states [step, batch, hidden] of a direction, and its last state."""
+        backwards = self.layer.reversed_directions[direction]
+        weights = self.layer.weights(direction, operands)
+        state = self.layer.initial(direction, operands, sequence.shape[1])
+        states: list[Array] = []
+        for x in sequence[::-1] if backwards else sequence:
+            nexts = self.steps[direction].compute({"x": x, **state, **weights}, [f"{n}.next" for n in state], rng)
+            state = {name: nexts[f"{name}.next"] for name in state}
+            states.append(state["h"])
+        hidden = np.stack(states) if states else np.zeros((0, *state["h"].shape))
+        return (hidden[::-1] if backwards else hidden), state
