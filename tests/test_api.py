@@ -171,7 +171,7 @@ def test_a_loaded_program_cannot_be_saved_again(tmp_path: Path):
 
 
 def test_what_cannot_be_loaded(tmp_path: Path):
-    with pytest.raises(UserError, match="missing: not a directory"):
+    with pytest.raises(UserError, match="missing: no such file or directory"):
         raptor.load(tmp_path / "missing")
     with pytest.raises(UserError, match=r"manifest\.json: missing"):
         raptor.load(tmp_path)

@@ -286,9 +286,10 @@ def test_no_such_model(shell: Shell):
     assert shell.refused("compile", "missing.onnx") == "raptor: error: missing.onnx: no such file\n"
 
 
-def test_a_directory_as_model(shell: Shell):
-    (shell.folder / "dir.onnx").mkdir()
-    assert shell.refused("compile", "dir.onnx") == "raptor: error: dir.onnx: cannot be read: Is a directory\n"
+@pytest.mark.parametrize("command", ["compile", "inspect", "quantize"])
+def test_a_directory_in_place_of_a_model(shell: Shell, command: str):
+    (shell.folder / "program").mkdir()
+    assert shell.refused(command, "program") == "raptor: error: program: a directory, where an ONNX model is expected\n"
 
 
 @pytest.mark.parametrize(
@@ -522,13 +523,28 @@ def test_a_dump_that_cannot_be_written(shell: Shell, model: str):
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("missing", "missing: not a directory"),
-        ("model.onnx", "model.onnx: not a directory"),
+        ("missing", "missing: no such file or directory"),
+        ("text", "text: not a directory"),
         (".", "manifest.json: missing, or not a regular file of this directory"),
     ],
 )
-def test_a_directory_that_is_no_output(shell: Shell, model: str, name: str, fault: str):
+def test_a_directory_that_is_no_output(shell: Shell, name: str, fault: str):
+    (shell.folder / "text").write_text("content")
     assert shell.refused("validate", name) == f"raptor: error: {fault}\n"
+
+
+@pytest.mark.parametrize("command", ["validate", "simulate", "check", "explain", "report", "run", "compare x.onnx"])
+def test_a_model_that_was_not_compiled(shell: Shell, model: str, command: str):
+    refused = shell.refused(*command.replace("x.onnx", model).split(), model)
+    assert refused == (
+        f"raptor: error: {model}: a model, where a compiled program is expected; "
+        f"compile it first: raptor compile {model}\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["validate", "simulate", "check", "explain", "report", "compare missing"])
+def test_a_program_that_is_not_there(shell: Shell, command: str):
+    assert shell.refused(*command.split(), "missing") == "raptor: error: missing: no such file or directory\n"
 
 
 @pytest.mark.parametrize("flags", [["--debug", "compile", "missing.onnx"], ["compile", "missing.onnx", "--debug"]])

@@ -18,6 +18,7 @@ from raptor.output.files import (
     Memory,
     TensorPlace,
 )
+from raptor.output.given import check_given
 from raptor.target import encoding
 from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.target.isa import Records
@@ -44,8 +45,7 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     Raises `UserError` naming the file and the field, or `ProgramError` naming the instruction.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: not a directory")
+    check_given(folder, directory=True)
     manifest = storage.read(Manifest, folder, files.MANIFEST)
     _check_files(folder, manifest, check_hashes)
     config = storage.read(Config, folder, _listed(manifest, files.CONFIG))

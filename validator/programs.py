@@ -19,6 +19,7 @@ import orjson
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
+from raptor.output.given import check_given
 from raptor.target import encoding
 from raptor.target.isa import RECORD, Records
 from validator.members import members
@@ -58,11 +59,10 @@ def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
     `content`: text of a single file, if `read_content` has read it already.
     """
     source = Path(path)
+    check_given(source)
     if source.is_dir():
         return _read_directory(source)
-    if source.is_file():
-        return _read_file(source, read_content(source) if content is None else content)
-    raise UserError(f"{source}: no such file or directory")
+    return _read_file(source, read_content(source) if content is None else content)
 
 
 def _read_directory(folder: Path) -> RawProgram:

@@ -144,6 +144,8 @@ def _read_file(path: Path) -> bytes:
         data = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: a directory, where an ONNX model is expected") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if not data:

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from raptor.codegen import Streams
 from raptor.common import storage
-from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.macs import count_macs
@@ -32,6 +31,7 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
 from raptor.mapping.trial import Trial
 from raptor.output import files
+from raptor.output.given import check_given
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
@@ -119,8 +119,7 @@ def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
 
     Raises `UserError` if it is not an output directory.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: not a directory")
+    check_given(folder, directory=True)
     manifest = storage.read(files.Manifest, folder, files.MANIFEST)
     return storage.read(CompileReport, folder, files.REPORT), manifest
 

@@ -68,7 +68,7 @@ def test_bad_files(tmp_path: Path, content: bytes | None, reason: str):
 
 
 def test_a_directory_is_no_model(tmp_path: Path):
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+    with pytest.raises(UserError, match="a directory, where an ONNX model is expected"):
         load(tmp_path)
 
 

@@ -303,7 +303,9 @@ def test_rules_of_layers(tmp_path: Path, changes: dict[str, Any], message: str) 
 
 
 def test_not_a_directory(tmp_path: Path) -> None:
-    refused(tmp_path / "none", "not a directory")
+    refused(tmp_path / "none", "no such file or directory")
+    (tmp_path / "text").write_text("content")
+    refused(tmp_path / "text", "not a directory")
     refused(tmp_path, "manifest.json: missing")
 
 

@@ -14,6 +14,7 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.common.threads import Threads
 from raptor.output import files
+from raptor.output.given import check_given
 from raptor.target import arch as architectures
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
 from validator.checks import arch_file as chips
@@ -37,6 +38,7 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     source = Path(path)
     with Threads(1) as pool:
         early = _start_early(pool, source)
+        check_given(source)
         whole = read_content(source) if source.is_file() else b""
         program = read_program(source, whole or None)
         subject = _subject(program, whole)

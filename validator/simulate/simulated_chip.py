@@ -13,6 +13,7 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.common.strict import faults
 from raptor.output import files
+from raptor.output.given import check_given
 from raptor.target import arch as architectures
 from raptor.target.arch import ArchFile, MatrixConfig, read_arch
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
@@ -91,6 +92,7 @@ def read_target(source: str | Path) -> SimulatedChip:
 
 def beside(program: Path) -> Path:
     """Returns the path of the `arch.json` in, or beside, a program. Raises `UserError` if there is none."""
+    check_given(program)
     path = (program if program.is_dir() else program.parent) / files.ARCH
     if not path.is_file():
         raise UserError(f"{path}: no such file; give the architecture with {option('arch')}")

@@ -1,0 +1,19 @@
+"""Checks of the path that a command is given as a compiled program, before anything of it is read."""
+
+from pathlib import Path
+
+from raptor.common.errors import UserError
+from raptor.common.spelling import in_flags
+
+
+def check_given(path: Path, *, directory: bool = False) -> None:
+    """Raises `UserError` if `path` does not exist or is an ONNX model. `directory`: nor may it be another file."""
+    if path.is_dir():
+        return
+    if path.is_file() and path.suffix == ".onnx":
+        how = f"raptor compile {path}" if in_flags() else f"raptor.compile({str(path)!r})"
+        raise UserError(f"{path}: a model, where a compiled program is expected; compile it first: {how}")
+    if not path.exists():
+        raise UserError(f"{path}: no such file or directory")
+    if directory:
+        raise UserError(f"{path}: not a directory")
