@@ -11,7 +11,7 @@ import math
 from collections.abc import Container
 from dataclasses import replace
 
-from raptor.graph.ir import Concat, Elementwise, Filter, Graph, Node, Pool, Rename, Stencil
+from raptor.graph.ir import ChannelSum, Concat, Elementwise, Filter, Graph, Node, Pool, Rename, Softmax, Stencil
 from raptor.graph.window import Window
 from raptor.mapping.streaming import is_streamed
 from raptor.target.layout import Image
@@ -53,7 +53,7 @@ def _takes_lines(graph: Graph, node: Node) -> bool:
     if not _can_be_lines(graph, node.output):
         return False
     operator = node.operator
-    if isinstance(operator, Concat | Elementwise):
+    if isinstance(operator, Concat | Elementwise | Softmax | ChannelSum):
         return True
     if not isinstance(operator, _Weighing | Rename) or not _can_be_lines(graph, node.inputs[0]):
         return False
