@@ -39,7 +39,7 @@ from raptor.mapping.line_unfolding import (
     outputs_of,
 )
 from raptor.mapping.pixelwise import check_operations
-from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens, runs_by_line
+from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, runs_by_line, views_of
 from raptor.mapping.views import use_views
 from raptor.target.arch import Target
 
@@ -263,7 +263,7 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields what is wrong with cores of products: together they compute all lines and pixels of the result."""
     graph = chip.graph
     nodes = {node.output: node for node in graph.nodes}
-    views = {node.output for node in graph.nodes if is_view(graph, node, chip.parts)}
+    views = views_of(graph, chip.parts)
     for name, grid in decision.flow.products.items() if isinstance(decision.flow, ByLine) else ():
         if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
             yield f"flow.products: {name} is not a product of two computed tensors by line"

@@ -11,7 +11,20 @@ import math
 from collections.abc import Container
 from dataclasses import replace
 
-from raptor.graph.ir import ChannelSum, Concat, Elementwise, Filter, Graph, Node, Pool, Rename, Softmax, Stencil
+from raptor.graph.ir import (
+    ChannelSum,
+    Concat,
+    Dot,
+    Elementwise,
+    Filter,
+    Graph,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Softmax,
+    Stencil,
+)
 from raptor.graph.window import Window
 from raptor.mapping.streaming import is_streamed
 from raptor.target.layout import Image
@@ -28,9 +41,12 @@ def lift_signals(graph: Graph) -> Graph:
 
 
 def _lifted(graph: Graph) -> set[str]:
-    """Returns the signals and volumes that are connected to a convolution by operators which take lines."""
-    joined: list[set[str]] = []
-    found: set[str] = set()
+    """Returns the signals and volumes that operators which take lines connect to a convolution or a product.
+
+    A product of two computed tensors reads one that is moved there as a view, whatever its image is.
+    """
+    found = _multiplied(graph)
+    joined = [{name} for name in found]
     for node in graph.nodes:
         if not _takes_lines(graph, node):
             continue
@@ -40,6 +56,13 @@ def _lifted(graph: Graph) -> set[str]:
         if isinstance(node.operator, Filter) and node.operator.window.tap_count > 1:
             found.add(node.output)
     return set[str]().union(*(group for group in joined if group & found))
+
+
+def _multiplied(graph: Graph) -> set[str]:
+    """Returns the signals that a product of two computed tensors reads where they are."""
+    moved = {node.output for node in graph.nodes if isinstance(node.operator, Move)}
+    operands = {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
+    return {n for n in operands - moved if _dims(graph.tensors[n].image) == 1 and _can_be_lines(graph, n)}
 
 
 def _can_be_lines(graph: Graph, name: str) -> bool:

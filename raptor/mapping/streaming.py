@@ -48,22 +48,44 @@ def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
     """Returns the channel ranges of every streamed tensor.
 
     A concatenation keeps those of its operands; so does a `Move` that takes whole ranges of channels. Scores of
-    attention are one range: a softmax needs them side by side.
+    attention are one range: a softmax needs them side by side. Results of products and of softmax are one, too, unless
+    a layer reads them, whose crossbars have no more than `tile` rows.
     """
+    layers = _before_layers(graph)
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
         if _streams(graph, node.output):
             channels = graph.tensors[node.output].image.channels
-            parts[node.output] = _kept(graph, node, parts) or cut_channels(channels, tile)
+            whole = isinstance(node.operator, Dot | Softmax) and node.output not in layers
+            kept = ((0, channels),) if whole else _kept(graph, node, parts)
+            parts[node.output] = kept or cut_channels(channels, tile)
     return parts
+
+
+def _before_layers(graph: Graph) -> set[str]:
+    """Returns the tensors that a layer reads as they are, or behind operators that keep their channels."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        keeps = (
+            isinstance(node.operator, Concat | Elementwise | Move | Pool | Rename | Stencil) and node.output in found
+        )
+        if keeps or isinstance(node.operator, Filter):
+            found.update(node.inputs)
+    return found
 
 
 def _streams(graph: Graph, name: str) -> bool:
     return is_streamed(graph.tensors[name].image)
 
 
-def is_view(graph: Graph, node: Node, parts: Mapping[str, Parts]) -> bool:
-    """Tells whether a move takes tokens or makes tokens, and all that it takes streams. `parts`: see `line_parts`.
+def views_of(graph: Graph, parts: Mapping[str, Parts]) -> set[str]:
+    """Returns the results of moves of which only what is asked for has to exist. `parts`: see `line_parts`."""
+    multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
+    return {node.output for node in graph.nodes if _is_view(graph, node, parts, multiplied)}
+
+
+def _is_view(graph: Graph, node: Node, parts: Mapping[str, Parts], multiplied: Container[str]) -> bool:
+    """Tells whether a move takes tokens, or makes tokens or an operand of a product, and all that it takes streams.
 
     It may make tokens of single pixels, too, such as the states of a recurrent layer.
     """
@@ -72,7 +94,8 @@ def is_view(graph: Graph, node: Node, parts: Mapping[str, Parts]) -> bool:
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
         return node.output in parts and is_tokens(graph.tensors[node.output].image)
     tokens = any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
-    return tokens and all(name in parts for name in node.inputs)
+    operand = node.output in multiplied and node.output not in parts
+    return (tokens or operand) and all(name in parts for name in node.inputs)
 
 
 def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:
@@ -96,8 +119,6 @@ def fits_rows(parts: Parts, xbar_rows: int) -> bool:
 
 def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
     """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
-    if isinstance(node.operator, Dot | Softmax):
-        return ((0, graph.tensors[node.output].image.channels),)
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):

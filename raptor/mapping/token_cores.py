@@ -19,7 +19,7 @@ from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.line_unfolding import block_pixels, most_added
-from raptor.mapping.streaming import Parts, Range, cut_channels, is_view, line_parts, multiplies_tokens
+from raptor.mapping.streaming import Parts, Range, cut_channels, line_parts, multiplies_tokens, views_of
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import Target
@@ -398,7 +398,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     `extra_ns`: by layer, the time of what follows it on its cores.
     """
     parts, constants = line_parts(graph, arch.xbar_rows), constants_of(graph)
-    views = {node.output for node in graph.nodes if is_view(graph, node, parts)}
+    views = views_of(graph, parts)
     chains: list[list[TokenLayer]] = [[]]
     products: list[list[Product]] = []
     behind: set[str] = set()

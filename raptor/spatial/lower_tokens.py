@@ -14,7 +14,7 @@ import numpy.typing as npt
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Pool, Rename, Softmax, Stencil
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding, filter_key
-from raptor.mapping.streaming import Parts, Range, is_view, multiplies_tokens
+from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
@@ -37,11 +37,13 @@ Segments = list[tuple[Range, int]]
 class TokenLowering(LineLowering):
     """Lowers operators of sequences token by token, all others as `LineLowering`.
 
-    views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
-    tiles of views so far, by name. reused: tiles that are parts of views as they are, by names of view and tile.
-    products: products that were lowered, by name of the result. readers: the nodes that read each tensor.
+    lazy: results of moves of which only what is asked for exists. views: those so far, with their nodes. shown: the
+    regions that were made. seen: tiles of views so far, by name. reused: tiles that are parts of views as they are, by
+    names of view and tile. products: products that were lowered, by name of the result. readers: the nodes that read
+    each tensor.
     """
 
+    lazy: set[str] = field(default_factory=set[str])
     views: dict[str, Node] = field(default_factory=dict[str, Node])
     shown: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
@@ -51,13 +53,14 @@ class TokenLowering(LineLowering):
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
+        self.lazy = views_of(self.graph, self.parts_of)
         for node in self.graph.nodes:
             for name in node.inputs:
                 self.readers.setdefault(name, []).append(node)
 
     def lower(self, node: Node) -> None:
         match node.operator:
-            case Move() if is_view(self.graph, node, self.parts_of):
+            case Move() if node.output in self.lazy:
                 self.views[node.output] = node
             case Move() as operator if (rows := self.stacked(node, operator)) is not None:
                 self.bind(node.output, node.name, rows)
@@ -393,30 +396,35 @@ class TokenLowering(LineLowering):
         self.bind_made(node, parts, made)
 
     def softmax_tokens(self, node: Node) -> None:
-        """Emits a softmax, on the cores that hold the operand."""
+        """Emits a softmax of all channels, on the cores that hold the operand, which also cut it into its ranges."""
         (name,), parts = node.inputs, self.parts_of[node.output]
         made: Made = {}
-        for y, _, cell in self.grids[self.as_parts(name, parts)].cells():
+        for y, _, cell in self.grids[self.as_parts(name, ((0, self.image(name).channels),))].cells():
+            stems = [cell_name(node.output, y, p, cell.cols) for p in range(len(parts))]
             shape = 1, cell.tile.width, cell.tile.channels
-            tile = Tile(cell_name(node.output, y, 0, cell.cols), *shape, self.element(node.output))
+            tile = Tile(stems[0] if len(parts) == 1 else f"{stems[0]}.all", *shape, self.element(node.output))
             self.emit_token(node, SoftmaxTile(tile, cell.tile), self.residency.core_of(cell.tile), 0.0)
-            made.setdefault((y, 0), []).append(Cell(cell.cols, tile))
+            for p, stem in enumerate(stems):
+                part = tile if len(parts) == 1 else self.cut_channels(node, stem, tile, parts[p])
+                made.setdefault((y, p), []).append(Cell(cell.cols, part))
         self.bind_made(node, parts, made)
 
     def dot_tokens(self, node: Node) -> None:
         """Emits a product of two computed tensors: each core takes some pixels of the first, and all of the second."""
-        (left, right), image = node.inputs, self.image(node.output)
+        (left, right), parts = node.inputs, self.parts_of[node.output]
         channels, cols = self.image(left).channels, self.image(right).width
         made: Made = {}
         self.products[node.output] = ProductUse(left, right, cols)
         for y, pixels, core in self.product_places(node):
             given = self.view(node, left, y, (0, channels), pixels, core)
             other = self.view(node, right, y, (0, channels), (0, cols), core)
-            shape = 1, pixels[1] - pixels[0], image.channels
-            tile = Tile(cell_name(node.output, y, 0, pixels), *shape, self.element(node.output))
-            self.emit_token(node, DotTile(tile, given, other, 1, cols, 0), core, y / image.rows)
-            made.setdefault((y, 0), []).append(Cell(pixels, tile))
-        self.bind_made(node, self.parts_of[node.output], made)
+            for p, (low, high) in enumerate(parts):
+                shape = 1, pixels[1] - pixels[0], high - low
+                tile = Tile(cell_name(node.output, y, p, pixels), *shape, self.element(node.output))
+                op = DotTile(tile, given, other, 1, cols, low)
+                self.emit_token(node, op, core, y / self.image(node.output).rows)
+                made.setdefault((y, p), []).append(Cell(pixels, tile))
+        self.bind_made(node, parts, made)
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, or where the first operand is."""

@@ -34,7 +34,7 @@ def verify_products(graph: SpatialGraph, origins: Origins) -> None:
             where = f"spatial: {graph.tensors[name].node}: {part.tile}"
             op = made.get(part.tile.name)
             if op is None or not _is_whole(op, use, part):
-                raise VerifyError(f"{where} is not one product of all channels and columns")
+                raise VerifyError(f"{where} is not one product of all channels with its columns")
             (first, last), cols = part.region.rows, part.region.cols
             if last != first + 1:
                 raise VerifyError(f"{where} has several lines, which have different operands")
@@ -47,9 +47,9 @@ def verify_products(graph: SpatialGraph, origins: Origins) -> None:
 
 
 def _is_whole(op: Dot[Tile], use: ProductUse, part: Part) -> bool:
-    """Tells whether an operation multiplies all columns, for one line."""
-    whole = op.batch, op.first, op.cols, op.result.channels
-    return whole == (1, 0, use.cols, use.cols) and part.region.channels == (0, use.cols)
+    """Tells whether an operation multiplies the columns that are the channels of its part, for one line."""
+    low, high = part.region.channels
+    return (op.batch, op.first, op.cols, op.result.channels) == (1, low, use.cols, high - low)
 
 
 @dataclass(frozen=True, slots=True)

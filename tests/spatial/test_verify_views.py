@@ -55,7 +55,7 @@ def is_product(op: BodyOp) -> bool:
 
 def test_a_key_too_many_is_refused(compiled: Passes):
     broken = changed(compiled.spatial, is_product, lambda op: replace(op, first=1))
-    refused(broken, "is not one product of all channels and columns", compiled)
+    refused(broken, "is not one product of all channels with its columns", compiled)
 
 
 def test_queries_of_another_token_are_refused(compiled: Passes):
