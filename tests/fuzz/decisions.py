@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defects import FOLD, OPERATIONS, PLANS, ROOT, Defect
+from tests.fuzz.defects import FOLD, OPERATIONS, PARTS, PLANS, ROOT, SIGNALS, Defect
 from tests.fuzz.isolation import isolated
 from tests.fuzz.planted import plant, seed_of_commit
 
@@ -58,6 +58,7 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
+_FORMS = "tests/test_attention_forms.py::test_"
 PACES = "raptor/mapping/paces.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
 _EVEN = "tests/spatial/test_even_out.py::test_"
@@ -181,6 +182,10 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_FIGURES}[googlenet-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
     Wrong("tests/test_lines.py::test_loaders_share_the_port_of_global_memory", Defect(LOADERS, "pieces * message, port_ns)", "pieces * message, 0)")),
+    Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[one head]", Defect(SIGNALS, "found = _multiplied(graph)", "found = set[str]()")),
+    Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[of an image]", Defect(PARTS, "return (tokens or operand) and", "return tokens and")),
+    Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[a head wider than a crossbar]", Defect(PARTS, "if keeps or isinstance(node.operator, Filter):", "if keeps:")),
+    Wrong(f"{_FORMS}a_softmax_over_the_channels_of_a_signal", Defect(SIGNALS, "Concat | Elementwise | Softmax | ChannelSum", "Concat | Elementwise | ChannelSum")),
     Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
     Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, 'Map("relu") if _single_product', 'Map("relu") if not _single_product')),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if isinstance(decision.flow, ByLine) and graph.computes:", "if not graph:")),
