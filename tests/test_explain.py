@@ -212,6 +212,15 @@ def test_a_grid_that_no_formula_knows_is_not_guessed(
         assert layer.options.unknown == "what was compiled is none of the grids that this version would consider"
 
 
+def test_layers_between_attentions_are_chosen_together(tmp_path: Path):
+    model = models.build("bert_tiny", seed=0, tokens=8, dim=16, depth=1)
+    out = raptor.compile(model, xbar=16, xbars_per_core=16, cores=40).save(tmp_path / "out")
+    layers = explain(out).layers
+    reason = "in a chain of layers between two attentions, whose cores are chosen together"
+    chained = [x.node for x in layers if x.options.unknown == reason]
+    assert chained == [x.node for x in layers if x.unfolding == "line 1x1"] != []
+
+
 def test_what_binds(explained: Mapping[str, Explanation]):
     """In one mapping one core does nearly all work, in the other no part is full, and loads exceed its work."""
     found = explained["raptor"]

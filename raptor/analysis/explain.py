@@ -38,6 +38,7 @@ from raptor.mapping.file import read_mapping
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import layer_plans
 from raptor.mapping.plans import Plan, pareto
+from raptor.mapping.token_cores import find_stages
 from raptor.mapping.views import use_views
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
@@ -369,16 +370,25 @@ def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, T
     return graph, decision, arch
 
 
+_CHAINED = "in a chain of layers between two attentions, whose cores are chosen together"
+
+
 def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Options]:
     """Returns the options of all nodes with weights, by node."""
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))
-    plans = layer_plans(use_views(use_vector_unit(graph, decision), decision), arch, Knobs())
+    mapped = use_views(use_vector_unit(graph, decision), decision)
+    plans, stages = layer_plans(mapped, arch, Knobs()), find_stages(mapped, arch, {})
+    chained: set[str] = set() if stages is None else stages.keys
     # Nodes with factors that were never filters, such as an average over windows, are no layers of the decision.
     found: defaultdict[str, Options] = defaultdict(lambda: _option(OnVectorUnit(), ()))
-    layers = ((n.name, filter_key(n)) for n in graph.nodes if isinstance(n.operator, Filter))
-    return found | {name: _option(decision.layers[key], plans.get(key, ())) for name, key in layers}
+    for node in (node for node in graph.nodes if isinstance(node.operator, Filter)):
+        key = filter_key(node)
+        layer, option = decision.layers[key], _option(decision.layers[key], plans.get(key, ()))
+        together = key in chained and isinstance(layer, LineUnfolding) and option.chosen is None
+        found[node.name] = Options(unknown=_CHAINED) if together else option
+    return found
 
 
 def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
