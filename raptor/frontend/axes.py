@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import Shape, natural_image
@@ -18,10 +19,14 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor reshaped so that each dimension of its image is selected or not; `chosen[d]` for each dimension."""
+    """A tensor reshaped so that each dimension of its image is selected or not; `chosen[d]` for each dimension.
+
+    parts: if the channels are several dimensions, which are not all chosen: the size of each, and whether it is chosen.
+    """
 
     tensor: Tensor
     chosen: tuple[bool, ...]
+    parts: tuple[tuple[int, bool], ...] = ()
 
     @property
     def image(self) -> Image:
@@ -30,7 +35,16 @@ class View:
     @property
     def count(self) -> int:
         """Number of elements along the chosen dimensions."""
-        return math.prod(n for n, chosen in zip(self.image.shape, self.chosen, strict=True) if chosen)
+        dims = [*zip(self.image.shape, self.chosen, strict=True)]
+        if self.parts:
+            dims[self.image.channel_axis : self.image.channel_axis + 1] = self.parts
+        return math.prod(n for n, chosen in dims if chosen)
+
+    @property
+    def kept(self) -> npt.NDArray[np.int64]:
+        """For each channel, the number of the result to which it belongs."""
+        sizes, results = [n for n, _ in self.parts], [1 if chosen else n for n, chosen in self.parts]
+        return np.broadcast_to(np.arange(math.prod(results)).reshape(results), sizes).reshape(-1)
 
     @property
     def has_channels(self) -> bool:
@@ -38,11 +52,14 @@ class View:
         return self.chosen[self.image.channel_axis] and self.image.channels > 1
 
 
-def view(build: Builder, x: Tensor, axes: Sequence[int]) -> View:
+def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = False) -> View:
     """Returns a view of x with the `axes` of its shape chosen.
 
-    Elements move only where a reshape split the channels.
+    Elements move only where a reshape split the channels. With `grouped`, they stay there too if some of the parts are
+    chosen, as for a norm of groups of channels: see `View.parts`.
     """
+    if grouped and (seen := _grouped(build, x, axes)) is not None:
+        return seen
     found = _refined(x.image, x.shape)
     if found is None:
         x = build.laid(x, natural_image(x.shape))
@@ -57,6 +74,10 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
     seen = _pooled(build, seen, function)
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
+    if seen.parts:
+        if function == "sum" and build.has_crossbars(seen.tensor) and seen.image.pixels > 1:
+            return build.matrix(seen.tensor, np.eye(seen.kept.max() + 1, dtype=np.float32)[seen.kept] * factor)
+        return reduce(build, _with_split_channels(build, seen), function, factor)
     if function == "sum" and build.has_crossbars(seen.tensor):
         return build.matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
     result = _pooled(build, _with_other_channels(build, seen), function).tensor
@@ -74,6 +95,8 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
     channels = seen.image.channels
+    if seen.parts:
+        return build.matrix(seen.tensor, (seen.kept[:, None] == seen.kept) * np.float32(factor))
     # One number in memory: each norm of a large transformer has such a matrix.
     return build.matrix(seen.tensor, np.broadcast_to(np.float32(factor), (channels, channels)))
 
@@ -102,7 +125,7 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
     ones = (1,) * len(dims)
     window = Window(dims, outs, kernel, ones, (0,) * len(dims), ones)
     small = Image((*outs[:at], image.channels, *outs[at:]), at)
-    return View(build.add(Pool(function, window), small, seen.tensor), seen.chosen)
+    return replace(seen, tensor=build.add(Pool(function, window), small, seen.tensor))
 
 
 def _with_other_channels(build: Builder, seen: View) -> View:
@@ -115,19 +138,39 @@ def _with_other_channels(build: Builder, seen: View) -> View:
     return View(build.laid(seen.tensor, Image(shape, axis)), chosen)
 
 
+def _with_split_channels(build: Builder, seen: View) -> View:
+    """Makes dimensions of the parts of the channels. The largest part that is not chosen becomes the channels."""
+    at, shape = seen.image.channel_axis, seen.image.shape
+    sizes, chosen = zip(*seen.parts, strict=True)
+    axis = max((d for d, (_, c) in enumerate(seen.parts) if not c), key=lambda d: sizes[d])
+    image = Image((*shape[:at], *sizes, *shape[at + 1 :]), at + axis)
+    return View(build.laid(seen.tensor, image), (*seen.chosen[:at], *chosen, *seen.chosen[at + 1 :]))
+
+
+def _grouped(build: Builder, x: Tensor, axes: Sequence[int]) -> View | None:
+    """Returns a view of x where it is if its channels are several dimensions, some of them chosen, else None."""
+    found = _dims(x.image, x.shape)
+    if found is None:
+        return None
+    dims, owners, at = found
+    chosen = [owner in axes for owner in owners]
+    end = next((e for e in range(at + 1, len(dims) + 1) if math.prod(dims[at:e]) == x.image.channels), at)
+    if end == at or len({*chosen[at:end]}) == 1:
+        return None
+    image = Image((*dims[:at], x.image.channels, *dims[end:]), at)
+    parts = tuple(zip(dims[at:end], chosen[at:end], strict=True))
+    return View(build.laid(x, image), (*chosen[:at], True, *chosen[end:]), parts)
+
+
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:
     """Finds an image of the same layout whose dimensions are parts of those of `shape`, and the dimension of each part.
 
     Returns None if no such image exists, or if the channels would be several of its dimensions.
     """
-    starts = sorted(_starts(image.shape) | _starts(shape) | {math.prod(shape)})
-    steps = list(itertools.pairwise(starts))
-    if any(stop % start for start, stop in steps):
+    found = _dims(image, shape)
+    if found is None:
         return None
-    dims = [stop // start for start, stop in steps]
-    owners = [_owner(shape, start) for start, _ in steps]
-    before = math.prod(image.shape[: image.channel_axis])
-    at = starts.index(before)
+    dims, owners, at = found
     if image.channels == 1:
         # A separate dimension that belongs to no axis.
         dims.insert(at, 1)
@@ -135,6 +178,20 @@ def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None
     elif dims[at] != image.channels:
         return None
     return Image(tuple(dims), at), tuple(owners)
+
+
+def _dims(image: Image, shape: Shape) -> tuple[list[int], list[int], int] | None:
+    """Returns dimensions that make up those of image and shape, for each that of `shape`, and the first of channels.
+
+    None if there are no such dimensions.
+    """
+    starts = sorted(_starts(image.shape) | _starts(shape) | {math.prod(shape)})
+    steps = list(itertools.pairwise(starts))
+    if any(stop % start for start, stop in steps):
+        return None
+    dims = [stop // start for start, stop in steps]
+    owners = [_owner(shape, start) for start, _ in steps]
+    return dims, owners, starts.index(math.prod(image.shape[: image.channel_axis]))
 
 
 def _starts(shape: Shape) -> set[int]:

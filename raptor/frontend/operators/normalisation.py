@@ -1,6 +1,7 @@
 """Normalisations."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ def import_instance_normalization(node: NodeView, ctx: ImportContext) -> None:
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     scale, bias = (ctx.weights(i) for i in node.inputs[1:3])
-    seen = axes.view(build, x, range(2, len(x.shape)))
+    seen = axes.view(build, x, range(2, len(x.shape)), grouped=build.has_crossbars(x))
     centred = _centred(build, seen, axes.mean(build, seen, 1 / seen.count))
     result = _divided(build, centred, _root_mean_square(build, centred, node.number("epsilon", 1e-5)))
     build.finish(_scaled(build, result, x.shape, _column(scale, x), _column(bias, x)))
@@ -111,7 +112,7 @@ def import_lrn(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _centred(build: Builder, seen: View, mean: Tensor) -> View:
-    return View(build.map("sub", seen.tensor, axes.spread(build, mean, seen.image)), seen.chosen)
+    return replace(seen, tensor=build.map("sub", seen.tensor, axes.spread(build, mean, seen.image)))
 
 
 def _divided(build: Builder, seen: View, divisor: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def _divided(build: Builder, seen: View, divisor: Tensor) -> Tensor:
 
 def _root_mean_square(build: Builder, seen: View, epsilon: float, *, mean: bool = True) -> Tensor:
     """Adds sqrt(mean (or sum) of x * x + epsilon)."""
-    squares = View(build.map("mul", seen.tensor, seen.tensor), seen.chosen)
+    squares = replace(seen, tensor=build.map("mul", seen.tensor, seen.tensor))
     result = axes.mean(build, squares, 1 / seen.count if mean else 1.0)
     return build.map("sqrt", build.map("add", result, epsilon) if epsilon else result)
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from raptor.frontend import axes
 from raptor.frontend.axes import View
@@ -68,19 +69,22 @@ def import_reduce_log_sum(node: NodeView, ctx: ImportContext) -> None:
 @importer("ReduceLogSumExp", since=1, limits=STATIC)
 def import_reduce_log_sum_exp(node: NodeView, ctx: ImportContext) -> None:
     """m + log(sum of exp(x - m) over axes), m the maximum, so that nothing overflows."""
-    _lower(node, ctx, _log_sum_exp)
+    _lower(node, ctx, _log_sum_exp, grouped=False)
 
 
 @importer("ReduceProd", since=1, limits=STATIC, counts=True)
 def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
     """Product over axes, by multiplying halves repeatedly."""
-    _lower(node, ctx, _product)
+    _lower(node, ctx, _product, grouped=False)
 
 
-def _lower(node: NodeView, ctx: ImportContext, reduction: Callable[[Builder, View], Tensor]) -> None:
+def _lower(
+    node: NodeView, ctx: ImportContext, reduction: Callable[[Builder, View], Tensor], *, grouped: bool = True
+) -> None:
+    """Lowers a reduction. `grouped`: see `axes.view`."""
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    build.finish(reduction(build, axes.view(build, x, _axes(node, ctx, len(x.shape)))))
+    build.finish(reduction(build, axes.view(build, x, _axes(node, ctx, len(x.shape)), grouped=grouped)))
 
 
 def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
@@ -97,7 +101,7 @@ def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
 
 
 def _mapped(build: Builder, seen: View, function: Callable[[Builder, Tensor], Tensor]) -> View:
-    return View(function(build, seen.tensor), seen.chosen)
+    return replace(seen, tensor=function(build, seen.tensor))
 
 
 def _negated(build: Builder, x: Tensor) -> Tensor:
