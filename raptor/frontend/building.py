@@ -83,7 +83,7 @@ class Builder:
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
         bits = _BITS if x.element.kind == "int" else 0
         values = np.asarray(weights, np.int16 if bits else np.float32)[None]
-        return self.add(Filter(values, Window.point((x.image.pixels,)), weight_bits=bits), image, x)
+        return self.add(Filter(values, Window.point(x.image.pixel_dims or (1,)), weight_bits=bits), image, x)
 
     def has_crossbars(self, x: Tensor) -> bool:
         """Tells whether crossbars multiply this tensor: in a model of integers they hold no floats."""

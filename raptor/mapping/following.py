@@ -123,6 +123,8 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
         made[node.output] = made[node.inputs[0]] if renamed else number
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
+            if node.operator.relu:
+                _charge(found, owners[node.output], graph, node, arch)
             continue
         if node.output in at_reader:
             owners[node.output] = ((at_reader[node.output], graph.tensors[node.output].image.channels),)
@@ -165,7 +167,7 @@ def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
 def _passes(operator: Operator) -> float:
     """Returns the number of vector operations for each element of the result."""
     match operator:
-        case Map() | Bound() | Lookup():
+        case Map() | Bound() | Lookup() | Filter():  # a ReLU of a filter
             return 1
         case Pool(window=window) if len(window.kernel) >= 2:
             # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).

@@ -174,7 +174,7 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
     window, given = operator.window, parts.get(node.inputs[0])
     if given is None or not fits_rows(given, xbar_rows):
         return False
-    if operator.key or operator.relu:
+    if operator.key:
         return False
     if len(window.kernel) < 2 or window.batch != 1:
         return False

@@ -455,7 +455,7 @@ def constants_of(graph: Graph) -> dict[str, int]:
 def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
     """Tells whether a layer works on each token of a sequence for itself, and can be computed by line."""
     given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    if filter_.groups > 1 or filter_.key or filter_.relu or not is_pointwise(filter_.window):
+    if filter_.groups > 1 or filter_.key or not is_pointwise(filter_.window):
         return False
     if not (is_tokens(given) and is_tokens(made) and made.rows == 1) or node.inputs[0] not in parts:
         return False

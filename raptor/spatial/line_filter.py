@@ -24,7 +24,7 @@ from raptor.mapping.line_unfolding import (
 from raptor.mapping.streaming import Parts, Range
 from raptor.mapping.window_axis import Place, places
 from raptor.spatial.ir import BodyOp, Compute
-from raptor.spatial.operations import ApplyLine, Overlap
+from raptor.spatial.operations import ApplyLine, Overlap, Vector
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile
 from raptor.target.element import ElementType
@@ -130,7 +130,8 @@ class LayerLines:
                     for y, p, tile in core.lower(emit, on_core):
                         partial.setdefault((y, p), []).append(tile)
             for (y, p), tiles in sorted(partial.items()):
-                yield y, p, cols, tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
+                total = tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
+                yield y, p, cols, self.clipped(emit, (s, y, p, p % groups), total) if self.operator.relu else total
 
     def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
         """Adds the partial sums of all groups for line `y`, part `p` of column segment `s`.
@@ -149,13 +150,20 @@ class LayerLines:
 
     def added(self, emit: Emit, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
         """Adds partial sums as a tile called `name`. at: column segment, line, part, and the group whose core adds."""
-        s, y, p, group = at
-        part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         result = replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
-        op = Overlap(result, tuple(tiles), runs)
+        return self.emit_sum(emit, at, Overlap(result, tuple(tiles), runs))
+
+    def clipped(self, emit: Emit, at: tuple[int, int, int, int], total: Tile) -> Tile:
+        """Adds the ReLU of an output on the core that made it. at: see `added`."""
+        return self.emit_sum(emit, at, Vector(replace(total, name=f"{total.name}.relu"), "relu", (total,)))
+
+    def emit_sum(self, emit: Emit, at: tuple[int, int, int, int], op: BodyOp) -> Tile:
+        """Emits an operation for an output or a part of it. Returns its result. at: see `added`."""
+        s, y, p, group = at
+        part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         emit(self.compute((), op), self.chosen.core(s, group, part), y / self.operator.window.out_lines)
-        return result
+        return op.result
 
     def name(self, y: int, p: int, s: int) -> str:
         """Names a tile of the output by line, part and column segment."""

@@ -4,7 +4,7 @@ A product is an input pixel times a kernel position, for the input channels of a
 tables of `ApplyLine`, `Overlap` and `Copy` alone, without a look at how the decision cuts lines into blocks.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial.ir import Compute, Copy, SpatialGraph, TensorParts
-from raptor.spatial.operations import ApplyLine, Move, Overlap
+from raptor.spatial.ir import Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyLine, Move, Overlap, Vector
 from raptor.spatial.provenance import (
     NOWHERE,
     Copies,
@@ -45,7 +45,22 @@ def verify_lines(graph: SpatialGraph) -> None:
     for name, use in graph.filter_of.items():
         if use.key in layers:
             places = Places(graph.tensors[use.source], copies)
-            _Layer(graph.filters[use.key], graph.tensors[name], places).check(layers[use.key])
+            operator, tensor = graph.filters[use.key], graph.tensors[name]
+            sums = _sums(graph, use.key, tensor) if operator.relu else tensor
+            _Layer(operator, sums, places).check(layers[use.key])
+
+
+def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
+    """Returns what a layer clips to make the parts of its output. Raises `VerifyError` if it does not clip a part."""
+    body = (op for compute in graph.computes if compute.layer == key for op in compute.body)
+    clipped = {op.result.name: op.sources for op in body if isinstance(op, Vector) and op.function == "relu"}
+    parts: list[Part] = []
+    for part in tensor.parts:
+        sources = clipped.get(part.tile.name, ())
+        if len(sources) != 1 or sources[0].elements != part.tile.elements:
+            raise VerifyError(f"spatial: {tensor.node}: {part.tile} is not clipped by the layer's ReLU")
+        parts.append(replace(part, tile=sources[0]))
+    return replace(tensor, parts=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
