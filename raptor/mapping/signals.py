@@ -53,8 +53,8 @@ def _lifted(graph: Graph) -> set[str]:
         names = {n for n in (*node.inputs, node.output) if _can_be_lines(graph, n)}
         met = [names, *(group for group in joined if group & names)]
         joined = [*(group for group in joined if not group & names), set[str]().union(*met)]
-        if isinstance(node.operator, Filter) and node.operator.window.tap_count > 1:
-            found.add(node.output)
+        if isinstance(node.operator, Filter | Stencil) and isinstance(node.operator.window, Window):
+            found |= {node.output} if node.operator.window.tap_count > 1 else set()
     return set[str]().union(*(group for group in joined if group & found))
 
 
