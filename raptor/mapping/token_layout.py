@@ -385,8 +385,10 @@ class _Changed:
 def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[Node]:
     """Yields the nodes; of moves that follow one another, the last one reads what the first one reads.
 
-    A move that leaves all elements in place becomes a rename.
+    A move that leaves all elements in place becomes a rename. A rename of moved elements that a dot product reads
+    becomes a move, which can be a view.
     """
+    multiplied = {name for node in nodes if isinstance(node.operator, Dot) for name in node.inputs}
     known: dict[str, tuple[tuple[str, ...], Ints]] = {}
     for node in nodes:
         if not isinstance(node.operator, Move | Rename):
@@ -399,7 +401,7 @@ def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[N
         given = tensors[inputs[0]].image
         if len(inputs) == 1 and given.has_pixels_of(made) and np.array_equal(sources, np.arange(made.elements)):
             yield replace(node, operator=Rename(), inputs=inputs)
-        elif isinstance(node.operator, Rename):
+        elif isinstance(node.operator, Rename) and (inputs == node.inputs or node.output not in multiplied):
             yield node
         else:
             yield replace(node, operator=Move(sources.reshape(made.pixels, made.channels)), inputs=inputs)
