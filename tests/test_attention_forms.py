@@ -197,3 +197,52 @@ def test_a_mean_over_the_channels_of_a_signal_stays_where_it_is():
     check(built, xbar=128, cores=8)
     compiled = passes(built, xbar=128, cores=8, mapping="rows")
     assert len(cores_of(compiled, "mean")) > 1
+
+
+def shared_keys() -> ModelProto:
+    """Builds an attention whose heads share keys and values two by two."""
+    constants = {**weights(16), "wk": random(16, 8), "wv": random(16, 8, seed=1)}
+    used = {name: constants[name] for name in ("wq", "wk", "wv", "wo")}
+    used |= {"split": np.array([1, TOKENS, 4, 4]), "two": np.array([1, TOKENS, 2, 4]), "axis": np.array([2])}
+    nodes = [*queries_keys_values(), node("Reshape", "q split", "qr", name="rq")]
+    nodes.append(node("Transpose", "qr", "qt", name="tq", perm=[0, 2, 1, 3]))
+    for name, perm, shape in (("k", [0, 2, 3, 1], (4, TOKENS)), ("v", [0, 2, 1, 3], (TOKENS, 4))):
+        used |= {f"{name}twice": np.array([1, 2, 2, *shape]), f"{name}heads": np.array([1, 4, *shape])}
+        nodes += [
+            node("Reshape", f"{name} two", f"{name}r", name=f"r{name}"),
+            node("Transpose", f"{name}r", f"{name}t", name=f"t{name}", perm=perm),
+            node("Unsqueeze", f"{name}t axis", f"{name}u", name=f"u{name}"),
+            node("Expand", f"{name}u {name}twice", f"{name}e", name=f"e{name}"),
+            node("Reshape", f"{name}e {name}heads", f"{name}h", name=f"h{name}"),
+        ]
+    used["all"] = np.array([1, TOKENS, 16])
+    nodes += [
+        node("MatMul", "qt kh", "scores", name="products"),
+        node("Softmax", "scores", "p", axis=-1),
+        node("MatMul", "p vh", "mean", name="mean"),
+        node("Transpose", "mean", "mt", name="tm", perm=[0, 2, 1, 3]),
+        node("Reshape", "mt all", "mr", name="rm"),
+        node("MatMul", "mr wo", "y", name="o"),
+    ]
+    return make_model(nodes, {"x": (1, TOKENS, 16)}, {"y": 3}, used)
+
+
+def test_heads_that_share_keys():
+    compiled = passes(shared_keys(), **CHIP)
+    assert min(len(cores_of(compiled, name)) for name in ("products", "mean")) >= 4
+    assert on_lines(compiled)
+    check(shared_keys(), **CHIP)
+
+
+def test_a_depthwise_convolution_of_a_signal():
+    nodes = [
+        node("MatMul", "x u", "a", name="first"),
+        node("Transpose", "a", "t", perm=[0, 2, 1]),
+        node("Conv", "t w", "d", pads=[2, 2], group=12, name="depthwise"),
+        node("Transpose", "d", "b", perm=[0, 2, 1], name="back"),
+        node("MatMul", "b v", "y", name="last"),
+    ]
+    weights = {"u": random(8, 12), "w": random(12, 1, 5), "v": random(12, 6)}
+    built = make_model(nodes, {"x": (1, 30, 8)}, {"y": 3}, weights)
+    check(built, **CHIP)
+    assert len(cores_of(passes(built, **CHIP), "depthwise")) >= 4
