@@ -2,7 +2,8 @@
 
 Nothing of the compiler is used. A node is computed by the first of these that is possible:
 
-1. onnxruntime in float64, where it has such a kernel; normalisations and recurrent layers in steps;
+1. onnxruntime in float64, where it has such a kernel; normalisations and recurrent layers in steps, and the branch of
+   an If that a constant decides node by node;
 2. a convolution here, or onnx's reference implementation, in float64. They are used only if they agree with
    onnxruntime's float32 kernel on the operands of the first run;
 3. onnxruntime's float32 kernel.
@@ -167,6 +168,8 @@ class Exact:
             node.kernel = _single(node, self.opsets, operands)
         elif protos := steps(node.proto, operands):
             node.steps = _in_steps(protos)
+        elif node.proto.op_type == "If" and node.proto.input[0] in known:
+            node.steps = _branch(node, self.opsets, operands, {name: self.constants[name] for name in known})
         elif layer := Layer.of(node.proto, operands):
             node.steps = Recurrence(layer, [_in_steps(layer.nodes(d)) for d in range(len(layer.reversed_directions))])
         else:
@@ -203,6 +206,17 @@ def _node(proto: NodeProto) -> _Node:
 
 def _in_steps(protos: Sequence[NodeProto]) -> Exact:
     return Exact([_node(proto) for proto in protos], [helper.make_opsetid("", OPSET)])
+
+
+def _branch(node: _Node, opsets: Opsets, operands: Mapping[str, Array], known: Mapping[str, Array]) -> Exact:
+    """Returns the branch that an If takes. As one node, an error in an exponent of 2 would make it NaN."""
+    taken = "then_branch" if operands[node.proto.input[0]].all() else "else_branch"
+    graph = next(a.g for a in node.proto.attribute if a.name == taken)
+    results = (
+        helper.make_node("Identity", [o.name], [w]) for o, w in zip(graph.output, node.proto.output, strict=True) if w
+    )
+    constants = {t.name: numpy_helper.to_array(widen.tensor(t, np.float32)) for t in graph.initializer}
+    return Exact([_node(proto) for proto in (*graph.node, *results)], opsets, {**known, **constants})
 
 
 def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:

@@ -267,3 +267,23 @@ def test_other_recurrent_layers_have_no_steps(odd: Any) -> None:
     layer = recurrent("RNN", **odd)
     operands = {t.name: numpy_helper.to_array(t) for t in layer.graph.initializer} | {"x": random(3, 2, 4)}
     assert Layer.of(layer.graph.node[0], operands) is None
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_that_a_constant_decides_is_computed_node_by_node(tmp_path: Path, taken: bool) -> None:
+    """As one node, rounding would also move the exponent, and a power of a negative number become NaN."""
+    branches: dict[str, onnx.GraphProto] = {}
+    for name, exponent in (("then_branch", "two"), ("else_branch", "own")):
+        nodes = [node("Pow", f"x {exponent}", f"{name}.p"), node("Add", f"{name}.p one", f"{name}.y", name="add")]
+        own = [numpy_helper.from_array(np.array(4, np.float32), "own")] if exponent == "own" else []
+        result = helper.make_tensor_value_info(f"{name}.y", TensorProto.FLOAT, None)
+        branches[name] = helper.make_graph(nodes, name, [], [result], own)
+    constants = {"is_odd": np.array(taken), "two": np.array(2, np.float32), "one": np.array(1, np.float32)}
+    model = make_model([node("If", "is_odd", **branches)], {"x": (3, 4)}, {"y": 2}, constants)
+    x = random(3, 4)
+    exact = loaded(model, tmp_path)
+    y = exact.run({"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(y, x.astype(np.float64) ** (2 if taken else 4) + 1, rtol=1e-12)
+    apart = np.abs(exact.run({"x": x}, ["y"], np.random.default_rng(0))["y"] / y - 1)
+    assert (apart > 0).all()
+    assert (apart < 1e-6).all()
