@@ -174,7 +174,7 @@ def test_a_range_that_is_missing_is_refused(wide: Passes):
 @pytest.mark.parametrize("channels", [12, 20])
 @pytest.mark.parametrize("layer", [False, True])
 def test_a_softmax_over_the_channels_of_a_signal(channels: int, layer: bool):
-    """Also of more channels than a crossbar has rows, and also where a layer reads it."""
+    """Softmax of fewer and of more channels than a crossbar has rows, with a layer behind it and without."""
     constants = {"w": random(channels, 4, 3), "v": random(3, channels, 1)}
     nodes = [node("Conv", "x w", "a", pads=[1, 1]), node("Softmax", "a", "p" if layer else "y", axis=1)]
     nodes += [node("Conv", "p v", name="last")] if layer else []
@@ -187,7 +187,7 @@ def test_a_softmax_over_the_channels_of_a_signal(channels: int, layer: bool):
 
 
 def test_a_mean_over_the_channels_of_a_signal_stays_where_it_is():
-    """Such a mean is a sum over the channels on the vector unit, if that is quicker than crossbars."""
+    """Means are sums over the channels on the vector unit, if that is quicker than crossbars."""
     nodes = [
         node("Conv", "x w", "a", pads=[1, 1]),
         node("ReduceMean", "a", "m", axes=[1], name="mean"),

@@ -271,7 +271,7 @@ def test_other_recurrent_layers_have_no_steps(odd: Any) -> None:
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_branch_that_a_constant_decides_is_computed_node_by_node(tmp_path: Path, taken: bool) -> None:
-    """As one node, rounding would also move the exponent, and a power of a negative number become NaN."""
+    """Rounding of the whole If would move the exponent, too, and make powers of negative numbers NaN."""
     branches: dict[str, onnx.GraphProto] = {}
     for name, exponent in (("then_branch", "two"), ("else_branch", "own")):
         nodes = [node("Pow", f"x {exponent}", f"{name}.p"), node("Add", f"{name}.p one", f"{name}.y", name="add")]
