@@ -8,16 +8,18 @@ convolution with several kernel positions connects are seen so.
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from raptor.graph.ir import (
     ChannelSum,
     Concat,
+    Constant,
     Dot,
     Elementwise,
     Filter,
     Graph,
+    Map,
     Move,
     Node,
     Pool,
@@ -34,10 +36,68 @@ _Weighing = Filter | Pool | Stencil
 
 def lift_signals(graph: Graph) -> Graph:
     """Returns the graph with its signals and volumes as images, and with windows that say which lines they read."""
+    graph = _unfold_images(graph)
     lifted = _lifted(graph)
     tensors = {n: replace(t, image=_lines(t.image)) if n in lifted else t for n, t in graph.tensors.items()}
     nodes = tuple(_over_lines(graph, node, lifted) for node in graph.nodes)
     return graph if nodes == graph.nodes and not lifted else replace(graph, tensors=tensors, nodes=nodes)
+
+
+def _unfold_images(graph: Graph) -> Graph:
+    """Returns the graph with signals as the images that they are before and after reshapes, if nothing else reads them.
+
+    Norms are written on [N, C, H * W]: then lines would be put together for them, and cut again behind them.
+    """
+    alike: dict[str, str] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, Map):
+            signals = [n for n in (*node.inputs, node.output) if _is_signal(graph, n)]
+            for name in signals:
+                _join(alike, name, signals[0])
+    known: dict[str, set[Image]] = {}
+    for node in graph.nodes:
+        names = [*node.inputs, node.output]
+        for name in (n for n in names if _is_signal(graph, n)):
+            others = known.setdefault(_find(alike, name), set())
+            if isinstance(node.operator, Rename):
+                others.update(graph.tensors[n].image for n in names if not _is_signal(graph, n))
+            elif not isinstance(node.operator, Map) or not _repeats(node.operator):
+                others.add(graph.tensors[name].image)
+    images = {key: next(iter(found)) for key, found in known.items() if len(found) == 1}
+    tensors = dict(graph.tensors)
+    for name in (n for n in graph.tensors if _is_signal(graph, n)):
+        image = images.get(_find(alike, name))
+        if image is not None and _dims(image) == 2 and _folded(image) == tensors[name].image:
+            tensors[name] = replace(tensors[name], image=image)
+    return replace(graph, tensors=tensors)
+
+
+def _is_signal(graph: Graph, name: str) -> bool:
+    return _can_be_lines(graph, name) and _dims(graph.tensors[name].image) == 1
+
+
+def _folded(image: Image) -> Image:
+    """Returns the signal [N, C, H * W] of an image [N, C, H, W]."""
+    axis = image.channel_axis
+    return Image((*image.shape[: axis + 1], math.prod(image.shape[axis + 1 :])), axis)
+
+
+def _repeats(operator: Map) -> bool:
+    """Tells whether the constants are the same for all pixels."""
+    constants = (o.pixels.shape[:2] for o in operator.operands if isinstance(o, Constant))
+    return all(shape == (1, 1) for shape in constants)
+
+
+def _find(alike: Mapping[str, str], name: str) -> str:
+    while name in alike:
+        name = alike[name]
+    return name
+
+
+def _join(alike: dict[str, str], name: str, other: str) -> None:
+    name, other = _find(alike, name), _find(alike, other)
+    if name != other:
+        alike[name] = other
 
 
 def _lifted(graph: Graph) -> set[str]:

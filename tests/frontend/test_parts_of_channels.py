@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto
 
+from raptor.analysis.whole_tensors import whole_tensors
 from raptor.graph.ir import Graph, Move
 from tests.frontend.support import compare, make_model, node, random
 from tests.pipeline import check, passes
@@ -81,6 +82,38 @@ def test_group_normalization():
     weights = {"w": random(CHANNELS, 3, 3, 3), "scale": random(CHANNELS), "bias": random(CHANNELS, seed=1)}
     graph = compare(make_model(nodes, {"x": (1, 3, ROWS, COLS)}, ["y"], weights, opset=21), tolerance=1e-4).graph
     assert moved(graph) <= CHANNELS
+
+
+@pytest.mark.parametrize("form", ["reshaped", "GroupNormalization", "a constant for each pixel"])
+def test_a_norm_of_groups_leaves_lines_where_they_are(form: str):
+    """Between the norm and a layer behind it, nothing is put together, unless the order of pixels counts."""
+    nodes = [node("Conv", "x w", "a", pads=[1] * 4, name="conv")]
+    weights = {"w": random(CHANNELS, 3, 3, 3), "scale": random(CHANNELS), "bias": random(CHANNELS, seed=1)}
+    if form == "reshaped":
+        model = group_norm(3, 1)
+        nodes, weights = [*model.graph.node], {}
+        nodes[-1].output[0] = "n4"
+        initial = list(model.graph.initializer)
+    else:
+        initial = []
+        nodes.append(node("GroupNormalization", "a scale bias", "n4", num_groups=3))
+    if form == "a constant for each pixel":
+        weights |= {"line": np.array((1, CHANNELS, -1)), "image": np.array((1, CHANNELS, ROWS, COLS))}
+        weights["each"] = random(1, 1, ROWS * COLS)
+        nodes += [
+            node("Reshape", "n4 line", "n5"),
+            node("Mul", "n5 each", "n6"),
+            node("Reshape", "n6 image", "n7", name="b"),
+        ]
+    last = node("Conv", "n7 v" if form == "a constant for each pixel" else "n4 v", pads=[1] * 4, name="last")
+    built = make_model(
+        [*nodes, last], {"x": (1, 3, ROWS, COLS)}, ["y"], {**weights, "v": random(3, CHANNELS, 3, 3)}, opset=21
+    )
+    built.graph.initializer.extend(initial)
+    check(built, mapping="rows", xbar=16, cores=12)
+    compiled = passes(built, mapping="rows", xbar=16, cores=12)
+    whole = {t.tensor for t in whole_tensors(compiled.graph, compiled.decision, compiled.arch)} - {"y"}
+    assert bool(whole) == (form == "a constant for each pixel")
 
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor"])
