@@ -140,7 +140,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(SIGNALS, "in_dims=(w.batch, *w.in_dims),", "in_dims=(1, *w.in_dims),"),
     Defect(SIGNALS, "kernel=(1, *w.kernel),\n        strides=(1, *w.strides),", "kernel=(1, *w.kernel),\n        strides=(2, *w.strides),"),
     Defect(WINDOWS, "pads=(0, window.pads[-1]),", "pads=(0, window.pads[0]),"),
-    Defect(APPLY, "yield y, p, cols, tiles[0] if groups == 1 else", "yield y, p, cols, tiles[0] if groups >= 1 else"),
+    Defect(APPLY, "total = tiles[0] if groups == 1 else", "total = tiles[0] if groups >= 1 else"),
     Defect(APPLY, "for i in range(len(tiles))])", "for i in range(len(tiles) - 1)])"),
     Defect(APPLY, "[0, i, 0, result.elements]", "[0, 0, 0, result.elements]"),
     Defect(APPLY, "reaching.setdefault(out, []).append((i, shape, tiles))", "reaching.setdefault(out, []).append((0, shape, tiles))"),
