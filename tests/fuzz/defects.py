@@ -13,6 +13,7 @@ STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+TOKENS, AXES = "raptor/spatial/lower_tokens.py", "raptor/frontend/axes.py"
 WINDOWS, SIGNALS = "raptor/spatial/line_windows.py", "raptor/mapping/signals.py"
 GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
@@ -141,6 +142,11 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(SIGNALS, "kernel=(1, *w.kernel),\n        strides=(1, *w.strides),", "kernel=(1, *w.kernel),\n        strides=(2, *w.strides),"),
     Defect(WINDOWS, "pads=(0, window.pads[-1]),", "pads=(0, window.pads[0]),"),
     Defect(APPLY, "total = tiles[0] if groups == 1 else", "total = tiles[0] if groups >= 1 else"),
+    Defect(APPLY, "if self.operator.relu else total", "if self.operator.relu and y else total"),
+    Defect(TOKENS, "DotTile(tile, given, other, 1, cols, low)", "DotTile(tile, given, other, 1, cols, 0)"),
+    Defect(TOKENS, "stem, tile, parts[p])", "stem, tile, (0, parts[p][1] - parts[p][0]))"),
+    Defect(AXES, "dtype=np.float32)[seen.kept] * factor", "dtype=np.float32)[seen.kept[::-1]] * factor"),
+    Defect(AXES, "(*seen.chosen[:at], *chosen, *seen.chosen[at + 1 :])", "(*seen.chosen[:at], *chosen[::-1], *seen.chosen[at + 1 :])"),
     Defect(APPLY, "for i in range(len(tiles))])", "for i in range(len(tiles) - 1)])"),
     Defect(APPLY, "[0, i, 0, result.elements]", "[0, 0, 0, result.elements]"),
     Defect(APPLY, "reaching.setdefault(out, []).append((i, shape, tiles))", "reaching.setdefault(out, []).append((0, shape, tiles))"),

@@ -226,6 +226,41 @@ def _rearrangements() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 5, 6)}, ["y", "z"], constants)
 
 
+def _tokens() -> ModelProto:
+    """An attention of one head that is wider than a crossbar, clipped layers, sums over parts of channels, signals."""
+    import numpy as np
+
+    nodes = [
+        node("MatMul", "x q", "a", name="query"),
+        node("MatMul", "x k", "b", name="key"),
+        node("Transpose", "b", "t", perm=[0, 2, 1]),
+        node("MatMul", "a t", "s", name="scores"),
+        node("Softmax", "s", "p", axis=-1),
+        node("MatMul", "p b", "m", name="means"),
+        node("MatMul", "m v", "o", name="behind"),
+        node("Transpose", "o", "i", name="as_signal", perm=[0, 2, 1]),
+        node("Conv", "i d", "e", name="depthwise", group=20, pads=[1, 1]),
+        node("Softmax", "e", "f", name="over_channels", axis=1),
+        node("Conv", "f u", "g", name="point"),
+        node("Conv", "g w", "c", name="clipped"),
+        node("Relu", "c", "r"),
+        node("Reshape", "r parts", "h", name="in_parts"),
+        node("ReduceSum", "h first", "j", name="first_part", keepdims=0),
+        node("ReduceMean", "h", "l", name="groups", axes=[2, 3]),
+        node("Sub", "h l", "y"),
+        node("Conv", "j n", "z", name="last"),
+    ]
+    constants: dict[str, Any] = {"q": random(12, 20), "k": random(12, 20), "v": random(20, 20), "d": random(20, 1, 3)}
+    constants |= {
+        "u": random(12, 20, 1),
+        "w": random(12, 12, 1),
+        "n": random(5, 4, 1),
+        "parts": np.array([1, 3, 4, 7]),
+        "first": np.array([1]),
+    }
+    return make_model(nodes, {"x": (1, 7, 12)}, {"y": 4, "z": 3}, constants)
+
+
 def _integers() -> ModelProto:
     """A layer cut by channels, with scales by channel; another zero point; bounds; counted padding; a constant."""
     import numpy as np
@@ -283,6 +318,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_volumes", {"xbar": (32, 16), "xbars_per_core": 80, "cores": 40, "mapping": "rows"}),
     ("_batch", {"xbar": 16, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_depthwise", {"xbar": 64, "xbars_per_core": 64, "cores": 4, "mapping": "rows"}),
+    ("_tokens", {"xbar": 16, "xbars_per_core": 40, "cores": 24, "mapping": "rows"}),
 )
 
 ROUNDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
