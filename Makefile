@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -118,6 +118,9 @@ bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings
 
 bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated
 	$(BIN)/python benchmarks/binds.py
+
+bench-blocks: $(READY)  ## small blocks of networks: the interval by the even work; BLOCKS="cbam gqa" for some of them
+	$(BIN)/python benchmarks/blocks.py $(BLOCKS)
 
 bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
 	$(BIN)/python benchmarks/mixed.py

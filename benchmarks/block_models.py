@@ -1,0 +1,671 @@
+"""Small blocks of today's networks, as exporters write them, for `benchmarks/blocks.py`.
+
+Weights are random; the last layer of a block reads what the block is about.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.shape_inference import infer_shapes
+
+Array = npt.NDArray[Any]
+OPSET = 17
+
+BLOCKS: dict[str, Callable[[], ModelProto]] = {}
+"""Functions that make the model of each block, by its name."""
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+class Block:
+    """A model that is being built, with one input "x". Every method returns the name of a result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, Array] = {}
+
+    def ops(self, count: int, op_type: str, *inputs: str, **attributes: Any) -> list[str]:
+        number = len(self.nodes)
+        outputs = [f"t{number}.{k}" for k in range(count)]
+        self.nodes.append(helper.make_node(op_type, inputs, outputs, name=f"{op_type.lower()}{number}", **attributes))
+        return outputs
+
+    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        return self.ops(1, op_type, *inputs, **attributes)[0]
+
+    def const(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def ints(self, *values: int) -> str:
+        return self.const(np.array(values, np.int64))
+
+    def floats(self, values: Any) -> str:
+        return self.const(np.array(values, np.float32))
+
+    def weights(self, *shape: int) -> str:
+        """Adds random weights for sums over all dimensions but the first."""
+        return self.const(random(*shape, seed=len(self.constants)) / np.float32(np.sqrt(np.prod(shape[1:]))))
+
+    def conv(
+        self,
+        x: str,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        *,
+        groups: int = 1,
+        stride: int = 1,
+        dilation: int = 1,
+        pad: int | None = None,
+    ) -> str:
+        """Adds a convolution over an image, padded to its size."""
+        around = (kernel - 1) * dilation // 2 if pad is None else pad
+        given = {"pads": [around] * 4, "group": groups, "strides": [stride] * 2, "dilations": [dilation] * 2}
+        return self.op("Conv", x, self.weights(outputs, inputs // groups, kernel, kernel), **given)
+
+    def conv1(
+        self,
+        x: str,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        *,
+        groups: int = 1,
+        dilation: int = 1,
+        pads: list[int] | None = None,
+    ) -> str:
+        """Adds a convolution over a signal, padded to its size."""
+        around = pads or [(kernel - 1) * dilation // 2] * 2
+        weights = self.weights(outputs, inputs // groups, kernel)
+        return self.op("Conv", x, weights, pads=around, group=groups, dilations=[dilation])
+
+    def linear(self, x: str, inputs: int, outputs: int) -> str:
+        return self.op("MatMul", x, self.const(random(inputs, outputs, seed=len(self.constants)) / inputs**0.5))
+
+    def norm(self, x: str, channels: int) -> str:
+        """Adds a layer norm."""
+        scale, bias = self.const(1 + random(channels) / 10), self.const(random(channels, seed=1) / 10)
+        return self.op("LayerNormalization", x, scale, bias, axis=-1)
+
+    def heads(self, x: str, tokens: int, count: int, channels: int, order: list[int], batch: int = 1) -> str:
+        """Cuts the channels of tokens into heads."""
+        return self.op("Transpose", self.op("Reshape", x, self.ints(batch, tokens, count, channels)), perm=order)
+
+
+def block(*shape: int) -> Callable[[Callable[[Block], str]], Callable[[Block], str]]:
+    """Adds a function to `BLOCKS`, which builds a block with an input of this shape and returns its result."""
+
+    def add(build: Callable[[Block], str]) -> Callable[[Block], str]:
+        BLOCKS[build.__name__] = lambda: _model(build, shape)
+        return build
+
+    return add
+
+
+def _model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
+    made = Block()
+    result = build(made)
+    graph = helper.make_graph(
+        made.nodes,
+        build.__name__,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in made.constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    return infer_shapes(model)  # of the output
+
+
+@block(1, 16, 16, 16)
+def cbam(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    m = b.op("ReduceMean", x, axes=[1])
+    q = b.op("ReduceMax", x, axes=[1])
+    a = b.op("Concat", m, q, axis=1)
+    a = b.op("Sigmoid", b.conv(a, 2, 1, 7))
+    return b.conv(b.op("Mul", x, a), 32, 16)
+
+
+@block(1, 16, 16, 16)
+def eca(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    g = b.op("GlobalAveragePool", x)
+    g = b.op("Reshape", g, b.ints(1, 1, 32))
+    g = b.conv1(g, 1, 1, 3)
+    g = b.op("Sigmoid", b.op("Reshape", g, b.ints(1, 32, 1, 1)))
+    return b.conv(b.op("Mul", x, g), 32, 16)
+
+
+@block(1, 16, 16, 16)
+def groupnorm(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    y = b.op("Reshape", x, b.ints(1, 4, -1))
+    y = b.op("InstanceNormalization", y, b.const(np.ones(4, np.float32)), b.const(np.zeros(4, np.float32)))
+    y = b.op("Reshape", y, b.ints(1, 32, 16, 16))
+    y = b.op("Add", b.op("Mul", y, b.const(random(32, 1, 1))), b.const(random(32, 1, 1, seed=2)))
+    return b.conv(b.op("Relu", y), 32, 16)
+
+
+@block(1, 16, 16, 16)
+def instancenorm(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    y = b.op("InstanceNormalization", x, b.const(1 + random(32) / 10), b.const(random(32, seed=1)))
+    return b.conv(b.op("Relu", y), 32, 16)
+
+
+@block(1, 16, 16, 16)
+def pixelshuffle(b: Block) -> str:
+    x = b.conv("x", 16, 64)
+    y = b.op("DepthToSpace", x, blocksize=2, mode="CRD")
+    return b.conv(y, 16, 3)
+
+
+@block(1, 3, 32, 32)
+def focus(b: Block) -> str:
+    y = b.op("SpaceToDepth", "x", blocksize=2)
+    return b.conv(b.conv(y, 12, 32), 32, 16)
+
+
+@block(1, 3, 32, 32)
+def focus_slices(b: Block) -> str:
+    ps = []
+    for r in (0, 1):
+        for c in (0, 1):
+            ps.append(b.op("Slice", "x", b.ints(r, c), b.ints(9999, 9999), b.ints(2, 3), b.ints(2, 2)))
+    y = b.op("Concat", *ps, axis=1)
+    return b.conv(b.conv(y, 12, 32), 32, 16)
+
+
+@block(1, 16, 16, 16)
+def aspp(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    br = [b.conv(x, 32, 16, 1), b.conv(x, 32, 16, 3, dilation=2), b.conv(x, 32, 16, 3, dilation=4)]
+    g = b.conv(b.op("GlobalAveragePool", x), 32, 16, 1)
+    g = b.op("Expand", g, b.ints(1, 16, 16, 16))
+    return b.conv(b.op("Concat", *br, g, axis=1), 64, 16, 1)
+
+
+@block(1, 16, 16, 16)
+def fpn(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    d = b.conv(x, 32, 32, stride=2)
+    up = b.op(
+        "Resize",
+        d,
+        "",
+        b.floats([1, 1, 2, 2]),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    return b.conv(b.op("Add", up, x), 32, 16)
+
+
+@block(1, 64, 32)
+def swin_window(b: Block) -> str:
+    size, side, channels, heads = 8, 4, 32, 2
+    x = b.norm("x", channels)
+    x = b.op("Reshape", x, b.ints(1, size // side, side, size // side, side, channels))
+    x = b.op("Transpose", x, perm=[0, 1, 3, 2, 4, 5])
+    x = b.op("Reshape", x, b.ints(4, side * side, channels))
+    q, k, v = (b.linear(x, channels, channels) for _ in range(3))
+    q, k, v = (
+        b.heads(q, 16, heads, channels // heads, [0, 2, 1, 3], batch=4),
+        b.heads(k, 16, heads, channels // heads, [0, 2, 3, 1], batch=4),
+        b.heads(v, 16, heads, channels // heads, [0, 2, 1, 3], batch=4),
+    )
+    s = b.op(
+        "Softmax",
+        b.op("Add", b.op("Mul", b.op("MatMul", q, k), b.floats(0.25)), b.const(random(1, heads, 16, 16))),
+        axis=-1,
+    )
+    o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 2, 1, 3]), b.ints(4, 16, channels))
+    o = b.linear(o, channels, channels)
+    o = b.op("Reshape", o, b.ints(1, 2, 2, side, side, channels))
+    o = b.op("Transpose", o, perm=[0, 1, 3, 2, 4, 5])
+    o = b.op("Reshape", o, b.ints(1, 64, channels))
+    return b.op("Add", o, "x")
+
+
+@block(1, 64, 16)
+def patch_merge(b: Block) -> str:
+    x = b.op("Reshape", "x", b.ints(1, 8, 8, 16))
+    ps = [
+        b.op("Slice", x, b.ints(r, c), b.ints(9999, 9999), b.ints(1, 2), b.ints(2, 2)) for r in (0, 1) for c in (0, 1)
+    ]
+    y = b.op("Reshape", b.op("Concat", *ps, axis=-1), b.ints(1, 16, 64))
+    return b.linear(b.norm(y, 64), 64, 32)
+
+
+@block(1, 49, 32)
+def mixer(b: Block) -> str:
+    y = b.op("Transpose", b.norm("x", 32), perm=[0, 2, 1])
+    y = b.linear(b.op("Relu", b.linear(y, 49, 64)), 64, 49)
+    y = b.op("Add", b.op("Transpose", y, perm=[0, 2, 1]), "x")
+    z = b.linear(b.op("Relu", b.linear(b.norm(y, 32), 32, 64)), 64, 32)
+    return b.op("Add", y, z)
+
+
+@block(1, 49, 32)
+def gmlp(b: Block) -> str:
+    y = b.linear(b.norm("x", 32), 32, 64)
+    u, v = b.ops(2, "Split", y, b.ints(*[32, 32]), axis=2)
+    v = b.op("Transpose", b.norm(v, 32), perm=[0, 2, 1])
+    v = b.op("Transpose", b.linear(v, 49, 49), perm=[0, 2, 1])
+    return b.op("Add", b.linear(b.op("Mul", u, v), 32, 32), "x")
+
+
+@block(1, 20, 32)
+def swiglu_rms(b: Block) -> str:
+    s = b.op("ReduceMean", b.op("Mul", "x", "x"), axes=[2])
+    r = b.op("Div", "x", b.op("Sqrt", b.op("Add", s, b.floats(1e-5))))
+    g = b.linear(r, 32, 64)
+    u = b.linear(r, 32, 64)
+    return b.op("Add", b.linear(b.op("Mul", b.op("Mul", g, b.op("Sigmoid", g)), u), 64, 32), "x")
+
+
+@block(1, 20, 32)
+def rope(b: Block) -> str:
+    c = b.const(random(1, 20, 32))
+    s = b.const(random(1, 20, 32, seed=3))
+
+    def rot(z):
+        a = b.op("Slice", z, b.ints(0), b.ints(16), b.ints(2))
+        d = b.op("Slice", z, b.ints(16), b.ints(32), b.ints(2))
+        return b.op("Add", b.op("Mul", z, c), b.op("Mul", b.op("Concat", b.op("Neg", d), a, axis=2), s))
+
+    q, k, v = (b.linear("x", 32, 32) for _ in range(3))
+    q, k = rot(q), rot(k)
+    p = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    return b.linear(b.op("MatMul", p, v), 32, 32)
+
+
+@block(1, 40, 32)
+def conformer_conv(b: Block) -> str:
+    y = b.linear(b.norm("x", 32), 32, 64)
+    u, v = b.ops(2, "Split", y, b.ints(*[32, 32]), axis=2)
+    y = b.op("Mul", u, b.op("Sigmoid", v))
+    y = b.op("Transpose", y, perm=[0, 2, 1])
+    y = b.conv1(y, 32, 32, 9, groups=32)
+    y = b.op("Mul", y, b.op("Sigmoid", y))
+    y = b.op("Transpose", y, perm=[0, 2, 1])
+    return b.op("Add", b.linear(y, 32, 32), "x")
+
+
+@block(1, 16, 64)
+def tcn(b: Block) -> str:
+    y = "x"
+    ci = 16
+    for d in (1, 2, 4):
+        y = b.op("Relu", b.conv1(y, ci, 32, 3, dilation=d, pads=[2 * d, 0]))
+        ci = 32
+    return y
+
+
+@block(1, 20, 32)
+def embed_mean(b: Block) -> str:
+    y = b.op("ReduceMean", b.op("Relu", b.linear("x", 32, 64)), axes=[1], keepdims=0)
+    return b.linear(y, 64, 10)
+
+
+@block(1, 16, 12, 12)
+def l2norm(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    n = b.op("ReduceL2", x, axes=[1])
+    return b.conv(b.op("Div", x, n), 32, 8)
+
+
+@block(1, 16, 12, 12)
+def channel_shuffle(b: Block) -> str:
+    x = b.conv("x", 16, 32, groups=2)
+    x = b.op("Reshape", x, b.ints(1, 2, 16, 12, 12))
+    x = b.op("Transpose", x, perm=[0, 2, 1, 3, 4])
+    x = b.op("Reshape", x, b.ints(1, 32, 12, 12))
+    return b.conv(x, 32, 32, groups=2)
+
+
+@block(1, 16, 12, 12)
+def deconv_cat(b: Block) -> str:
+    x = b.conv("x", 16, 32, stride=2)
+    y = b.op("ConvTranspose", x, b.const(random(32, 16, 2, 2)), strides=[2, 2])
+    return b.conv(b.op("Concat", y, "x", axis=1), 32, 8)
+
+
+@block(1, 16, 12, 12)
+def sknet(b: Block) -> str:
+    u = b.conv("x", 16, 32)
+    v = b.conv("x", 16, 32, dilation=2)
+    s = b.op("Add", u, v)
+    z = b.op("Relu", b.conv(b.op("GlobalAveragePool", s), 32, 8, 1))
+    a = b.op("Reshape", b.conv(z, 8, 64, 1), b.ints(1, 2, 32, 1, 1))
+    a = b.op("Softmax", a, axis=1)
+    st = b.op("Concat", b.op("Unsqueeze", u, b.ints(1)), b.op("Unsqueeze", v, b.ints(1)), axis=1)
+    y = b.op("ReduceSum", b.op("Mul", st, a), b.ints(1), keepdims=0)
+    return b.conv(y, 32, 8)
+
+
+@block(1, 16, 12, 12)
+def yolo_head(b: Block) -> str:
+    x = b.conv(b.conv("x", 16, 32), 32, 3 * 10, 1)
+    x = b.op("Reshape", x, b.ints(1, 3, 10, 12, 12))
+    x = b.op("Transpose", x, perm=[0, 1, 3, 4, 2])
+    x = b.op("Sigmoid", x)
+    return b.op("Reshape", x, b.ints(1, 432, 10))
+
+
+@block(1, 16, 12, 12)
+def ssd_softmax(b: Block) -> str:
+    x = b.conv(b.conv("x", 16, 32), 32, 4 * 21, 1)
+    x = b.op("Transpose", x, perm=[0, 2, 3, 1])
+    x = b.op("Reshape", x, b.ints(1, 576, 21))
+    return b.op("Softmax", x, axis=-1)
+
+
+@block(1, 16, 16, 16)
+def seg_head(b: Block) -> str:
+    x = b.conv(b.conv("x", 16, 32), 32, 21, 1)
+    up = b.op("Resize", x, "", b.floats([1, 1, 2, 2]), mode="linear", coordinate_transformation_mode="half_pixel")
+    return b.op("Softmax", up, axis=1)
+
+
+@block(1, 16, 8, 8)
+def dfl(b: Block) -> str:
+    x = b.conv(b.conv("x", 16, 32), 32, 64, 1)
+    x = b.op("Reshape", x, b.ints(1, 4, 16, 64))
+    x = b.op("Transpose", x, perm=[0, 2, 1, 3])
+    x = b.op("Softmax", x, axis=1)
+    x = b.op("Conv", x, b.const(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)))
+    return b.op("Reshape", x, b.ints(1, 4, 64))
+
+
+@block(1, 16, 8, 8)
+def upsample_bilinear_x4(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    up = b.op("Resize", x, "", b.floats([1, 1, 4, 4]), mode="linear", coordinate_transformation_mode="align_corners")
+    return b.conv(up, 32, 4)
+
+
+@block(1, 8, 8, 20)
+def cnn_lstm(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 8, 8))
+    x = b.op("Transpose", x, perm=[3, 0, 1, 2])
+    x = b.op("Reshape", x, b.ints(20, 1, 64))
+    o = b.op("LSTM", x, b.const(random(1, 64, 64) / 8), b.const(random(1, 64, 16) / 4), hidden_size=16)
+    y = b.op("Reshape", o, b.ints(20, 16))
+    return b.linear(y, 16, 10)
+
+
+@block(1, 3, 32, 32)
+def vit_cls(b: Block) -> str:
+    x = b.op("Conv", "x", b.const(random(32, 3, 8, 8) / 10), strides=[8, 8])
+    x = b.op("Transpose", b.op("Reshape", x, b.ints(1, 32, 16)), perm=[0, 2, 1])
+    x = b.op("Concat", b.const(random(1, 1, 32)), x, axis=1)
+    x = b.norm(x, 32)
+    q, k, v = (b.linear(x, 32, 32) for _ in range(3))
+    p = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    x = b.op("Add", b.linear(b.op("MatMul", p, v), 32, 32), x)
+    y = b.op("Gather", x, b.const(np.array(0, np.int64)), axis=1)
+    return b.linear(y, 32, 10)
+
+
+@block(1, 8, 8, 8)
+def maxvit_grid(b: Block) -> str:
+    x = b.conv("x", 8, 32)
+    x = b.op("Reshape", x, b.ints(1, 32, 2, 4, 2, 4))
+    x = b.op("Transpose", x, perm=[0, 3, 5, 2, 4, 1])
+    x = b.op("Reshape", x, b.ints(16, 4, 32))
+    q, k, v = (b.linear(x, 32, 32) for _ in range(3))
+    p = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    x = b.linear(b.op("MatMul", p, v), 32, 32)
+    x = b.op("Reshape", x, b.ints(1, 4, 4, 2, 2, 32))
+    x = b.op("Transpose", x, perm=[0, 5, 3, 1, 4, 2])
+    x = b.op("Reshape", x, b.ints(1, 32, 8, 8))
+    return b.conv(x, 32, 8)
+
+
+@block(8, 64)
+def mlp_batch(b: Block) -> str:
+    x = b.op("Relu", b.op("Gemm", "x", b.const(random(64, 96) / 8), b.const(random(96))))
+    x = b.op("Relu", b.op("Gemm", x, b.const(random(96, 96) / 8), b.const(random(96))))
+    return b.op("Gemm", x, b.const(random(96, 10) / 8), b.const(random(10)))
+
+
+@block(4, 3, 16, 16)
+def cnn_batch(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 3, 16))
+    x = b.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    x = b.op("Relu", b.conv(x, 16, 32))
+    x = b.op("Flatten", b.op("GlobalAveragePool", x))
+    return b.op("Gemm", x, b.const(random(32, 10) / 8), b.const(random(10)))
+
+
+@block(1, 40, 64)
+def ffn_relu(b: Block) -> str:
+    return b.op("Add", b.linear(b.op("Relu", b.linear(b.norm("x", 64), 64, 128)), 128, 64), "x")
+
+
+@block(1, 40, 64)
+def ffn_bias_gelu(b: Block) -> str:
+    h = b.op("Add", b.linear(b.norm("x", 64), 64, 128), b.const(random(128)))
+    g = b.op(
+        "Mul", b.op("Mul", h, b.op("Add", b.op("Erf", b.op("Div", h, b.floats(1.4142))), b.floats(1.0))), b.floats(0.5)
+    )
+    return b.op("Add", b.linear(g, 128, 64), "x")
+
+
+@block(1, 4, 128)
+def cnn1d(b: Block) -> str:
+    x = "x"
+    ci = 4
+    for co in (16, 32):
+        x = b.op("Relu", b.conv1(x, ci, co, 5))
+        x = b.op("MaxPool", x, kernel_shape=[2], strides=[2])
+        ci = co
+    x = b.op("Flatten", x)
+    return b.op("Gemm", x, b.const(random(32 * 32, 10) / 30), b.const(random(10)))
+
+
+@block(1, 16, 32)
+def deconv1d(b: Block) -> str:
+    x = b.op("Relu", b.conv1("x", 16, 32))
+    return b.op("ConvTranspose", x, b.const(random(32, 8, 4)), strides=[2], pads=[1, 1])
+
+
+@block(1, 16, 40)
+def ln_conv1d(b: Block) -> str:
+    x = b.conv1("x", 16, 32, 5)
+    y = b.op("Transpose", x, perm=[0, 2, 1])
+    y = b.norm(y, 32)
+    y = b.op("Transpose", y, perm=[0, 2, 1])
+    return b.conv1(b.op("Relu", y), 32, 16)
+
+
+@block(1, 8, 8, 20)
+def gru_crnn(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 8, 8))
+    x = b.op("Transpose", x, perm=[3, 0, 1, 2])
+    x = b.op("Reshape", x, b.ints(20, 1, 64))
+    o = b.op(
+        "GRU",
+        x,
+        b.const(random(2, 48, 64) / 8),
+        b.const(random(2, 48, 16) / 4),
+        hidden_size=16,
+        direction="bidirectional",
+    )
+    y = b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1, 3]), b.ints(20, 32))
+    return b.linear(y, 32, 10)
+
+
+@block(1, 8, 16, 16)
+def adaptive_pool(b: Block) -> str:
+    x = b.conv("x", 8, 32)
+    x = b.op("AveragePool", x, kernel_shape=[8, 8], strides=[8, 8])
+    x = b.op("Flatten", x)
+    return b.op("Gemm", x, b.const(random(128, 10) / 10), b.const(random(10)))
+
+
+@block(1, 30, 32)
+def attention_pool(b: Block) -> str:
+    h = b.op("Tanh", b.linear("x", 32, 32))
+    s = b.op("Softmax", b.linear(h, 32, 1), axis=1)
+    y = b.op("ReduceSum", b.op("Mul", "x", s), b.ints(1), keepdims=0)
+    return b.linear(y, 32, 10)
+
+
+@block(1, 16, 12, 12)
+def cosine(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    y = b.op("Flatten", b.op("GlobalAveragePool", x))
+    n = b.op("ReduceL2", y, axes=[1])
+    return b.linear(b.op("Div", y, n), 32, 10)
+
+
+@block(1, 8, 16, 16)
+def seg_argmax(b: Block) -> str:
+    x = b.conv(b.op("Relu", b.conv("x", 8, 32)), 32, 12, 1)
+    return b.op("Cast", b.op("ArgMax", x, axis=1), to=1)
+
+
+@block(1, 20, 32)
+def embed_ids(b: Block) -> str:
+    pos = b.const(random(1, 20, 32))
+    x = b.norm(b.op("Add", "x", pos), 32)
+    q, k, v = (b.op("Add", b.linear(x, 32, 32), b.const(random(32))) for _ in range(3))
+    q, k, v = b.heads(q, 20, 4, 8, [0, 2, 1, 3]), b.heads(k, 20, 4, 8, [0, 2, 3, 1]), b.heads(v, 20, 4, 8, [0, 2, 1, 3])
+    s = b.op("Softmax", b.op("Div", b.op("MatMul", q, k), b.floats(2.83)), axis=-1)
+    o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 2, 1, 3]), b.ints(1, 20, 32))
+    x = b.op("Add", b.linear(o, 32, 32), x)
+    c = b.op("Slice", x, b.ints(0), b.ints(1), b.ints(1))
+    return b.op("Tanh", b.linear(b.op("Reshape", c, b.ints(1, 32)), 32, 32))
+
+
+@block(1, 24, 32)
+def gqa(b: Block) -> str:
+    q = b.linear("x", 32, 32)
+    k, v = b.linear("x", 32, 16), b.linear("x", 32, 16)
+    q = b.op("Transpose", b.op("Reshape", q, b.ints(1, 24, 4, 8)), perm=[0, 2, 1, 3])
+    k = b.op("Transpose", b.op("Reshape", k, b.ints(1, 24, 2, 8)), perm=[0, 2, 3, 1])
+    v = b.op("Transpose", b.op("Reshape", v, b.ints(1, 24, 2, 8)), perm=[0, 2, 1, 3])
+    k = b.op("Reshape", b.op("Expand", b.op("Unsqueeze", k, b.ints(2)), b.ints(1, 2, 2, 8, 24)), b.ints(1, 4, 8, 24))
+    v = b.op("Reshape", b.op("Expand", b.op("Unsqueeze", v, b.ints(2)), b.ints(1, 2, 2, 24, 8)), b.ints(1, 4, 24, 8))
+    s = b.op("Softmax", b.op("MatMul", q, k), axis=-1)
+    o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 2, 1, 3]), b.ints(1, 24, 32))
+    return b.linear(o, 32, 32)
+
+
+@block(1, 4, 8, 8, 8)
+def conv3d(b: Block) -> str:
+    w = b.const(random(8, 4, 3, 3, 3) / 10)
+    x = b.op("Relu", b.op("Conv", "x", w, pads=[1] * 6))
+    x = b.op("MaxPool", x, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    return b.op("Conv", x, b.const(random(8, 8, 3, 3, 3) / 15), pads=[1] * 6)
+
+
+@block(1, 32, 12, 12)
+def resnext(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 32, 32, 1))
+    x = b.op("Relu", b.conv(x, 32, 32, 3, groups=8))
+    return b.op("Add", b.conv(x, 32, 32, 1), "x")
+
+
+@block(1, 16, 12, 12)
+def ghost(b: Block) -> str:
+    p = b.op("Relu", b.conv("x", 16, 16, 1))
+    c = b.op("Relu", b.conv(p, 16, 16, 3, groups=16))
+    return b.conv(b.op("Concat", p, c, axis=1), 32, 16, 1)
+
+
+@block(1, 8, 12, 12)
+def prelu_hswish(b: Block) -> str:
+    x = b.op("PRelu", b.conv("x", 8, 32), b.const(np.abs(random(32, 1, 1))))
+    x = b.op("HardSwish", b.conv(x, 32, 32))
+    return b.conv(x, 32, 8)
+
+
+@block(1, 8, 12, 12)
+def reflect_pad(b: Block) -> str:
+    x = b.op("Pad", "x", b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
+    x = b.op("Relu", b.conv(x, 8, 32, pad=0))
+    x = b.op("Pad", x, b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
+    return b.conv(x, 32, 8, pad=0)
+
+
+@block(1, 8, 12, 12)
+def lrn(b: Block) -> str:
+    x = b.op("LRN", b.conv("x", 8, 32), size=5)
+    return b.conv(x, 32, 8)
+
+
+@block(20, 1, 16)
+def gru_simple(b: Block) -> str:
+    o = b.op(
+        "GRU",
+        "x",
+        b.const(random(1, 48, 16) / 8),
+        b.const(random(1, 48, 16) / 4),
+        hidden_size=16,
+        linear_before_reset=1,
+    )
+    y = b.op("Reshape", o, b.ints(20, 16))
+    return b.linear(y, 16, 10)
+
+
+@block(1, 4, 16, 16)
+def unet_small(b: Block) -> str:
+    a = b.op("Relu", b.conv("x", 4, 16))
+    d = b.op("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
+    d = b.op("Relu", b.conv(d, 16, 32))
+    u = b.op("ConvTranspose", d, b.const(random(32, 16, 2, 2) / 6), strides=[2, 2])
+    return b.conv(b.op("Concat", u, a, axis=1), 32, 2)
+
+
+@block(2, 4, 12, 12)
+def siamese(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 4, 16))
+    y = b.op("Flatten", b.op("GlobalAveragePool", x))
+    y = b.linear(y, 16, 8)
+    a = b.op("Slice", y, b.ints(0), b.ints(1), b.ints(0))
+    c = b.op("Slice", y, b.ints(1), b.ints(2), b.ints(0))
+    return b.op("Sub", a, c)
+
+
+@block(1, 64)
+def autoencoder(b: Block) -> str:
+    x = b.op("Relu", b.linear("x", 64, 32))
+    x = b.op("Relu", b.linear(x, 32, 8))
+    x = b.op("Relu", b.linear(x, 8, 32))
+    return b.linear(x, 32, 64)
+
+
+@block(1, 16, 12, 12)
+def swish_se(b: Block) -> str:
+    x = b.conv("x", 16, 32)
+    x = b.op("Mul", x, b.op("Sigmoid", x))
+    s = b.op("ReduceMean", x, axes=[2, 3])
+    s = b.conv(s, 32, 8, 1)
+    s = b.op("Mul", s, b.op("Sigmoid", s))
+    s = b.op("Sigmoid", b.conv(s, 8, 32, 1))
+    return b.conv(b.op("Mul", x, s), 32, 16, 1)
+
+
+@block(1, 4, 12, 12)
+def spatial_softmax(b: Block) -> str:
+    x = b.conv("x", 4, 16)
+    y = b.op("Softmax", b.op("Reshape", x, b.ints(16, 144)), axis=1)
+    px = b.const(random(144, 2))
+    return b.op("MatMul", y, px)
+
+
+@block(1, 8, 12, 12)
+def dyn_filter_matmul(b: Block) -> str:
+    x = b.op("Reshape", b.conv("x", 8, 16), b.ints(1, 16, 144))
+    g = b.op("MatMul", x, b.op("Transpose", x, perm=[0, 2, 1]))
+    return b.linear(b.op("Reshape", g, b.ints(1, 256)), 256, 10)

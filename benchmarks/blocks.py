@@ -1,0 +1,54 @@
+"""Compare the interval of small blocks of networks with their work spread evenly: `make bench-blocks`.
+
+A layer that does not stream, or runs on one core, shows as a large last column: the interval between samples by the
+larger of two bounds, all work spread evenly over the cores and the port of global memory. Every program is validated.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from block_models import BLOCKS
+from measure import ROOT
+
+sys.path.insert(0, str(ROOT))
+import raptor
+from raptor.analysis.explain import Explanation, explain
+
+
+def explained(name: str, cores: int, folder: Path) -> tuple[str, Explanation]:
+    """Compiles and validates a block. Returns the verdict, and what binds."""
+    program = raptor.compile(BLOCKS[name](), cores=cores, xbar=128)
+    out = program.save(folder / name, stream_format="pim", weight_format="npz")
+    return program.validate().verdict, explain(out)
+
+
+def row(name: str, verdict: str, found: Explanation) -> str:
+    """Returns a row of the table; times in us."""
+    bounds = found.bounds
+    times = (found.latency_ns, found.interval_ns, bounds.average, bounds.port)
+    ratio = found.interval_ns / max(bounds.average, bounds.port)
+    return f"| {name} | {verdict} | {' | '.join(f'{t / 1e3:.1f}' for t in times)} | {bounds.node} | {ratio:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("blocks", nargs="*", metavar="BLOCK", help=", ".join(BLOCKS))
+    parser.add_argument("--cores", type=int, default=64)
+    options = parser.parse_args()
+    if unknown := [name for name in options.blocks if name not in BLOCKS]:
+        parser.error(f"no block {unknown[0]}; there are: {', '.join(BLOCKS)}")
+    print("| block | verdict | latency, us | interval, us | even work, us | port, us | busiest for | times |")
+    print("|---|---|---:|---:|---:|---:|---|---:|")
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.blocks or BLOCKS:
+            verdict, found = explained(name, options.cores, Path(folder))
+            print(row(name, verdict, found), flush=True)
+            failed |= verdict != "pass"
+    sys.exit(int(failed))
+
+
+if __name__ == "__main__":
+    main()
