@@ -53,8 +53,25 @@ def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iter
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_of(filter_.weight_bits)))
 
 
+def spread_cores(
+    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
+) -> tuple[tuple[int, ...], float]:
+    """Returns at most `most` cores from `first` on with which a layer is fastest, and its time in ns.
+
+    Each core has as many matrices as the others. Of equal times, those of the fewest cores.
+    """
+    least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
+    ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
+    return min(((way, dense_ns(matrices, way, arch, tile)) for way in ways), key=lambda way: way[1])
+
+
 def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:
-    """Returns the last core, and the time in ns until the outputs are complete.
+    """Returns the last core, and the time in ns until the outputs are complete."""
+    return cores[-1], dense_ns(matrices, cores, arch, tile)
+
+
+def dense_ns(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> float:
+    """Returns the time in ns until the outputs of a layer are complete.
 
     A core multiplies and adds its own products; then the sums of all cores are added.
     """
@@ -64,4 +81,4 @@ def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, ti
     met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})
     messages = (met - 1) * -(-width // tile) / met
     added = max(messages, met - 1) * (message_ns(sums, tile) + vector_ns(sums, tile, 2))
-    return cores[-1], own + added
+    return own + added

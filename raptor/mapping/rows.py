@@ -25,7 +25,7 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.estimate import estimate
 from raptor.mapping.following import following
-from raptor.mapping.fully_connected import dense_unfolding, is_dense
+from raptor.mapping.fully_connected import dense_ns, dense_unfolding, is_dense, spread_cores
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, Knobs, patience_on
 from raptor.mapping.known import Known, OnCrossbars, layer_plans
@@ -239,10 +239,12 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
                 placed = choose(slow, arch.usable_cores, used, share) or placed
                 copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
+            whole, used, placed = _spread_dense(task, others, fronts, placed) or (whole, used, placed)
             shared = _share_last(task) or _share_phases(task, placed)
-            if shared is None:
-                placed = _divide(task, fronts, placed, arch.usable_cores - used)
-            return shared or (_moved_all(whole, _first_free(placed)), placed)
+            if shared is not None:
+                return shared
+            placed = _divide(task, fronts, placed, arch.usable_cores - used)
+            return _moved_all(whole, _first_free(placed)), placed
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
@@ -252,6 +254,40 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
+
+
+def _spread_dense(
+    task: _Task, others: Mapping[str, int], fronts: Mapping[str, Sequence[Plan]], placed: dict[str, Placed]
+) -> tuple[dict[str, Whole], int, dict[str, Placed]] | None:
+    """Returns slow fully connected layers on more cores, the cores of all layers that are not by line, and new plans.
+
+    None if no such layer takes longer than the slowest layer by line, or if that gets slower by what the others gain.
+    One core would multiply pixel by pixel in a layer behind a small image, which has few weights for each.
+    """
+    graph, arch, share = task.graph, task.arch, task.knobs.share
+
+    def cost(whole: dict[str, Whole], plans: dict[str, Placed]) -> float:
+        dense, lines = _slowest_dense_ns(graph, whole, arch), _slowest_ns(plans)
+        return max(dense, lines) * (dense + lines) ** task.knobs.latency
+
+    compact, _ = _place_whole(graph, others, arch, apart=True)
+    if _slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
+        return None
+    best, found = cost(compact, placed), None
+    for more in (2**n for n in range(arch.usable_cores.bit_length())):
+        whole, used = _place_whole(graph, others, arch, apart=True, spare=_Spare(more, _slowest_ns(placed)))
+        plans = choose(fronts, arch.usable_cores, used, share)
+        if plans is not None and cost(whole, plans) < best:
+            best, found = cost(whole, plans), (whole, used, plans)
+    return found
+
+
+def _slowest_dense_ns(graph: Graph, layers: Mapping[str, Whole], arch: Target) -> float:
+    """Returns the time of the slowest fully connected layer."""
+    tile, nodes = tile_of(graph, arch), layer_nodes(graph)
+    dense = ((k, layer) for k, layer in layers.items() if isinstance(layer, FullyConnected))
+    times = (dense_ns(of.matrices, of.cores, layer_target(graph, nodes[k], arch), tile) for k, of in dense)
+    return max(times, default=0.0)
 
 
 def _divide(
@@ -373,13 +409,26 @@ def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
     return found
 
 
-def _place_whole(graph: Graph, layers: Mapping[str, int], arch: Target, *, apart: bool) -> tuple[dict[str, Whole], int]:
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """More cores, for fully connected layers that take longer than `most_ns`."""
+
+    cores: int
+    most_ns: float
+
+
+def _place_whole(
+    graph: Graph, layers: Mapping[str, int], arch: Target, *, apart: bool, spare: _Spare | None = None
+) -> tuple[dict[str, Whole], int]:
     """Puts layers that are not computed by line on cores, one after another from core 0.
 
     `layers`: see `_not_by_line`. If `apart`, only neighbours share a core, not layers with a layer by line in between:
     a core is occupied from its first work of a sample to its last, and can begin the next sample only then. Returns the
     layers, and the number of cores that they take.
+
+    `spare`: cores over which slow layers are spread.
     """
+    left = 0 if spare is None else spare.cores
     found: dict[str, Whole] = {}
     core, free, tile = -1, 0, tile_of(graph, arch)
     filters, nodes = filters_of(graph), layer_nodes(graph)
@@ -391,6 +440,11 @@ def _place_whole(graph: Graph, layers: Mapping[str, int], arch: Target, *, apart
         wide, chip = is_dense(filter_), layer_target(graph, nodes[key], arch)
         matrices = dense_unfolding(filter_, chip, tile, core, free) if wide else kernel_unfolding(filter_, chip, tile)
         matrices = tuple(matrices)
+        before = core
         cores, (core, free) = fill_cores(matrices, core, free, arch)
+        if wide and spare is not None and left and dense_ns(matrices, cores, chip, tile) > spare.most_ns:
+            most = left + len({*cores})
+            cores, _ = spread_cores(matrices, before + 1, most, chip, tile)
+            left, core, free = most - len({*cores}), cores[-1], 0
         found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
     return found, core + 1
