@@ -1,0 +1,60 @@
+"""Slow fully connected layers get cores, as long as that makes the model quicker."""
+
+from typing import Any
+
+import pytest
+from onnx import ModelProto
+
+import models
+import raptor
+from raptor.mapping.decision import FullyConnected
+from tests.frontend.support import make_model, node, random
+from tests.pipeline import Passes, check, passes
+
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 32, "mapping": "rows"}
+
+
+def classifier(size: int) -> ModelProto:
+    """Builds a layer on an image of few channels, and a fully connected one, which has few weights for each pixel."""
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1] * 4),
+        node("Relu", "a", "r"),
+        node("Flatten", "r", "f"),
+        node("Gemm", "f v b", "y", name="last"),
+    ]
+    weights = {"w": random(4, 3, 3, 3), "v": random(4 * size * size, 10), "b": random(10)}
+    return make_model(nodes, {"x": (1, 3, size, size)}, {"y": 2}, weights)
+
+
+def cores_of(compiled: Passes) -> int:
+    (layer,) = (of for of in compiled.decision.layers.values() if isinstance(of, FullyConnected))
+    return len(set(layer.cores))
+
+
+@pytest.mark.parametrize("cores", [2, 5, 20, 60])
+def test_values(cores: int):
+    check(classifier(5), **CHIP, cores=cores)
+
+
+def test_a_slow_layer_is_spread_over_cores():
+    assert cores_of(passes(classifier(5), **CHIP, cores=40)) >= 4
+
+
+def test_a_layer_that_is_not_slow_stays_on_one_core():
+    """Behind a pool of the whole image, one product is enough."""
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1] * 4),
+        node("GlobalAveragePool", "a", "g"),
+        node("Flatten", "g", "f"),
+        node("Gemm", "f v", "y", name="last"),
+    ]
+    model = make_model(nodes, {"x": (1, 3, 9, 9)}, {"y": 2}, {"w": random(12, 3, 3, 3), "v": random(12, 10)})
+    assert cores_of(passes(model, **CHIP, cores=40)) == 1
+
+
+def test_lenet_is_bound_by_its_convolutions():
+    """By the work of one core for its first fully connected layer, a sample would take 96 us."""
+    found = raptor.compile(models.build("lenet5", seed=0), xbar=128, cores=144).simulate(mode="throughput", samples=4)
+    assert found.latency_ns < 60_000
+    assert found.interval_ns is not None
+    assert found.interval_ns < 45_000
