@@ -41,7 +41,7 @@ def test_a_slow_layer_is_spread_over_cores():
 
 
 def test_a_layer_that_is_not_slow_stays_on_one_core():
-    """Behind a pool of the whole image, one product is enough."""
+    """Products are few behind a pool of the whole image: one is enough."""
     nodes = [
         node("Conv", "x w", "a", name="first", pads=[1] * 4),
         node("GlobalAveragePool", "a", "g"),
@@ -53,7 +53,7 @@ def test_a_layer_that_is_not_slow_stays_on_one_core():
 
 
 def test_lenet_is_bound_by_its_convolutions():
-    """By the work of one core for its first fully connected layer, a sample would take 96 us."""
+    """Samples took 96 us when one core did all work of the first fully connected layer."""
     found = raptor.compile(models.build("lenet5", seed=0), xbar=128, cores=144).simulate(mode="throughput", samples=4)
     assert found.latency_ns < 60_000
     assert found.interval_ns is not None
