@@ -8,9 +8,10 @@ convolution with several kernel positions connects are seen so.
 """
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import replace
 
+from raptor.common.disjoint import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
     Concat,
@@ -48,17 +49,17 @@ def _unfold_images(graph: Graph) -> Graph:
 
     Norms are written on [N, C, H * W]: then lines would be put together for them, and cut again behind them.
     """
-    alike: dict[str, str] = {}
+    alike = DisjointSets()
     for node in graph.nodes:
         if isinstance(node.operator, Map):
             signals = [n for n in (*node.inputs, node.output) if _is_signal(graph, n)]
             for name in signals:
-                _join(alike, name, signals[0])
+                alike.join(signals[0], name)
     known: dict[str, set[Image]] = {}
     for node in graph.nodes:
         names = [*node.inputs, node.output]
         for name in (n for n in names if _is_signal(graph, n)):
-            others = known.setdefault(_find(alike, name), set())
+            others = known.setdefault(alike.find(name), set())
             if isinstance(node.operator, Rename):
                 others.update(graph.tensors[n].image for n in names if not _is_signal(graph, n))
             elif not isinstance(node.operator, Map) or not _repeats(node.operator):
@@ -66,7 +67,7 @@ def _unfold_images(graph: Graph) -> Graph:
     images = {key: next(iter(found)) for key, found in known.items() if len(found) == 1}
     tensors = dict(graph.tensors)
     for name in (n for n in graph.tensors if _is_signal(graph, n)):
-        image = images.get(_find(alike, name))
+        image = images.get(alike.find(name))
         if image is not None and _dims(image) == 2 and _folded(image) == tensors[name].image:
             tensors[name] = replace(tensors[name], image=image)
     return replace(graph, tensors=tensors)
@@ -86,18 +87,6 @@ def _repeats(operator: Map) -> bool:
     """Tells whether the constants are the same for all pixels."""
     constants = (o.pixels.shape[:2] for o in operator.operands if isinstance(o, Constant))
     return all(shape == (1, 1) for shape in constants)
-
-
-def _find(alike: Mapping[str, str], name: str) -> str:
-    while name in alike:
-        name = alike[name]
-    return name
-
-
-def _join(alike: dict[str, str], name: str, other: str) -> None:
-    name, other = _find(alike, name), _find(alike, other)
-    if name != other:
-        alike[name] = other
 
 
 def _lifted(graph: Graph) -> set[str]:

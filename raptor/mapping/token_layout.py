@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.disjoint import DisjointSets
 from raptor.frontend.building import smallest
 from raptor.frontend.moves import move
 from raptor.graph.ir import (
@@ -67,23 +68,6 @@ def is_pointwise(window: object) -> bool:
 
 
 @dataclass(slots=True)
-class _Sets:
-    """Disjoint sets of tensors, by name: each set is known by one of its members."""
-
-    parent: dict[str, str] = field(default_factory=dict[str, str])
-
-    def find(self, name: str) -> str:
-        while name in self.parent:
-            name = self.parent[name]
-        return name
-
-    def join(self, a: str, b: str) -> None:
-        a, b = self.find(a), self.find(b)
-        if a != b:
-            self.parent[b] = a
-
-
-@dataclass(slots=True)
 class _Layouts:
     """Finds the tensors that are sequences, and the images that they get.
 
@@ -95,7 +79,7 @@ class _Layouts:
     """
 
     graph: Graph
-    alike: _Sets = field(default_factory=_Sets)
+    alike: DisjointSets = field(default_factory=DisjointSets)
     fixed: set[str] = field(default_factory=set[str])
     odd: set[str] = field(default_factory=set[str])
     varied: set[str] = field(default_factory=set[str])
@@ -260,7 +244,7 @@ class _Layouts:
 
         It is 1 if there are neither, or if the tokens of a set are not as many for each head.
         """
-        near = _Sets()
+        near = DisjointSets()
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool):
                 near.join(self.alike.find(node.output), self.alike.find(node.inputs[0]))
@@ -278,7 +262,7 @@ class _Layouts:
             found[key] = most if self.image(key).elements % (most * count) == 0 else 1
         return found
 
-    def rows(self, near: _Sets, channels: dict[str, int]) -> dict[str, set[int]]:
+    def rows(self, near: DisjointSets, channels: dict[str, int]) -> dict[str, set[int]]:
         """Returns the rows of images whose pixels are the tokens of some sets, by sets of these.
 
         near: sets that have the same lines; those that a move only lays out anew are joined.
