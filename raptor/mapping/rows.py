@@ -257,7 +257,7 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
 
 
 def _spread_dense(
-    task: _Task, others: Mapping[str, int], fronts: Mapping[str, Sequence[Plan]], placed: dict[str, Placed]
+    task: _Task, others: Mapping[str, int], fronts: dict[str, list[Plan]], placed: dict[str, Placed]
 ) -> tuple[dict[str, Whole], int, dict[str, Placed]] | None:
     """Returns slow fully connected layers on more cores, the cores of all layers that are not by line, and new plans.
 
