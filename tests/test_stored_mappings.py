@@ -29,14 +29,16 @@ CHIP = {"xbar": 16, "xbars_per_core": 24, "cores": 40}
 def every_kind() -> onnx.ModelProto:
     """A layer by line, one in matrices with its activation, one on the vector unit, a fully connected one."""
     nodes = [
-        node("Conv", "x g", "whole", name="folded"),
+        node("GlobalAveragePool", "x", "mean"),
+        node("Conv", "mean g", "whole", name="folded"),
         node("Relu", "whole", "folded"),
-        node("Conv", "folded w", "line", name="by_line", pads=[1, 1, 1, 1]),
-        node("Conv", "line d", "depthwise", name="by_channel", group=20, pads=[1, 0, 0, 1]),
+        node("Conv", "x w", "line", name="by_line", pads=[1, 1, 1, 1]),
+        node("Mul", "line folded", "gated"),
+        node("Conv", "gated d", "depthwise", name="by_channel", group=20, pads=[1, 0, 0, 1]),
         node("Flatten", "depthwise", "flat"),
         node("Gemm", "flat m", "y"),
     ]
-    constants = {"w": random(20, 20, 3, 3), "g": random(20, 3, 1, 1), "d": random(20, 1, 2, 2), "m": random(720, 36)}
+    constants = {"w": random(20, 3, 3, 3), "g": random(20, 3, 1, 1), "d": random(20, 1, 2, 2), "m": random(720, 36)}
     return make_model(nodes, {"x": (1, 3, 6, 6)}, {"y": 2}, constants)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from raptor.common import storage
 from raptor.common.errors import UserError
+from raptor.common.given import check_given
 from raptor.output import files
 from raptor.output.files import (
     Coding,
@@ -18,7 +19,6 @@ from raptor.output.files import (
     Memory,
     TensorPlace,
 )
-from raptor.output.given import check_given
 from raptor.target import encoding
 from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.target.isa import Records

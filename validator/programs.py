@@ -18,8 +18,8 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
+from raptor.common.given import check_given
 from raptor.output import files
-from raptor.output.given import check_given
 from raptor.target import encoding
 from raptor.target.isa import RECORD, Records
 from validator.members import members

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from raptor.codegen import Streams
 from raptor.common import storage
+from raptor.common.given import check_given
 from raptor.common.strict import Items, Named, Schema
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.macs import count_macs
@@ -31,7 +32,6 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
 from raptor.mapping.trial import Trial
 from raptor.output import files
-from raptor.output.given import check_given
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil

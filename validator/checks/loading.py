@@ -12,9 +12,9 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
+from raptor.common.given import check_given
 from raptor.common.threads import Threads
 from raptor.output import files
-from raptor.output.given import check_given
 from raptor.target import arch as architectures
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
 from validator.checks import arch_file as chips

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from raptor.common import storage
 from raptor.common.errors import UserError
+from raptor.common.given import check_given
 from raptor.common.spelling import option
 from raptor.common.strict import faults
 from raptor.output import files
-from raptor.output.given import check_given
 from raptor.target import arch as architectures
 from raptor.target.arch import ArchFile, MatrixConfig, read_arch
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
