@@ -53,16 +53,14 @@ def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iter
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_of(filter_.weight_bits)))
 
 
-def spread_cores(
-    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
-) -> tuple[tuple[int, ...], float]:
-    """Returns at most `most` cores from `first` on with which a layer is fastest, and its time in ns.
+def spread_cores(matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int) -> tuple[int, ...]:
+    """Returns at most `most` cores from `first` on with which a layer is fastest: that of each matrix.
 
     Each core has as many matrices as the others. Of equal times, those of the fewest cores.
     """
     least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
     ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
-    return min(((way, dense_ns(matrices, way, arch, tile)) for way in ways), key=lambda way: way[1])
+    return min(ways, key=lambda way: dense_ns(matrices, way, arch, tile))
 
 
 def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:

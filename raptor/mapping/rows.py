@@ -239,7 +239,7 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
                 placed = choose(slow, arch.usable_cores, used, share) or placed
                 copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
-            whole, used, placed = _spread_dense(task, others, fronts, placed) or (whole, used, placed)
+            whole, used, placed = _spread_dense(task, others, fronts, whole, placed) or (whole, used, placed)
             shared = _share_last(task) or _share_phases(task, placed)
             if shared is not None:
                 return shared
@@ -257,11 +257,16 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
 
 
 def _spread_dense(
-    task: _Task, others: Mapping[str, int], fronts: dict[str, list[Plan]], placed: dict[str, Placed]
+    task: _Task,
+    others: Mapping[str, int],
+    fronts: dict[str, list[Plan]],
+    compact: dict[str, Whole],
+    placed: dict[str, Placed],
 ) -> tuple[dict[str, Whole], int, dict[str, Placed]] | None:
     """Returns slow fully connected layers on more cores, the cores of all layers that are not by line, and new plans.
 
-    None if no such layer takes longer than the slowest layer by line, or if that gets slower by what the others gain.
+    compact, placed: these layers on as few cores as hold them, and the plans of the others. None if no such layer takes
+    longer than the slowest layer by line, or if that gets slower by what the others gain.
     One core would multiply pixel by pixel in a layer behind a small image, which has few weights for each.
     """
     graph, arch, share = task.graph, task.arch, task.knobs.share
@@ -270,7 +275,6 @@ def _spread_dense(
         dense, lines = _slowest_dense_ns(graph, whole, arch), _slowest_ns(plans)
         return max(dense, lines) * (dense + lines) ** task.knobs.latency
 
-    compact, _ = _place_whole(graph, others, arch, apart=True)
     if _slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
         return None
     best, found = cost(compact, placed), None
@@ -444,7 +448,7 @@ def _place_whole(
         cores, (core, free) = fill_cores(matrices, core, free, arch)
         if wide and spare is not None and left and dense_ns(matrices, cores, chip, tile) > spare.most_ns:
             most = left + len({*cores})
-            cores, _ = spread_cores(matrices, before + 1, most, chip, tile)
+            cores = spread_cores(matrices, before + 1, most, chip, tile)
             left, core, free = most - len({*cores}), cores[-1], 0
         found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
     return found, core + 1

@@ -49,28 +49,31 @@ def _unfold_images(graph: Graph) -> Graph:
 
     Norms are written on [N, C, H * W]: then lines would be put together for them, and cut again behind them.
     """
+    signals = {name for name in graph.tensors if _is_signal(graph, name)}
     alike = DisjointSets()
     for node in graph.nodes:
-        if isinstance(node.operator, Map):
-            signals = [n for n in (*node.inputs, node.output) if _is_signal(graph, n)]
-            for name in signals:
-                alike.join(signals[0], name)
+        if isinstance(node.operator, Map) and node.output in signals:
+            for name in signals.intersection(node.inputs):
+                alike.join(node.output, name)
     known: dict[str, set[Image]] = {}
     for node in graph.nodes:
-        names = [*node.inputs, node.output]
-        for name in (n for n in names if _is_signal(graph, n)):
+        names = {*node.inputs, node.output}
+        for name in names & signals:
             others = known.setdefault(alike.find(name), set())
             if isinstance(node.operator, Rename):
-                others.update(graph.tensors[n].image for n in names if not _is_signal(graph, n))
+                others.update(graph.tensors[n].image for n in names - signals)
             elif not isinstance(node.operator, Map) or not _repeats(node.operator):
                 others.add(graph.tensors[name].image)
     images = {key: next(iter(found)) for key, found in known.items() if len(found) == 1}
-    tensors = dict(graph.tensors)
-    for name in (n for n in graph.tensors if _is_signal(graph, n)):
-        image = images.get(alike.find(name))
-        if image is not None and _dims(image) == 2 and _folded(image) == tensors[name].image:
-            tensors[name] = replace(tensors[name], image=image)
-    return replace(graph, tensors=tensors)
+    unfolded = {
+        name: replace(graph.tensors[name], image=image)
+        for name in signals
+        if (image := images.get(alike.find(name))) is not None
+        and _dims(image) == 2
+        and _folded(image) == graph.tensors[name].image
+    }
+    # In the order of the tensors before.
+    return replace(graph, tensors={**graph.tensors, **unfolded}) if unfolded else graph
 
 
 def _is_signal(graph: Graph, name: str) -> bool:
@@ -111,7 +114,7 @@ def _multiplied(graph: Graph) -> set[str]:
     """Returns the signals that a product of two computed tensors reads where they are."""
     moved = {node.output for node in graph.nodes if isinstance(node.operator, Move)}
     operands = {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
-    return {n for n in operands - moved if _dims(graph.tensors[n].image) == 1 and _can_be_lines(graph, n)}
+    return {name for name in operands - moved if _is_signal(graph, name)}
 
 
 def _can_be_lines(graph: Graph, name: str) -> bool:

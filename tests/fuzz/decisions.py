@@ -182,7 +182,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_FIGURES}[googlenet-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
     Wrong("tests/test_lines.py::test_loaders_share_the_port_of_global_memory", Defect(LOADERS, "pieces * message, port_ns)", "pieces * message, 0)")),
-    Wrong("tests/test_spread_dense.py::test_a_slow_layer_is_spread_over_cores", Defect(ROWS, "_spread_dense(task, others, fronts, placed) or (whole, used, placed)", "whole, used, placed")),
+    Wrong("tests/test_spread_dense.py::test_a_slow_layer_is_spread_over_cores", Defect(ROWS, "_spread_dense(task, others, fronts, whole, placed) or (whole, used, placed)", "whole, used, placed")),
     Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[one head]", Defect(SIGNALS, "found = _multiplied(graph)", "found = set[str]()")),
     Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[of an image]", Defect(PARTS, "return (tokens or operand) and", "return tokens and")),
     Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[a head wider than a crossbar]", Defect(PARTS, "if keeps or isinstance(node.operator, Filter):", "if keeps:")),
