@@ -1,7 +1,7 @@
 """Invariants of SpatialIR (docs/design.md, 3)."""
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
-from raptor.spatial.origins import Origins
+from raptor.spatial.origins import NOWHERE, Origins
 from raptor.spatial.provenance import spread
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_constants import verify_constants
@@ -40,14 +40,14 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     by_line = {compute.layer for op, compute in flow.forms if isinstance(op, ApplyLine)}
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
+    origins = Origins(graph)
     _check_reductions(graph, by_line)
-    _check_sources(graph)
+    _check_sources(graph, origins)
     verify_types(graph)
     verify_lines(graph)
     verify_dense(graph)
     verify_takes(graph)
     verify_constants(graph)
-    origins = Origins(graph)
     verify_views(graph, origins)
     verify_products(graph, origins)
     verify_moves(graph, origins)
@@ -244,15 +244,17 @@ def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
     return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
-def _check_sources(graph: SpatialGraph) -> None:
+def _check_sources(graph: SpatialGraph, origins: Origins) -> None:
     """Checks that products read the channels of the input tensor that are the rows of their matrices.
 
-    A tile may hold several ranges of channels, because equal parts of a tensor may share a tile.
+    A tile may hold several ranges of channels, because equal parts of a tensor may share a tile. It may be a copy.
     """
     if not graph.dataflow.is_form(ApplyFilters).any():
         return
+    sources: dict[str, list[str]] = {}
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
+        sources.setdefault(use.key, []).append(use.source)
         held = holders.setdefault(use.key, {})
         source = graph.tensors[use.source]
         for part in (*source.parts, *source.whole):
@@ -261,11 +263,28 @@ def _check_sources(graph: SpatialGraph) -> None:
         for op in compute.body:
             if isinstance(op, ApplyFilters):
                 held = holders[compute.layer]
-                ranges = held.get(op.input, [])
+                if op.input not in held:
+                    held[op.input] = _copied(op.input, held, sources[compute.layer], origins)
+                ranges = held[op.input]
                 rows = {compute.matrices[i].rows for i in op.weights}
                 if not any(_hold(r, op.channel, rows) for r in ranges):
                     where = f"spatial: {compute.node}: {op.result}"
                     raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
+
+
+def _copied(
+    tile: Tile, held: Mapping[Tile, list[tuple[int, int]]], sources: Iterable[str], origins: Origins
+) -> list[tuple[int, int]]:
+    """Returns the ranges of channels that a tile holds as the copy of another one."""
+    like = [other for other in held if (other.pixels, other.channels) == (tile.pixels, tile.channels)]
+    found: list[tuple[int, int]] = []
+    for name in sources:
+        elements = origins.elements(tile, (name,))
+        if (elements != NOWHERE).all():
+            for other in like:
+                if np.array_equal(origins.elements(other, (name,)), elements):
+                    found += held[other]
+    return found
 
 
 def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:

@@ -15,6 +15,7 @@ import raptor
 from raptor.mapping.decision import ByLine
 from raptor.mapping.recurrent import relaying
 from raptor.spatial.ir import Copy
+from raptor.spatial.operations import ApplyFilters
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers
 from raptor.spatial.spans import Times, chains_lie_apart
@@ -24,6 +25,7 @@ from tests.pipeline import Passes, check, line_flow, passes
 from tests.spatial.test_verify_lines import refused
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
+TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 64, "cell_bits": 8}
 LAYERS = 24
 
 
@@ -136,6 +138,34 @@ def test_random_layers_on_random_chips(seed: int):
     behind(model, steps, batch, 2 * hidden)
     size, arrays = rng.choice([8, 16, 32]), rng.randint(8, 24)
     check(model, xbar=size, xbars_per_core=arrays, cores=rng.randint(40, 200), bits=8, cell_bits=rng.choice([4, 8]))
+
+
+def by_tiles() -> ModelProto:
+    """A layer in both directions, and a grouped transposed convolution, whose products read all of its results."""
+    model = recurrent("RNN", sizes=(10, 1, 5, 1), outputs="y -", direction="bidirectional")
+    options: dict[str, Any] = {"group": 2, "kernel_shape": [3, 2], "strides": [1, 2]}
+    model.graph.node.append(node("ConvTranspose", "y kernel", "z", name="up", **options))
+    model.graph.initializer.append(numpy_helper.from_array(random(2, 3, 3, 2, seed=7), "kernel"))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [10, 6, 3, 2]))
+    return model
+
+
+def test_products_read_what_was_relayed():
+    check(by_tiles(), **TILES)
+
+
+def test_a_wrong_value_from_a_relay_is_no_operand_of_a_product():
+    """The last copy, to the core of a product, leaves out an element, or swaps the halves."""
+    graph = passes(by_tiles(), **TILES, mapping="rows").spatial
+    computes = list(graph.computes)
+    read = {op.input.name for c in computes for op in c.body if isinstance(op, ApplyFilters)}
+    last = [(i, op) for i, c in enumerate(computes) for op in c.body if isinstance(op, Copy) and op.result.name in read]
+    i, op = last[0]
+    half = op.elements // 2
+    swapped = replace(op, elements=half, at=half), replace(op, elements=half, first=op.first + half)
+    for wrong in ((replace(op, elements=op.elements - 1),), swapped):
+        computes[i] = replace(computes[i], body=wrong)
+        refused(replace(graph, computes=tuple(computes)), "from channel 0 on is not")
 
 
 def test_one_behind_another():
