@@ -151,9 +151,11 @@ def op_reason(domain: str, op_type: str) -> str:
     """Says why `find_importer` found nothing."""
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
         return f"operators of the domain {domain} are not supported"
-    oldest = min((i.since for i in _of(op_type, domain)), default=None)
     if op_type in _REFUSED:
         return _REFUSED[op_type]
+    from raptor.frontend.libraries import function_versions  # a library that takes long to load
+
+    oldest = min((i.since for i in _of(op_type, domain)), default=function_versions().get(op_type))
     return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
 
 

@@ -67,10 +67,18 @@ def test_instance_normalization(shape: tuple[int, ...]):
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 @pytest.mark.parametrize("shape", [(2, 6, 3, 4), (1, 6, 5)])
 def test_group_normalization(groups: int, shape: tuple[int, ...]):
-    """onnxruntime takes it apart, so that it needs no importer; onnx refuses version 18 as deprecated."""
+    """onnxruntime takes it apart, so that it needs no importer."""
     constants = {"w": random(6), "b": random(6, seed=1)}
     norm = node("GroupNormalization", "x w b", num_groups=groups)
     compare(make_model([norm], {"x": shape}, {"y": len(shape)}, constants, opset=21))
+
+
+def test_a_group_normalization_that_the_standard_gave_up():
+    """The first one, of operator set 18, whose scale and bias belong to groups."""
+    norm = node("GroupNormalization", "x w b", num_groups=2)
+    model = make_model([norm], {"x": (1, 6, 5)}, ["y"], {"w": random(2), "b": random(2, seed=1)}, opset=18)
+    with pytest.raises(UnsupportedError, match="my_groupnormalization .*only supported from operator version 21 on"):
+        load(model)
 
 
 def test_group_normalization_of_what_onnxruntime_infers_no_shape():
