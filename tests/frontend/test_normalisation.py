@@ -77,7 +77,7 @@ def test_a_group_normalization_that_the_standard_gave_up():
     """The first one, of operator set 18, whose scale and bias belong to groups."""
     norm = node("GroupNormalization", "x w b", num_groups=2)
     model = make_model([norm], {"x": (1, 6, 5)}, ["y"], {"w": random(2), "b": random(2, seed=1)}, opset=18)
-    with pytest.raises(UnsupportedError, match="my_groupnormalization .*only supported from operator version 21 on"):
+    with pytest.raises(UnsupportedError, match=r"my_groupnormalization .*only supported from operator version 21 on"):
         load(model)
 
 
