@@ -60,31 +60,16 @@ class Block:
         outputs: int,
         kernel: int = 3,
         *,
+        dims: int = 2,
         groups: int = 1,
         stride: int = 1,
         dilation: int = 1,
-        pad: int | None = None,
-    ) -> str:
-        """Adds a convolution over an image, padded to its size."""
-        around = (kernel - 1) * dilation // 2 if pad is None else pad
-        given = {"pads": [around] * 4, "group": groups, "strides": [stride] * 2, "dilations": [dilation] * 2}
-        return self.op("Conv", x, self.weights(outputs, inputs // groups, kernel, kernel), **given)
-
-    def conv1(
-        self,
-        x: str,
-        inputs: int,
-        outputs: int,
-        kernel: int = 3,
-        *,
-        groups: int = 1,
-        dilation: int = 1,
         pads: list[int] | None = None,
     ) -> str:
-        """Adds a convolution over a signal, padded to its size."""
-        around = pads or [(kernel - 1) * dilation // 2] * 2
-        weights = self.weights(outputs, inputs // groups, kernel)
-        return self.op("Conv", x, weights, pads=around, group=groups, dilations=[dilation])
+        """Adds a convolution over an image of so many dimensions, padded to its size."""
+        around = [(kernel - 1) * dilation // 2] * (2 * dims) if pads is None else pads
+        given = {"pads": around, "group": groups, "strides": [stride] * dims, "dilations": [dilation] * dims}
+        return self.op("Conv", x, self.weights(outputs, inputs // groups, *[kernel] * dims), **given)
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
         return self.op("MatMul", x, self.const(random(inputs, outputs, seed=len(self.constants)) / inputs**0.5))
@@ -138,7 +123,7 @@ def eca(b: Block) -> str:
     x = b.conv("x", 16, 32)
     g = b.op("GlobalAveragePool", x)
     g = b.op("Reshape", g, b.ints(1, 1, 32))
-    g = b.conv1(g, 1, 1, 3)
+    g = b.conv(g, 1, 1, 3, dims=1)
     g = b.op("Sigmoid", b.op("Reshape", g, b.ints(1, 32, 1, 1)))
     return b.conv(b.op("Mul", x, g), 32, 16)
 
@@ -293,7 +278,7 @@ def conformer_conv(b: Block) -> str:
     u, v = b.ops(2, "Split", y, b.ints(*[32, 32]), axis=2)
     y = b.op("Mul", u, b.op("Sigmoid", v))
     y = b.op("Transpose", y, perm=[0, 2, 1])
-    y = b.conv1(y, 32, 32, 9, groups=32)
+    y = b.conv(y, 32, 32, 9, groups=32, dims=1)
     y = b.op("Mul", y, b.op("Sigmoid", y))
     y = b.op("Transpose", y, perm=[0, 2, 1])
     return b.op("Add", b.linear(y, 32, 32), "x")
@@ -304,7 +289,7 @@ def tcn(b: Block) -> str:
     y = "x"
     ci = 16
     for d in (1, 2, 4):
-        y = b.op("Relu", b.conv1(y, ci, 32, 3, dilation=d, pads=[2 * d, 0]))
+        y = b.op("Relu", b.conv(y, ci, 32, 3, dilation=d, pads=[2 * d, 0], dims=1))
         ci = 32
     return y
 
@@ -465,7 +450,7 @@ def cnn1d(b: Block) -> str:
     x = "x"
     ci = 4
     for co in (16, 32):
-        x = b.op("Relu", b.conv1(x, ci, co, 5))
+        x = b.op("Relu", b.conv(x, ci, co, 5, dims=1))
         x = b.op("MaxPool", x, kernel_shape=[2], strides=[2])
         ci = co
     x = b.op("Flatten", x)
@@ -474,17 +459,17 @@ def cnn1d(b: Block) -> str:
 
 @block(1, 16, 32)
 def deconv1d(b: Block) -> str:
-    x = b.op("Relu", b.conv1("x", 16, 32))
+    x = b.op("Relu", b.conv("x", 16, 32, dims=1))
     return b.op("ConvTranspose", x, b.const(random(32, 8, 4)), strides=[2], pads=[1, 1])
 
 
 @block(1, 16, 40)
 def ln_conv1d(b: Block) -> str:
-    x = b.conv1("x", 16, 32, 5)
+    x = b.conv("x", 16, 32, 5, dims=1)
     y = b.op("Transpose", x, perm=[0, 2, 1])
     y = b.norm(y, 32)
     y = b.op("Transpose", y, perm=[0, 2, 1])
-    return b.conv1(b.op("Relu", y), 32, 16)
+    return b.conv(b.op("Relu", y), 32, 16, dims=1)
 
 
 @block(1, 8, 8, 20)
@@ -593,9 +578,9 @@ def prelu_hswish(b: Block) -> str:
 @block(1, 8, 12, 12)
 def reflect_pad(b: Block) -> str:
     x = b.op("Pad", "x", b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
-    x = b.op("Relu", b.conv(x, 8, 32, pad=0))
+    x = b.op("Relu", b.conv(x, 8, 32, pads=[0] * 4))
     x = b.op("Pad", x, b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
-    return b.conv(x, 32, 8, pad=0)
+    return b.conv(x, 32, 8, pads=[0] * 4)
 
 
 @block(1, 8, 12, 12)

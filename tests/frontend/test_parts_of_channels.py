@@ -1,10 +1,11 @@
 """Reductions over parts of the channels, which a reshape made dimensions: nothing but small tensors moves."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from raptor.analysis.whole_tensors import whole_tensors
 from raptor.graph.ir import Graph, Move
@@ -84,36 +85,50 @@ def test_group_normalization():
     assert moved(graph) <= CHANNELS
 
 
-@pytest.mark.parametrize("form", ["reshaped", "GroupNormalization", "a constant for each pixel"])
-def test_a_norm_of_groups_leaves_lines_where_they_are(form: str):
-    """Between the norm and a layer behind it, nothing is put together, unless the order of pixels counts."""
-    nodes = [node("Conv", "x w", "a", pads=[1] * 4, name="conv")]
-    weights = {"w": random(CHANNELS, 3, 3, 3), "scale": random(CHANNELS), "bias": random(CHANNELS, seed=1)}
-    if form == "reshaped":
-        model = group_norm(3, 1)
-        nodes, weights = [*model.graph.node], {}
-        nodes[-1].output[0] = "n4"
-        initial = list(model.graph.initializer)
-    else:
-        initial = []
-        nodes.append(node("GroupNormalization", "a scale bias", "n4", num_groups=3))
-    if form == "a constant for each pixel":
-        weights |= {"line": np.array((1, CHANNELS, -1)), "image": np.array((1, CHANNELS, ROWS, COLS))}
-        weights["each"] = random(1, 1, ROWS * COLS)
-        nodes += [
-            node("Reshape", "n4 line", "n5"),
-            node("Mul", "n5 each", "n6"),
-            node("Reshape", "n6 image", "n7", name="b"),
-        ]
-    last = node("Conv", "n7 v" if form == "a constant for each pixel" else "n4 v", pads=[1] * 4, name="last")
-    built = make_model(
-        [*nodes, last], {"x": (1, 3, ROWS, COLS)}, ["y"], {**weights, "v": random(3, CHANNELS, 3, 3)}, opset=21
+def between_layers(norm: Sequence[NodeProto], result: str, constants: Mapping[str, Any]) -> ModelProto:
+    """A layer, a norm of its groups of channels, and a layer behind that."""
+    nodes = [
+        node("Conv", "x w", "a", pads=[1] * 4, name="conv"),
+        *norm,
+        node("Conv", f"{result} v", pads=[1] * 4, name="last"),
+    ]
+    weights = {"w": random(CHANNELS, 3, 3, 3), "v": random(3, CHANNELS, 3, 3), **constants}
+    return make_model(nodes, {"x": (1, 3, ROWS, COLS)}, ["y"], weights, opset=21)
+
+
+def reshaped() -> ModelProto:
+    """The norm as models write it that have no operator for it."""
+    written = group_norm(3, 1).graph
+    written.node[-1].output[0] = "normed"
+    constants = {t.name: numpy_helper.to_array(t) for t in written.initializer}
+    return between_layers(written.node[1:], "normed", constants)
+
+
+def operator(*behind: NodeProto, result: str = "n", constants: Mapping[str, Any] | None = None) -> ModelProto:
+    """The norm as an operator, with nodes behind it."""
+    norm = node("GroupNormalization", "a scale bias", "n", num_groups=3)
+    scaled = {"scale": random(CHANNELS), "bias": random(CHANNELS, seed=1), **(constants or {})}
+    return between_layers([norm, *behind], result, scaled)
+
+
+def weighted_pixels() -> ModelProto:
+    """The norm, and a factor for each pixel."""
+    behind = (
+        node("Reshape", "n line", "lines", name="a"),
+        node("Mul", "lines each", "weighted"),
+        node("Reshape", "weighted image", "back", name="b"),
     )
-    built.graph.initializer.extend(initial)
-    check(built, mapping="rows", xbar=16, cores=12)
-    compiled = passes(built, mapping="rows", xbar=16, cores=12)
-    whole = {t.tensor for t in whole_tensors(compiled.graph, compiled.decision, compiled.arch)} - {"y"}
-    assert bool(whole) == (form == "a constant for each pixel")
+    shapes = {"line": np.array((1, CHANNELS, -1)), "image": np.array((1, CHANNELS, ROWS, COLS))}
+    return operator(*behind, result="back", constants={**shapes, "each": random(1, 1, ROWS * COLS)})
+
+
+@pytest.mark.parametrize(("form", "whole"), [(reshaped, False), (operator, False), (weighted_pixels, True)])
+def test_a_norm_of_groups_leaves_lines_where_they_are(form: Callable[[], ModelProto], whole: bool):
+    """Between the norm and a layer behind it, nothing is put together, unless the order of pixels counts."""
+    check(form(), mapping="rows", xbar=16, cores=12)
+    compiled = passes(form(), mapping="rows", xbar=16, cores=12)
+    found = {t.tensor for t in whole_tensors(compiled.graph, compiled.decision, compiled.arch)} - {"y"}
+    assert bool(found) == whole
 
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor"])
