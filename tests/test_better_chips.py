@@ -10,7 +10,7 @@ import pytest
 import models
 import raptor
 from raptor.codegen import Streams
-from raptor.mapping.paces import USUAL, Pace, paced, usual_pace
+from raptor.mapping.paces import Pace, paced, usual_pace
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.pipeline import run
@@ -96,23 +96,23 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str | Non
     all_no_worse(name, seed, optimize)
 
 
-@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_better_chip_is_hardly_slower_by_default(seed: int):
-    """By the chip's own times, an interval got 11 % longer with seed 5, and by two paces 18 % with seed 0."""
+    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval."""
     all_no_worse("lenet5", seed, None)
 
 
 @pytest.mark.parametrize(
     ("fields", "pace"),
     [
-        ({}, USUAL),
-        ({"matrix_config.adc_latency_cycle": 5}, USUAL),
-        ({"matrix_config.adc_latency_cycle": 40}, USUAL),
-        ({"vector_latency_cycle": 400}, "own"),
+        ({}, "own"),
+        ({"bus_width": 64}, "bench"),
+        ({"matrix_config.adc_latency_cycle": 5}, "bench"),
+        ({"matrix_config.adc_latency_cycle": 40}, "bench"),
+        ({"matrix_config.adc_latency_cycle": 80}, "products x4"),
     ],
 )
-def test_a_small_model_goes_by_the_usual_pace(fields: dict[str, float], pace: Pace):
-    """One exception are very slow vectors."""
+def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float], pace: Pace):
     small, large = (models.build("resnet18", seed=0, image_size=size, width=0.25) for size in (32, 128))
     arch = architectures.load("bench", xbar=128, cores=64, fields=fields)
     assert usual_pace(passes(small).graph, arch) == pace

@@ -19,10 +19,18 @@ instructions take 30 ns on `bench`.
 """
 
 INPUT_READERS = 32
-"""Number of cores that read each line of a model input. A guess, as layers have no cores yet.
+"""Most cores that read each line of a model input. A guess, as layers have no cores yet; see `input_readers`.
 
 With 64 and 111, SqueezeNet and ResNet-18 on 1000 cores had up to 13 % more latency x interval, though the first layer
 of each has 111 and 112.
+"""
+
+READING = 1 / 4
+"""Most cores that read each line of a model input, as a part of all: on small chips the first layer has few cores.
+
+With `INPUT_READERS` alone, loaders took many of them. Latency and interval by this part, on `bench`, in us: LeNet-5 on
+20 cores 66 and 46, now 48 and 24; on 32 cores 58 and 41, now 46 and 31. ResNet-18 (32 pixels, a quarter of the width)
+on 20 cores 142 and 42, now 122 and 33. With 1 / 8, some figures on 32 to 100 cores are better, and some are worse.
 """
 
 SENDINGS = 1.2

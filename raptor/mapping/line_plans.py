@@ -9,7 +9,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.following import Following
-from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
+from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, READING, SENDINGS, Knobs
 from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
@@ -42,23 +42,25 @@ def loading(image: Image, arch: Target) -> Iterator[Plan]:
 
     A plan without loaders has a grid without cores.
     """
-    line = image.width * image.channels
+    line, readers = image.width * image.channels, input_readers(arch)
     flit = memory_flit_ns(arch)
-    yield Plan(
-        LineGrid((), (), (), 1, 1, 0, 1),
-        0,
-        image.rows * (INPUT_READERS * (load_ns(arch, -(-2 * line // INPUT_READERS)) - flit) + flit),
-    )
+    read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
+    yield Plan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns)
     for cols in _splits((0, image.width)):
-        if len(cols) > INPUT_READERS:
+        if len(cols) > readers:
             break
         shares = [(end - begin) * image.channels for begin, end in cols]
-        pieces = INPUT_READERS / len(cols) + 1
-        message = message_ns(arch, -(-line // INPUT_READERS)) + MESSAGE_NS
+        pieces = readers / len(cols) + 1
+        message = message_ns(arch, -(-line // readers)) + MESSAGE_NS
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
         yield Plan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * line_ns)
+
+
+def input_readers(arch: Target) -> int:
+    """Returns an estimate of how many cores read each line of a model input."""
+    return min(INPUT_READERS, max(1, int(arch.usable_cores * READING)))
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
