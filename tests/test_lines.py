@@ -316,6 +316,24 @@ def test_an_input_is_loaded_once_and_passed_on():
     assert all(loads[places[core]] == 64 for _, core in loaders)
 
 
+@pytest.mark.parametrize(("cores", "most"), [(2, 1), (20, 5), (64, 14), (400, 28)])
+def test_loaders_are_no_more_than_the_readers(cores: int, most: int):
+    """They are at most a quarter of the cores: 14 loaders of two pixels are the most below 16, 28 of one below 32."""
+    target = architectures.load("bench", cores=cores)
+    assert max(plan.cores for plan in loading(Image((1, 1, 28, 28), 1), target)) == most
+
+
+def test_a_line_is_in_fewer_pieces_on_a_chip_of_few_cores():
+    small, large = (
+        {plan.cores: plan.core_ns for plan in loading(Image((1, 1, 28, 28), 1), architectures.load("bench", cores=n))}
+        for n in (20, 400)
+    )
+    assert small[1] < large[1] / 4
+    found = raptor.compile(models.build("lenet5", seed=0), arch="bench", cores=20).simulate(mode="throughput")
+    assert found.interval_ns is not None
+    assert found.interval_ns < 35_000
+
+
 def test_loaders_share_the_port_of_global_memory():
     """A line takes 21 loaders of 10 or 11 pixels 35 beats of 32 bytes, and 23 loaders of at most 10 pixels 23."""
     target = architectures.load("bench", cores=400)
