@@ -209,7 +209,7 @@ def _moved_all(layers: dict[str, Whole], first: int) -> dict[str, Whole]:
     return {key: renumbered(layer, first.__add__) for key, layer in layers.items()}
 
 
-def _slowest_ns(placed: dict[str, Placed]) -> float:
+def _slowest_ns(placed: Mapping[str, Placed]) -> float:
     return max((p.plan.core_ns for p in placed.values()), default=0.0)
 
 
@@ -221,9 +221,9 @@ def _first_free(placed: dict[str, Placed]) -> int:
 def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
-    Layers have cores of their own if there are enough; if not, first distant layers that are not computed by line share
-    cores, then all layers do. If that is not enough either, layers lose their plans, the last one first, since a layer
-    that is not computed by line wastes the fewest crossbars.
+    Layers have cores of their own if there are enough, unless some are quicker on shared ones. If there are not, first
+    distant layers that are not computed by line share cores, then all layers do. If that is not enough either, layers
+    lose their plans, the last one first, since a layer that is not computed by line wastes the fewest crossbars.
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto(plans) for key, plans in task.plans.items()}
@@ -239,9 +239,11 @@ def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], 
                 placed = choose(slow, arch.usable_cores, used, share) or placed
                 copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
-            whole, used, placed = _spread_dense(task, others, fronts, whole, placed) or (whole, used, placed)
+            spread = _spread_dense(task, others, fronts, whole, placed)
+            whole, used, placed = spread or (whole, used, placed)
             shared = _share_last(task) or _share_phases(task, placed)
-            if shared is not None:
+            apart = whole, placed
+            if shared is not None and (spread is None or _dense_cost(task, *shared) <= _dense_cost(task, *apart)):
                 return shared
             placed = _divide(task, fronts, placed, arch.usable_cores - used)
             return _moved_all(whole, _first_free(placed)), placed
@@ -270,20 +272,21 @@ def _spread_dense(
     One core would multiply pixel by pixel in a layer behind a small image, which has few weights for each.
     """
     graph, arch, share = task.graph, task.arch, task.knobs.share
-
-    def cost(whole: dict[str, Whole], plans: dict[str, Placed]) -> float:
-        dense, lines = _slowest_dense_ns(graph, whole, arch), _slowest_ns(plans)
-        return max(dense, lines) * (dense + lines) ** task.knobs.latency
-
     if _slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
         return None
-    best, found = cost(compact, placed), None
+    best, found = _dense_cost(task, compact, placed), None
     for more in (2**n for n in range(arch.usable_cores.bit_length())):
         whole, used = _place_whole(graph, others, arch, apart=True, spare=_Spare(more, _slowest_ns(placed)))
         plans = choose(fronts, arch.usable_cores, used, share)
-        if plans is not None and cost(whole, plans) < best:
-            best, found = cost(whole, plans), (whole, used, plans)
+        if plans is not None and _dense_cost(task, whole, plans) < best:
+            best, found = _dense_cost(task, whole, plans), (whole, used, plans)
     return found
+
+
+def _dense_cost(task: _Task, whole: Mapping[str, Whole], plans: Mapping[str, Placed]) -> float:
+    """Returns the product of interval and weighted latency, as far as the slowest layers of both kinds decide it."""
+    dense_ns, lines_ns = _slowest_dense_ns(task.graph, whole, task.arch), _slowest_ns(plans)
+    return max(dense_ns, lines_ns) * (dense_ns + lines_ns) ** task.knobs.latency
 
 
 def _slowest_dense_ns(graph: Graph, layers: Mapping[str, Whole], arch: Target) -> float:
