@@ -16,9 +16,9 @@ from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
 
-CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 30}
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
-ARCH = architectures.load(xbar=16, xbars_per_core=64, cores=30)
+ARCH = architectures.load(xbar=16, xbars_per_core=64, cores=24)
 
 
 def module(*, channels: int = 3, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
@@ -87,7 +87,7 @@ def test_a_core_has_room_for_all_columns():
 
 
 def replace_xbars(xbars: int) -> Any:
-    return architectures.load(xbar=16, xbars_per_core=xbars, cores=30)
+    return architectures.load(xbar=16, xbars_per_core=xbars, cores=24)
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("y", "c1", "b1")])

@@ -62,12 +62,12 @@ def test_the_mapper_and_the_schedule_use_it(tmp_path: Path):
 
     Without neighbours on the same cores: their waiting for messages is not estimated.
     """
-    chip = write_chip(tmp_path, slow_table(10))
-    model = models.build("squeezenet", seed=0, image_size=64, width=0.5)
+    chip = write_chip(tmp_path, slow_table(20))
+    model = models.build("resnet18", seed=0, image_size=64, width=0.25)
     apart: dict[str, Any] = {"knobs": {"neighbours": 0}}
     knowing = raptor.compile(model, arch=chip, **apart).save(tmp_path / "knowing", stream_format="pim")
     unknowing = raptor.compile(model, cores=CORES, **apart).save(tmp_path / "unknowing", stream_format="pim")
-    assert simulate(knowing, chip).latency_ns < 0.98 * simulate(unknowing, chip).latency_ns
+    assert simulate(knowing, chip).latency_ns < 0.9 * simulate(unknowing, chip).latency_ns
 
 
 def test_cores_are_placed_by_the_table(tmp_path: Path):

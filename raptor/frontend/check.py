@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
-from raptor.frontend.libraries import InvalidModel, check_standard
+from raptor.frontend.libraries import InvalidModel, check_standard, function_versions
 from raptor.frontend.reading import Source
 from raptor.frontend.registry import MOVES, QUANTISED, is_supported_op, op_reason
 from raptor.graph.ir import (
@@ -122,9 +122,8 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
             fixed.update(node.output)
         elif not is_supported_op(node.domain, node.op_type):
             known = reasons.get(node.output[0]) if node.output else None
-            unsupported.append(
-                UnsupportedNode(label(node), node.op_type, known or op_reason(node.domain, node.op_type))
-            )
+            reason = known or op_reason(node.domain, node.op_type, function_versions().get(node.op_type))
+            unsupported.append(UnsupportedNode(label(node), node.op_type, reason))
     if unsupported:
         raise UnsupportedError(unsupported)
 

@@ -147,15 +147,13 @@ def is_refused(op_type: str) -> bool:
     return op_type in _REFUSED
 
 
-def op_reason(domain: str, op_type: str) -> str:
-    """Says why `find_importer` found nothing."""
+def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
+    """Says why `find_importer` found nothing. `oldest`: the first version that needs no importer, if there is one."""
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
         return f"operators of the domain {domain} are not supported"
     if op_type in _REFUSED:
         return _REFUSED[op_type]
-    from raptor.frontend.libraries import function_versions  # a library that takes long to load
-
-    oldest = min((i.since for i in _of(op_type, domain)), default=function_versions().get(op_type))
+    oldest = min((i.since for i in _of(op_type, domain)), default=oldest)
     return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
 
 

@@ -1,30 +1,39 @@
 """Checks that rows of tables are taken from the right table, for the right ids (docs/design.md)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.spatial.copies import Copies
 from raptor.spatial.ir import Part, SpatialGraph, TakeRows, TakeUse, TensorParts
 from raptor.spatial.tiles import ConstantTile, Tile
 
 Ints = npt.NDArray[np.int64]
 
 
-def verify_takes(graph: SpatialGraph) -> None:
+def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
     """Raises `VerifyError` unless each pixel of a tensor of rows is the row that the id of this pixel chooses."""
     if not graph.take_of:
         return
-    made = {op.result.name: op for compute in graph.computes for op in compute.body if isinstance(op, TakeRows)}
+    steps = enumerate(op for compute in graph.computes for op in compute.body)
+    made = {op.result.name: (step, op) for step, op in steps if isinstance(op, TakeRows)}
     for name, use in graph.take_of.items():
         tensor = graph.tensors[name]
+        given = {part.tile for part in graph.tensors[use.ids].parts}
         for part in tensor.parts:
-            op = made.get(part.tile.name)
-            fault = _fault(op, tensor, part, use, graph.tensors[use.ids]) if op else "takes no rows"
+            step, op = made.get(part.tile.name, (0, None))
+            ids = [copies.source(tile, given, step) or tile for tile in op.ids] if op else []
+            fault = _fault(op, ids, tensor, part, use, graph.tensors[use.ids]) if op else "takes no rows"
             if fault:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} {fault}")
 
 
-def _fault(op: TakeRows[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts) -> str | None:
+def _fault(
+    op: TakeRows[Tile], given: Sequence[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts
+) -> str | None:
+    """Returns what is wrong with an operation. `given`: the tiles of its ids, or those that they are copies of."""
     rows = use.table[:, slice(*part.region.channels)]
     if not isinstance(op.table, ConstantTile) or not np.array_equal(op.table.values.reshape(len(rows), -1), rows):
         return f"takes rows that are not channels {part.region.channels} of the table of its node"
@@ -33,7 +42,7 @@ def _fault(op: TakeRows[Tile], tensor: TensorParts, part: Part, use: TakeUse, id
     if op.places.shape != (len(pixels), 2):
         return f"has {len(pixels)} pixels, and takes {len(op.places)} rows"
     right = np.zeros(len(pixels), np.bool_)
-    for number, tile in enumerate(op.ids):
+    for number, tile in enumerate(given):
         own = np.flatnonzero(op.places[:, 0] == number)
         right[own] = _holds(ids, tile, op.places[own, 1], pixels[own])
     wrong = np.flatnonzero(~right)

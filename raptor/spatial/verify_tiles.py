@@ -1,7 +1,7 @@
 """Invariants of SpatialIR (docs/design.md, 3)."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container
 
 import numpy as np
 
@@ -10,10 +10,11 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.copies import Copies
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
-from raptor.spatial.origins import NOWHERE, Origins
+from raptor.spatial.origins import Origins
 from raptor.spatial.provenance import spread
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_constants import verify_constants
@@ -40,14 +41,15 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     by_line = {compute.layer for op, compute in flow.forms if isinstance(op, ApplyLine)}
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
-    origins = Origins(graph)
-    _check_reductions(graph, by_line)
-    _check_sources(graph, origins)
+    copies = Copies.of(graph)
+    _check_reductions(graph, by_line, copies)
+    _check_sources(graph, copies)
     verify_types(graph)
     verify_lines(graph)
     verify_dense(graph)
-    verify_takes(graph)
+    verify_takes(graph, copies)
     verify_constants(graph)
+    origins = Origins(graph)
     verify_views(graph, origins)
     verify_products(graph, origins)
     verify_moves(graph, origins)
@@ -104,12 +106,14 @@ def _check_matrices(graph: SpatialGraph, arch: Target) -> None:
                 raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
 
 
-def _check_reductions(graph: SpatialGraph, by_line: Container[str]) -> None:
+def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: Copies) -> None:
     """Checks that the layers that are not computed by line add each product once."""
     sums: dict[Tile, Counter[_Product]] = {}
+    first = 0
     for compute in graph.computes:
         if compute.matrices and compute.layer not in by_line:
-            _collect_products(compute, sums)
+            _collect_products(compute, sums, first, copies)
+        first += len(compute.body)
     for name, use in graph.filter_of.items():
         if use.key not in by_line:
             _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
@@ -205,16 +209,20 @@ def _check_place(where: str, op: BodyOp, outside: bool) -> None:
         raise VerifyError(f"{where}: {op.result} has no place for what it takes")
 
 
-def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
-    """Adds to `sums` the products that each tile of a compute adds up."""
-    for op in compute.body:
+def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], first: int, copies: Copies) -> None:
+    """Adds to `sums` the products that each tile of a compute adds up. `first`: the step of its first operation."""
+    for step, op in enumerate(compute.body, first):
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
             if [m.tap for m in matrices if isinstance(m, Matrix)] != list(op.taps):
                 raise VerifyError(f"spatial: {compute.node}: {op.result}: kernel positions and matrices disagree")
             sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices if isinstance(m, Matrix))
         elif isinstance(op, Vector) and op.function == "add":
-            sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
+            added = [copies.source(tile, sums, step) for tile in op.reads]
+            if None in added:
+                wrong = op.reads[added.index(None)]
+                raise VerifyError(f"spatial: {compute.node}: {op.result} adds {wrong}, which is no sum of products")
+            sums[op.result] = sum((sums[tile] for tile in added if tile is not None), Counter[_Product]())
 
 
 def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
@@ -244,47 +252,28 @@ def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
     return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
-def _check_sources(graph: SpatialGraph, origins: Origins) -> None:
+def _check_sources(graph: SpatialGraph, copies: Copies) -> None:
     """Checks that products read the channels of the input tensor that are the rows of their matrices.
 
     A tile may hold several ranges of channels, because equal parts of a tensor may share a tile. It may be a copy.
     """
     if not graph.dataflow.is_form(ApplyFilters).any():
         return
-    sources: dict[str, list[str]] = {}
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
-        sources.setdefault(use.key, []).append(use.source)
         held = holders.setdefault(use.key, {})
         source = graph.tensors[use.source]
         for part in (*source.parts, *source.whole):
             held.setdefault(part.tile, []).append(part.region.channels)
-    for compute in graph.computes:
-        for op in compute.body:
-            if isinstance(op, ApplyFilters):
-                held = holders[compute.layer]
-                if op.input not in held:
-                    held[op.input] = _copied(op.input, held, sources[compute.layer], origins)
-                ranges = held[op.input]
-                rows = {compute.matrices[i].rows for i in op.weights}
-                if not any(_hold(r, op.channel, rows) for r in ranges):
-                    where = f"spatial: {compute.node}: {op.result}"
-                    raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
-
-
-def _copied(
-    tile: Tile, held: Mapping[Tile, list[tuple[int, int]]], sources: Iterable[str], origins: Origins
-) -> list[tuple[int, int]]:
-    """Returns the ranges of channels that a tile holds as the copy of another one."""
-    like = [other for other in held if (other.pixels, other.channels) == (tile.pixels, tile.channels)]
-    found: list[tuple[int, int]] = []
-    for name in sources:
-        elements = origins.elements(tile, (name,))
-        if (elements != NOWHERE).all():
-            for other in like:
-                if np.array_equal(origins.elements(other, (name,)), elements):
-                    found += held[other]
-    return found
+    for step, (compute, op) in enumerate((c, op) for c in graph.computes for op in c.body):
+        if isinstance(op, ApplyFilters):
+            held = holders[compute.layer]
+            source = copies.source(op.input, held, step)
+            ranges = held[source] if source is not None else []
+            rows = {compute.matrices[i].rows for i in op.weights}
+            if not any(_hold(r, op.channel, rows) for r in ranges):
+                where = f"spatial: {compute.node}: {op.result}"
+                raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
 
 
 def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:

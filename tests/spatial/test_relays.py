@@ -1,6 +1,6 @@
 """Values that are kept for long pass through idle cores, and the program stays right."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -14,18 +14,20 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import raptor
 from raptor.mapping.decision import ByLine
 from raptor.mapping.recurrent import relaying
-from raptor.spatial.ir import Copy
-from raptor.spatial.operations import ApplyFilters
+from raptor.spatial.copies import Copies
+from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers
 from raptor.spatial.spans import Times, chains_lie_apart
+from raptor.spatial.tiles import Tile
 from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import Passes, check, line_flow, passes
+from tests.pipeline import THESIS_CHIP, Passes, check, conv_model, line_flow, passes
 from tests.spatial.test_verify_lines import refused
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
-TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 64, "cell_bits": 8}
+TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 100, "cell_bits": 8}
 LAYERS = 24
 
 
@@ -150,22 +152,53 @@ def by_tiles() -> ModelProto:
     return model
 
 
-def test_products_read_what_was_relayed():
-    check(by_tiles(), **TILES)
+def of_one_kernel_position() -> ModelProto:
+    """A convolution on a chip where cores multiply kernel positions of whole images, and pass sums on."""
+    return conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
 
 
-def test_a_wrong_value_from_a_relay_is_no_operand_of_a_product():
-    """The last copy, to the core of a product, leaves out an element, or swaps the halves."""
-    graph = passes(by_tiles(), **TILES, mapping="rows").spatial
+@pytest.mark.parametrize(("model", "chip"), [(by_tiles, TILES), (of_one_kernel_position, THESIS_CHIP)])
+def test_products_and_sums_of_what_was_relayed(model: Callable[[], ModelProto], chip: dict[str, Any]):
+    check(model(), **chip)
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "reader", "fault"),
+    [
+        (by_tiles, TILES, ApplyFilters, "from channel 0 on is not"),
+        (of_one_kernel_position, THESIS_CHIP, ApplyFilters, "from channel 0 on is not"),
+        (of_one_kernel_position, THESIS_CHIP, Vector, "which is no sum of products"),
+    ],
+)
+def test_a_wrong_value_from_a_relay_is_no_operand(
+    model: Callable[[], ModelProto], chip: dict[str, Any], reader: type[BodyOp], fault: str
+):
+    """The last copy, to the core that reads it, leaves out an element, swaps the halves, or comes twice."""
+    graph = passes(model(), **chip, mapping="rows").spatial
     computes = list(graph.computes)
-    read = {op.input.name for c in computes for op in c.body if isinstance(op, ApplyFilters)}
+    read = {tile.name for c in computes for op in c.body if isinstance(op, reader) for tile in op.reads}
     last = [(i, op) for i, c in enumerate(computes) for op in c.body if isinstance(op, Copy) and op.result.name in read]
-    i, op = last[0]
+    i, op = next((i, op) for i, op in last if ".kept" in op.source.name)
     half = op.elements // 2
     swapped = replace(op, elements=half, at=half), replace(op, elements=half, first=op.first + half)
-    for wrong in ((replace(op, elements=op.elements - 1),), swapped):
+    for wrong in ((replace(op, elements=op.elements - 1),), swapped, (op, op)):
         computes[i] = replace(computes[i], body=wrong)
-        refused(replace(graph, computes=tuple(computes)), "from channel 0 on is not")
+        refused(replace(graph, computes=tuple(computes)), fault)
+
+
+def test_copies():
+    """A tile is the copy of another one if one copy after another holds all of its elements, in order."""
+    whole, part, other = (Tile(name, 1, 4, 2) for name in ("whole", "part", "other"))
+    beside = Tile("beside", 1, 8, 2)
+    steps = [Copy(beside, whole, 0, 8, 8), Copy(part, beside, 8, 0, 8), Copy(other, beside, 0, 0, 8)]
+    copies = Copies({op.result.name: [(at, op)] for at, op in enumerate(steps)})
+    assert copies.source(whole, {whole}, 3) == whole
+    assert copies.source(part, {whole}, 3) == whole
+    assert copies.source(part, {whole}, 1) is None, "it is read before it is there"
+    assert copies.source(part, {other}, 3) is None
+    assert copies.source(other, {whole}, 3) is None, "nothing fills what it takes"
+    late = Copies({"beside": [(2, steps[0])], "part": [(1, steps[1])]})
+    assert late.source(part, {whole}, 3) is None, "the copy takes it before it is there"
 
 
 def test_one_behind_another():
