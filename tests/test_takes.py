@@ -14,7 +14,7 @@ from raptor.codegen import Stream, Streams
 from raptor.common.errors import CapacityError, UserError, VerifyError
 from raptor.graph.evaluate import evaluate
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import Compute, TakeRows
+from raptor.spatial.ir import Compute, Copy, TakeRows
 from raptor.target import isa
 from tests.frontend.support import Array
 from tests.pipeline import arch_file
@@ -145,6 +145,34 @@ def test_defects_in_tiles(name: str):
     verify(graph, arch)
     with pytest.raises(VerifyError, match=message):
         verify(with_take(graph, change), arch)
+
+
+def through_a_copy(graph: SpatialGraph, elements: int, first: int) -> SpatialGraph:
+    """Lets each operation that takes rows read its first ids from a copy of them, as from a relay."""
+    found: list[Compute] = []
+    for compute in graph.computes:
+        for op in compute.body:
+            if isinstance(op, TakeRows):
+                ids = op.ids[0]
+                own = replace(ids, name=f"{ids.name}.kept")
+                copy = Copy(own, ids, first, 0, elements)
+                found.append(replace(compute, matrices=(), body=(copy,), results=(own,)))
+                op = replace(op, ids=(own, *op.ids[1:]))
+                compute = replace(compute, body=tuple(op if isinstance(o, TakeRows) else o for o in compute.body))
+        found.append(compute)
+    return replace(graph, computes=tuple(found))
+
+
+def test_ids_may_be_copied():
+    program, driver = compiled(take_graph(table(11, 3), (2, 5)))
+    assert program.artifacts is not None
+    graph, arch = driver.results["partition"].graph, program.artifacts.arch
+    count = next(op.ids[0].elements for c in graph.computes for op in c.body if isinstance(op, TakeRows))
+    verify(through_a_copy(graph, count, 0), arch)
+    with pytest.raises(VerifyError, match="that another id chooses"):
+        verify(through_a_copy(graph, count - 1, 0), arch)
+    with pytest.raises(VerifyError, match="that another id chooses"):
+        verify(through_a_copy(graph, count - 1, 1), arch)
 
 
 # Defects planted in a stream.
