@@ -60,6 +60,7 @@ _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
 _FORMS = "tests/test_attention_forms.py::test_"
 PACES = "raptor/mapping/paces.py"
+COPIES = "raptor/spatial/copies.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
 _EVEN = "tests/spatial/test_even_out.py::test_"
 _FIRST, _RELAYS = "tests/spatial/test_first_readers.py::test_", "tests/spatial/test_relays.py::test_"
@@ -143,6 +144,9 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "tried.busiest_ns <= found.busiest_ns", "tried.busiest_ns < 0")),
     Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "(last_ns - first_ns <= limit_ns) & (", "(")),
     # Work at its first readers, and relays
+    Wrong(f"{_RELAYS}copies", Defect(COPIES, "if at >= step or op.at > first", "if op.at > first")),
+    Wrong(f"{_RELAYS}copies", Defect(COPIES, "return found if alike else None", "return found")),
+    Wrong(f"{_RELAYS}copies", Defect(COPIES, "op.first + first - op.at, at", "op.first, at")),
     Wrong(f"{_FIRST}it_stays_if_its_own_core_reads_it_soon", Defect(RELAYS, "(own_ns > first_ns + WORTH * times.busiest_ns)", "(own_ns > first_ns)")),
     Wrong(f"{_FIRST}it_stays_if_its_own_core_does_not_read_it", Defect(RELAYS, "np.full(len(cores), -np.inf)", "np.full(len(cores), np.inf)")),
     Wrong(f"{_FIRST}it_goes_to_the_first_of_its_readers", Defect(RELAYS, "far[made] & (at_ns == first_ns[made])", "far[made]")),

@@ -190,14 +190,19 @@ def test_copies():
     """A tile is the copy of another one if one copy after another holds all of its elements, in order."""
     whole, part, other = (Tile(name, 1, 4, 2) for name in ("whole", "part", "other"))
     beside = Tile("beside", 1, 8, 2)
-    steps = [Copy(beside, whole, 0, 8, 8), Copy(part, beside, 8, 0, 8), Copy(other, beside, 0, 0, 8)]
-    copies = Copies({op.result.name: [(at, op)] for at, op in enumerate(steps)})
+    first, second, third = Copy(beside, whole, 0, 8, 8), Copy(part, beside, 8, 0, 8), Copy(other, beside, 0, 0, 8)
+    copies = Copies({op.result.name: [(at, op)] for at, op in enumerate((first, second, third))})
     assert copies.source(whole, {whole}, 3) == whole
     assert copies.source(part, {whole}, 3) == whole
     assert copies.source(part, {whole}, 1) is None, "it is read before it is there"
     assert copies.source(part, {other}, 3) is None
     assert copies.source(other, {whole}, 3) is None, "nothing fills what it takes"
-    late = Copies({"beside": [(2, steps[0])], "part": [(1, steps[1])]})
+    wide, end, middle = Tile("wide", 1, 8, 2), Tile("end", 1, 4, 2), Tile("middle", 1, 6, 2)
+    steps = [Copy(end, wide, 8, 0, 8), Copy(middle, beside, 4, 0, 12), Copy(part, middle, 4, 0, 8)]
+    cut = Copies({"beside": copies.filling["beside"], **{op.result.name: [(at, op)] for at, op in enumerate(steps, 1)}})
+    assert cut.source(end, {wide}, 9) is None, "it is half of the other one"
+    assert cut.source(part, {whole}, 9) == whole
+    late = Copies({"beside": [(2, first)], "part": [(1, second)]})
     assert late.source(part, {whole}, 3) is None, "the copy takes it before it is there"
 
 
