@@ -148,17 +148,28 @@ class ImportContext:
         return self.whole(tensor)
 
     def _reach(self, tensor: Tensor) -> Range | None:
-        """Returns the range of whole numbers, or the first one on the way to them that is too large."""
-        name = tensor.name
-        if name not in self._whole:
-            made = self._made.get(name)
+        """Returns the range of whole numbers, or the first one on the way to them that is too large.
+
+        A recurrent layer of many steps is a long way: too long for a function that calls itself.
+        """
+        pending = [tensor.name]
+        while pending:
+            made = self._made.get(pending[-1])
             # A tensor of the model was looked at when its node was imported.
-            self._whole[name] = None if made is None else self._reach_of(made)
-        return self._whole[name]
+            inner = [i for i in made.inputs if not self.tensors[i].in_model] if made is not None else []
+            missing = [name for name in inner if name not in self._whole]
+            if missing and pending[-1] not in self._whole:
+                pending += missing
+                continue
+            name = pending.pop()
+            if name not in self._whole:
+                self._whole[name] = None if made is None else self._reach_of(made)
+        return self._whole[tensor.name]
 
     def _reach_of(self, made: Node) -> Range | None:
+        """Returns the range of the result of a node, whose inputs have been looked at."""
         sources = [self.tensors[i] for i in made.inputs]
-        ranges = [self._whole.get(s.name) if s.in_model else self._reach(s) for s in sources]
+        ranges = [self._whole.get(source.name) for source in sources]
         beyond = (r for r in ranges if r is not None and not is_within(r, EXACT))
         return next(beyond, None) or whole_result(made.operator, sources, ranges)
 
