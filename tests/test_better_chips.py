@@ -96,9 +96,12 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str | Non
     all_no_worse(name, seed, optimize)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 5])
 def test_a_better_chip_is_hardly_slower_by_default(seed: int):
-    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval."""
+    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval.
+
+    By the chip's own times, an interval got 11 % longer with seed 5.
+    """
     all_no_worse("lenet5", seed, None)
 
 

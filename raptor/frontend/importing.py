@@ -154,15 +154,16 @@ class ImportContext:
         """
         pending = [tensor.name]
         while pending:
-            made = self._made.get(pending[-1])
+            name = pending.pop()
+            if name in self._whole:
+                continue
+            made = self._made.get(name)
             # A tensor of the model was looked at when its node was imported.
             inner = [i for i in made.inputs if not self.tensors[i].in_model] if made is not None else []
-            missing = [name for name in inner if name not in self._whole]
-            if missing and pending[-1] not in self._whole:
-                pending += missing
-                continue
-            name = pending.pop()
-            if name not in self._whole:
+            missing = [i for i in inner if i not in self._whole]
+            if missing:
+                pending += [name, *missing]
+            else:
                 self._whole[name] = None if made is None else self._reach_of(made)
         return self._whole[tensor.name]
 
