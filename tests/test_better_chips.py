@@ -77,13 +77,15 @@ def random_chip(seed: int) -> tuple[dict[str, float], dict[str, int]]:
     return chip, {"cores": rng.choice([32, 64, 100, 144]), "xbars_per_core": rng.choice([32, 64])}
 
 
-def all_no_worse(name: str, seed: int, optimize: str | None, most: int | None = None) -> None:
-    """Checks `most` better chips, or all, against a random one."""
+def all_no_worse(name: str, seed: int, optimize: str | None, fields: tuple[str, ...] = ("",)) -> None:
+    """Checks better chips against a random one: those in which a field that begins with one of `fields` is better."""
     model, (chip, sizes) = models.build(name, seed=0, **SIZES[name]), random_chip(seed)
+    changes = [{f: value for f, value in better.items() if value != chip[f]} for better in improved(chip)]
+    chosen = [changed for changed in changes if any(f.startswith(fields) for f in changed)]
+    assert chosen, "a test without a better chip"
     base = figures(model, chip, sizes, optimize)
-    for better in list(improved(chip))[:most]:
-        found = figures(model, better, sizes, optimize)
-        changed = {field: value for field, value in better.items() if value != chip[field]}
+    for changed in chosen:
+        found = figures(model, chip | changed, sizes, optimize)
         for what, ratio in ALLOWED[optimize].items():
             assert found[what] <= ratio * base[what], (changed, what, base, found)
 
@@ -96,13 +98,13 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str | Non
     all_no_worse(name, seed, optimize)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 5])
+@pytest.mark.parametrize("seed", [1, 5])
 def test_a_better_chip_is_hardly_slower_by_default(seed: int):
-    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval.
+    """With seed 1, faster converters change the pace. By the chip's own times, an interval got 4 % longer with seed 5.
 
-    By the chip's own times, an interval got 11 % longer with seed 5.
+    The slow test tries the other numbers.
     """
-    all_no_worse("lenet5", seed, None)
+    all_no_worse("lenet5", seed, None, ("matrix_config.",))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float
 
 
 def test_a_better_chip_is_not_slower_by_a_search():
-    all_no_worse("lenet5", 3, "latency", most=2)
+    all_no_worse("lenet5", 3, "latency", ("vector_width",))
 
 
 @pytest.mark.slow
@@ -146,11 +148,12 @@ def test_twice_the_converters(optimize: Any):
 
 @pytest.mark.parametrize("pace", PACES)
 def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
-    """No pass reads a time of the chip itself: one number after another is changed."""
+    """No pass reads a time of the chip itself: all of them differ between the worst chip and the best."""
     graph = passes(models.build("lenet5", seed=0, width=0.5), cores=32).graph
-    first, sizes = random_chip(0)
+    _, sizes = random_chip(0)
     found: set[bytes] = set()
-    for chip in (first, *improved(first)):
+    for end in (0, -1):
+        chip = {name: values[end] for name, values in NUMBERS.items()}
         arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
         decision = replace(map_rows(graph, paced(arch, pace)), pace=pace)
         streams = run(graph, decision, arch, aim=BALANCED)[Streams]
