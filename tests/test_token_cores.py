@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from onnx import ModelProto
 
 import models
 import raptor
@@ -11,6 +12,7 @@ from raptor.common.errors import CapacityError
 from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid
 from raptor.spatial.ir import Copy
+from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, by_line, check, line_flow, passes
 
 CHIP = {"xbar": 64, "xbars_per_core": 24, "cores": 16}
@@ -70,3 +72,38 @@ def test_an_unknown_value_is_refused(compiled: Passes):
     products = flow.products | {name: replace(grid, relays=("nothing",))}
     decision = replace(compiled.decision, flow=replace(flow, products=products))
     assert "nothing is no tensor" in next(faults_of(decision, compiled.graph, compiled.arch))
+
+
+def transposed_scores(keys: int) -> ModelProto:
+    """Scores of 2 queries, turned so that the keys are tokens; a layer is added that was there before the scores."""
+    weights = {"w0": random(6, 6, seed=0), "w1": random(6, 6, seed=1), "w2": random(6, 6, seed=2)}
+    nodes = [
+        node("MatMul", "queries w0", "q", name="q"),
+        node("MatMul", "keys w2", "early", name="early"),
+        node("MatMul", "early w1", "k", name="k"),
+        node("Transpose", "k", "turned", perm=[0, 2, 1], name="turned"),
+        node("MatMul", "q turned", "scores", name="scores"),
+        node("Transpose", "scores", "of_keys", perm=[0, 2, 1], name="of_keys"),
+        node("MatMul", "of_keys w3", "late", name="late"),
+        node("Add", "late early", "y", name="y"),
+    ]
+    inputs = {"queries": [1, 2, 6], "keys": [1, keys, 6]}
+    return make_model(nodes, inputs, {"y": 3}, {**weights, "w3": random(2, 6, seed=3)})
+
+
+@pytest.mark.parametrize(("keys", "passed"), [(2, ("early",)), (3, ())])
+def test_an_attention_passes_on_values_of_its_own_tokens(keys: int, passed: tuple[str, ...]):
+    """An attention of two queries has no core for a third token."""
+    model, chip = transposed_scores(keys), {**CHIP, "cores": 4}
+    (grid,) = line_flow(passes(model, **chip, mapping="rows").decision).products.values()
+    assert grid.relays == passed
+    check(model, tolerance=1e-4, **chip)
+
+
+def test_a_stored_mapping_with_values_of_other_tokens_is_refused():
+    found = passes(transposed_scores(3), **CHIP, mapping="rows")
+    flow = line_flow(found.decision)
+    ((name, grid),) = flow.products.items()
+    decision = replace(found.decision, flow=replace(flow, products={name: replace(grid, relays=("early",))}))
+    fault = next(faults_of(decision, found.graph, found.arch))
+    assert f"{name}.relays: early has 3 pixels, not 2 as the product" in fault

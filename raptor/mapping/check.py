@@ -15,6 +15,7 @@ from raptor.mapping.decision import (
     ByLine,
     ByPixel,
     Decision,
+    DotGrid,
     FullyConnected,
     JoinedLayer,
     KernelUnfolding,
@@ -268,14 +269,21 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
         if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
-        yield from (
-            f"flow.products.{name}.relays: {other} is no tensor" for other in grid.relays if other not in graph.tensors
-        )
         image = graph.tensors[name].image
+        yield from (f"flow.products.{name}.relays: {fault}" for fault in _relays(graph, grid, image.width))
         yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
         yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
         if len(grid.cores) != len(grid.rows) * len(grid.cols):
             yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(grid.cols)} places"
+
+
+def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
+    """Yields what is wrong with the tensors that pass through the cores of a product, pixel by pixel."""
+    for name in grid.relays:
+        if name not in graph.tensors:
+            yield f"{name} is no tensor"
+        elif (pixels := graph.tensors[name].image.width) != queries:
+            yield f"{name} has {pixels} pixels, not {queries} as the product"
 
 
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:

@@ -10,7 +10,7 @@ cores work on each attention; many are good for the interval, because more sampl
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -428,10 +428,13 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.least > MOST_TOGETHER for chain in found):
         return None
-    passing = (
-        (replace(together[0], relays=tuple(relays.get(i, ()))), *together[1:]) for i, together in enumerate(products)
-    )
+    passing = ((_relaying(graph, together[0], relays.get(i, ())), *together[1:]) for i, together in enumerate(products))
     return Stages(tuple(found), tuple(passing))
+
+
+def _relaying(graph: Graph, product: Product, early: Iterable[str]) -> Product:
+    """Returns the product with those of the tensors as relays that have a pixel for each of its queries."""
+    return replace(product, relays=tuple(n for n in early if graph.tensors[n].image.width == product.queries))
 
 
 def constants_of(graph: Graph) -> dict[str, int]:
