@@ -101,6 +101,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/spatial/test_to_readers.py::test_what_the_first_core_reads_stays_there", Defect("raptor/spatial/to_readers.py", "if len(wanted) and 0 not in wanted", "if len(wanted)")),
     Wrong(f"{_SPREAD}groups_share_no_core", Defect(SPREAD, "low.__add__) for key, grid", "int) for key, grid")),
     Wrong(f"{_SPREAD}with_cores_of_their_own_all_chains_and_attentions_take_about_as_long", Defect(TOKEN_CORES, "each.best(self.shares[item], None,", "each.best(self.shares[item], self.senders(attention),")),
+    Wrong("tests/test_token_cores.py::test_an_attention_passes_on_values_of_its_own_tokens", Defect(TOKEN_CORES, "early if graph.tensors[n].image.width == product.queries", "early")),
     Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),
     Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(FOLLOWING, "made[node.inputs[0]] if renamed", "number if renamed")),
     Wrong(f"{_SPREAD}many_partial_sums_are_added_in_bundles", Defect(UNFOLDED, "math.isqrt(groups)", "1")),
