@@ -98,6 +98,19 @@ def test_half_a_copy_is_refused(compiled: Passes):
     assert "cores" in next(faults_of(replace(compiled.decision, layers=layers), compiled.graph, compiled.arch))
 
 
+def test_a_layer_has_no_more_copies_than_steps():
+    """The states of two layers are multiplied 7 times and twice. As neighbours, they are copied together."""
+    nodes = [node("RNN", f"x{n} w{n} r{n}", f"y{n}", name=f"steps{n}", hidden_size=1) for n in (8, 3)]
+    weights = {f"{name}{n}": random(1, 1, 1, seed=i + n) for n in (8, 3) for i, name in enumerate("wr")}
+    model = make_model(nodes, {f"x{n}": (n, 1, 1) for n in (8, 3)}, {"y8": 4, "y3": 4}, weights)
+    found = passes(model, **CHIP, mapping="rows")
+    layers = {key: layer for key, layer in found.decision.layers.items() if isinstance(layer, FullyConnected)}
+    copies = {key.partition(".")[0]: len(layer.cores) // len(layer.matrices) for key, layer in layers.items()}
+    assert copies == {"y8": 7, "y3": 2}
+    assert not [*faults_of(found.decision, found.graph, found.arch)]
+    check(model, **CHIP, mapping="rows")
+
+
 @pytest.mark.parametrize("second", ["LSTM", "Conv"])
 def test_states_that_are_repeated_along_the_sequence(second: str):
     """Each state is read as several tokens, whose products cannot be told apart if they read the same tile."""

@@ -6,7 +6,7 @@ others begin the next ones. A copy needs crossbars of its own.
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,13 +29,14 @@ NEXT_STEP = 2
 class Steps:
     """Recurrent layers that are neighbours, such as the two directions of one, on the same or neighbouring cores.
 
-    layers: with one copy; none for relays (see `relaying`). count: number of steps. sample_ns: time of all steps of a
-    sample on the busiest core.
+    layers: with one copy; none for relays (see `relaying`). count: number of steps, the largest of all layers.
+    sample_ns: time of all steps of a sample on the busiest core. counts: number of steps of each layer.
     """
 
     layers: Mapping[str, FullyConnected]
     count: int
     sample_ns: float
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def cores(self) -> list[int]:
@@ -56,16 +57,17 @@ class Steps:
         return next((c for c in range(copies + 1, self.count + 1) if self.core_ns(c) < self.core_ns(copies)), None)
 
     def copied(self, copies: int, first: int) -> dict[str, FullyConnected]:
-        """Returns the layers with so many copies; the cores of all but the first copy are counted from `first`."""
+        """Returns the layers with so many copies, but at most one for each step.
+
+        The cores of all but the first copy are counted from `first`.
+        """
         own = self.cores
-        return {
-            key: replace(
-                layer,
-                cores=layer.cores
-                + tuple(first + k * len(own) + own.index(core) for k in range(copies - 1) for core in layer.cores),
-            )
-            for key, layer in self.layers.items()
-        }
+
+        def more(key: str, layer: FullyConnected) -> Iterator[int]:
+            for k in range(min(copies, self.counts[key]) - 1):
+                yield from (first + k * len(own) + own.index(core) for core in layer.cores)
+
+        return {key: replace(layer, cores=(*layer.cores, *more(key, layer))) for key, layer in self.layers.items()}
 
 
 def recurrent_steps(
@@ -83,9 +85,9 @@ def recurrent_steps(
             if apart[key] == number and counts[key] > 1 and isinstance(layer, FullyConnected)
         }
         if found:
-            count = max(counts[key] for key in found)
+            own = {key: counts[key] for key in found}
             each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
-            yield Steps(found, count, sum(each))
+            yield Steps(found, max(own.values()), sum(each), own)
 
 
 def one_line(graph: Graph) -> set[str]:
