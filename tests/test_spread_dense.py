@@ -14,7 +14,7 @@ from tests.pipeline import Passes, check, passes
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 32, "mapping": "rows"}
 
 
-def classifier(size: int) -> ModelProto:
+def classifier(size: int, outputs: int = 10) -> ModelProto:
     """Builds a layer on an image of few channels, and a fully connected one, which has few weights for each pixel."""
     nodes = [
         node("Conv", "x w", "a", name="first", pads=[1] * 4),
@@ -22,7 +22,7 @@ def classifier(size: int) -> ModelProto:
         node("Flatten", "r", "f"),
         node("Gemm", "f v b", "y", name="last"),
     ]
-    weights = {"w": random(4, 3, 3, 3), "v": random(4 * size * size, 10), "b": random(10)}
+    weights = {"w": random(4, 3, 3, 3), "v": random(4 * size * size, outputs), "b": random(outputs)}
     return make_model(nodes, {"x": (1, 3, size, size)}, {"y": 2}, weights)
 
 
@@ -34,6 +34,12 @@ def cores_of(compiled: Passes) -> int:
 @pytest.mark.parametrize("cores", [2, 5, 20, 60])
 def test_values(cores: int):
     check(classifier(5), **CHIP, cores=cores)
+
+
+@pytest.mark.parametrize("cores", range(46, 51))
+def test_narrow_matrices_of_the_last_outputs(cores: int):
+    """Of 2 and 1 outputs: a core holds one of the first and two of the last, so an even share needs more cores."""
+    check(classifier(2, outputs=3), xbar=(38, 4), xbars_per_core=2, bits=8, cell_bits=2, mapping="rows", cores=cores)
 
 
 def test_a_slow_layer_is_spread_over_cores():

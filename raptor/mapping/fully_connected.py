@@ -53,14 +53,17 @@ def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iter
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_of(filter_.weight_bits)))
 
 
-def spread_cores(matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int) -> tuple[int, ...]:
+def spread_cores(
+    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
+) -> tuple[int, ...] | None:
     """Returns at most `most` cores from `first` on with which a layer is fastest: that of each matrix.
 
-    Each core has as many matrices as the others. Of equal times, those of the fewest cores.
+    Each core has as many matrices as the others. Of equal times, those of the fewest cores. None if there are too few
+    cores for that: the last outputs may be fewer, and more of their matrices fit a core.
     """
     least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
     ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
-    return min(ways, key=lambda way: dense_ns(matrices, way, arch, tile))
+    return min(ways, key=lambda way: dense_ns(matrices, way, arch, tile), default=None)
 
 
 def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:

@@ -451,7 +451,7 @@ def _place_whole(
         cores, (core, free) = fill_cores(matrices, core, free, arch)
         if wide and spare is not None and left and dense_ns(matrices, cores, chip, tile) > spare.most_ns:
             most = left + len({*cores})
-            cores = spread_cores(matrices, before + 1, most, chip, tile)
-            left, core, free = most - len({*cores}), cores[-1], 0
+            if spread := spread_cores(matrices, before + 1, most, chip, tile):
+                cores, left, core, free = spread, most - len({*spread}), spread[-1], 0
         found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
     return found, core + 1
