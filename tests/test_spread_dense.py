@@ -36,9 +36,9 @@ def test_values(cores: int):
     check(classifier(5), **CHIP, cores=cores)
 
 
-@pytest.mark.parametrize("cores", range(46, 51))
+@pytest.mark.parametrize("cores", range(48, 51))
 def test_narrow_matrices_of_the_last_outputs(cores: int):
-    """Of 2 and 1 outputs: a core holds one of the first and two of the last, so an even share needs more cores."""
+    """Matrices of 2 and of 1 output: a core holds one of the first or two of the last, so an even share needs more."""
     check(classifier(2, outputs=3), xbar=(38, 4), xbars_per_core=2, bits=8, cell_bits=2, mapping="rows", cores=cores)
 
 
