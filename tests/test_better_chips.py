@@ -77,15 +77,13 @@ def random_chip(seed: int) -> tuple[dict[str, float], dict[str, int]]:
     return chip, {"cores": rng.choice([32, 64, 100, 144]), "xbars_per_core": rng.choice([32, 64])}
 
 
-def all_no_worse(name: str, seed: int, optimize: str | None, fields: tuple[str, ...] = ("",)) -> None:
-    """Checks better chips against a random one: those in which a field that begins with one of `fields` is better."""
+def all_no_worse(name: str, seed: int, optimize: str | None, most: int | None = None) -> None:
+    """Checks `most` better chips, or all, against a random one."""
     model, (chip, sizes) = models.build(name, seed=0, **SIZES[name]), random_chip(seed)
-    changes = [{f: value for f, value in better.items() if value != chip[f]} for better in improved(chip)]
-    chosen = [changed for changed in changes if any(f.startswith(fields) for f in changed)]
-    assert chosen, "a test without a better chip"
     base = figures(model, chip, sizes, optimize)
-    for changed in chosen:
-        found = figures(model, chip | changed, sizes, optimize)
+    for better in list(improved(chip))[:most]:
+        found = figures(model, better, sizes, optimize)
+        changed = {field: value for field, value in better.items() if value != chip[field]}
         for what, ratio in ALLOWED[optimize].items():
             assert found[what] <= ratio * base[what], (changed, what, base, found)
 
@@ -98,13 +96,13 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str | Non
     all_no_worse(name, seed, optimize)
 
 
-@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize("seed", [0, 1, 5])
 def test_a_better_chip_is_hardly_slower_by_default(seed: int):
-    """With seed 1, faster converters change the pace. By the chip's own times, an interval got 4 % longer with seed 5.
+    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval.
 
-    The slow test tries the other numbers.
+    By the chip's own times, an interval got 4 % longer with seed 5.
     """
-    all_no_worse("lenet5", seed, None, ("matrix_config.",))
+    all_no_worse("lenet5", seed, None)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float
 
 
 def test_a_better_chip_is_not_slower_by_a_search():
-    all_no_worse("lenet5", 3, "latency", ("vector_width",))
+    all_no_worse("lenet5", 3, "latency", most=2)
 
 
 @pytest.mark.slow

@@ -85,9 +85,9 @@ def recurrent_steps(
             if apart[key] == number and counts[key] > 1 and isinstance(layer, FullyConnected)
         }
         if found:
-            own = {key: counts[key] for key in found}
+            count = max(counts[key] for key in found)
             each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
-            yield Steps(found, max(own.values()), sum(each), own)
+            yield Steps(found, count, sum(each), counts)
 
 
 def one_line(graph: Graph) -> set[str]:
