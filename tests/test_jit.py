@@ -190,3 +190,26 @@ def test_a_first_run_of_a_small_model_compiles_nothing(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "cold.json").read_text())
     wanted = simulate(jitted)
     assert (found["latency_ns"], found["energy_pj"]) == (wanted.latency_ns, wanted.energy_pj)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_helper_is_compiled_as_a_part_of_kernels(
+    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If numba lets us, for nothing else: then Python cannot call it, but does not crash either."""
+    (tmp_path / "jit_linked.py").write_text(KERNEL.replace("@interpret", "# @interpret"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert jit.LinkedCompiler is not None
+    if not linked:
+        monkeypatch.setattr(jit, "LinkedCompiler", None)
+    monkeypatch.delitem(sys.modules, "jit_linked", raising=False)
+    found: Any = __import__("jit_linked")
+    values = np.arange(4)
+    assert found.answer((values,), 1) == 1
+    assert values.tolist() == [1, 3, 5, 7]
+    if not linked:
+        assert found.twice(3) == 6
+        return
+    for argument in (3, 3.0):  # types with which the kernel calls it, and others
+        with pytest.raises(TypeError, match="not callable"):
+            found.twice(argument)

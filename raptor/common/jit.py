@@ -22,6 +22,11 @@ from numba.core.dispatcher import Dispatcher  # pyright: ignore[reportMissingTyp
 
 from raptor.common.machine_code import MachineCode
 
+try:
+    from raptor.common.linked_code import LinkedCompiler
+except (ImportError, AttributeError):  # a numba that is built in another way: helpers take longer to compile
+    LinkedCompiler = None
+
 
 def _load_arrays() -> None:
     """Loads numba's functions of arrays, which every kernel needs, without those of scipy.
@@ -85,7 +90,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles a function called only by kernels; it becomes part of their cached code."""
-    return _njit(function, cached=False)
+    return _helper(function, counted=True)
 
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -95,7 +100,7 @@ def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
     """A `helper` of a `bare_kernel`."""
-    return _njit(function, cached=False, counted=False)
+    return _helper(function, counted=False)
 
 
 def has_machine_code(kernel: Callable[..., object]) -> bool:
@@ -203,10 +208,14 @@ def _plain(function: Any, modules: dict[int, dict[str, Any]]) -> Any:
     return FunctionType(function.__code__, modules[id(real)], function.__name__, function.__defaults__)
 
 
-def _njit(function: Callable[P, R], *, cached: bool, counted: bool = True) -> Callable[P, R]:
-    options: dict[str, Any] = {"cache": cached, "nogil": True, "error_model": "numpy"} | (
-        {} if counted else {"_nrt": False}
-    )
+def _helper(function: Callable[P, R], *, counted: bool) -> Callable[P, R]:
+    return _njit(function, cached=False, counted=counted, pipeline_class=LinkedCompiler)
+
+
+def _njit(function: Callable[P, R], *, cached: bool, counted: bool, pipeline_class: Any = None) -> Callable[P, R]:
+    options: dict[str, Any] = {"cache": cached, "nogil": True, "error_model": "numpy", "_nrt": counted}
+    options["no_cfunc_wrapper"] = True  # no kernel is an argument of another
+    options["pipeline_class"] = pipeline_class
     compile_ = numba.njit(**options)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return cast(Callable[P, R], compile_(function))
 

@@ -168,9 +168,8 @@ def steps(program: PimProgram, streams: Streams) -> bytes:
     nodes, operations = dict[str, int](), dict[type, int]()
     cores: list[dict[str, Any]] = []
     for i, core in steps.items():
-        kinds = [type(form.operation) for form in core.forms.forms]
         ends = np.ascontiguousarray(streams.cores[i].step_ends[1:])
-        of_node, of_kind = _numbered(core.node, core.nodes, nodes), _numbered(core.form, kinds, operations)
+        of_node, of_kind = _numbered(core.node, core.nodes, nodes), _numbered(core.form, core.forms.classes, operations)
         cores.append({"core": i, "ends": ends, "nodes": of_node, "operations": of_kind})
     names = [codegen.operation_name(kind) for kind in operations]
     made = {"version": files.FORMAT_VERSION, "nodes": list(nodes), "operations": names, "cores": cores}

@@ -91,11 +91,16 @@ class Forms:
         return _elements([slot for form in self.forms for slot in form.slots])
 
     @cached_property
+    def classes(self) -> tuple[type[Operation[Buffer]], ...]:
+        """The class of the operation of each form."""
+        return tuple([type(form.operation) for form in self.forms])
+
+    @cached_property
     def by_class(self) -> Mapping[type[Operation[Buffer]], list[int]]:
         """The numbers of the forms whose operation is of each class."""
         found: dict[type[Operation[Buffer]], list[int]] = {}
-        for number, form in enumerate(self.forms):
-            found.setdefault(type(form.operation), []).append(number)
+        for number, kind in enumerate(self.classes):
+            found.setdefault(kind, []).append(number)
         return found
 
     def of_class(self, *kinds: type[Operation[Buffer]]) -> Bools:

@@ -108,7 +108,10 @@ class Case:
             given += ["--input", f"{name}={folder / name}.npy"]
         chosen = {"cores": 10_000} | self.options_in(folder)
         chosen["xbar"] = "x".join(map(str, np.broadcast_to(chosen["xbar"], 2)))
-        options = [text for key, value in chosen.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+        knobs = [("knob", f"{name}={value}") for name, value in chosen.pop("knobs", {}).items()]
+        options = [
+            text for key, value in (*chosen.items(), *knobs) for text in (f"--{key.replace('_', '-')}", str(value))
+        ]
         model, out = str(folder / "model.onnx"), str(folder / "out")
         return "\n".join(
             shlex.join(command)
