@@ -9,7 +9,6 @@ reads what another core writes in global memory. So the elements that are there 
 and every other element belongs to the core that stores it first.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import InternalError, RaptorError
-from raptor.output.files import ProbeTile
 from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
 from validator.errors import Blocked, DeadlockError, IdError, ProgramError
-from validator.lookups import all_row_counts
 from validator.program import Bytes, Indices, Products, Program, Values, Weights
+from validator.start import Captures, start_of
 
 if TYPE_CHECKING:
     from validator.crossbar.arrays import Crossbars
 
-ALIGNMENT = 4
-"""In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
 EVENT_COUNT = 32
 WORD_BYTES = 4
 """Bytes that `sld` reads in a program with integers; in one of floats it reads an element."""
@@ -151,55 +147,44 @@ class Machine:
         return int((self.pc - self.first[:-1]).sum())
 
 
-def create(
-    program: Program,
-    probes: Sequence[ProbeTile] = (),
-    sizes: Sequence[int] = (),
-    *,
-    sample: int = 0,
-    watch: bool = False,
-) -> Machine:
+def create(program: Program, captures: Captures, *, sample: int = 0, watch: bool = False) -> Machine:
     """Makes a chip with the program's constants in global memory.
 
-    `sizes`: elements (bytes if there are integers) of each tile of `probes`. `sample`: number of the input, for the
-    noise of crossbars. `watch`: the chip notes the lowest and the highest sum of each converter.
+    `sample`: number of the input, for the noise of crossbars. `watch`: the chip notes the lowest and the highest sum of
+    each converter.
     """
-    cores, width = program.core_count, program.memory.element_bytes
-    local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
-    step = ALIGNMENT if program.has_integers else 1
-    local_first = np.cumsum([0, *(-(-local_size // step) * step)], dtype=np.int64)
+    start, width = start_of(program), program.memory.element_bytes
     local, memory, captured = (
-        _empty(program, int(size)) for size in (local_first[-1], program.memory.size_bytes // width, sum(sizes))
+        _empty(program, int(size))
+        for size in (start.local_first[-1], program.memory.size_bytes // width, captures.size.sum())
     )
     written = (
         Written(*(np.zeros(len(m), np.uint8) for m in (local, memory, captured))) if program.has_integers else None
     )
     owners = np.full(len(memory), UNUSED, np.int32)
-    constants = slice(start := program.memory.constants.address // width, start + len(program.constants))
+    constants = slice(first := program.memory.constants.address // width, first + len(program.constants))
     memory[constants], owners[constants] = program.constants, SHARED
     if written is not None:
         written.memory[constants] = 1
-    first = np.cumsum([0, *map(len, program.streams)], dtype=np.int64)
-    rows, next_id = all_row_counts(program)
-    words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in program.streams]
+    cores, c = program.core_count, captures
     return Machine(
-        words=np.ascontiguousarray(np.concatenate(words)),
-        first=first,
-        pc=first[:-1].copy(),
+        words=start.words,
+        first=start.first,
+        pc=start.first[:-1].copy(),
         registers=np.zeros((cores, REGISTER_COUNT), np.int32),
         events=np.zeros(cores * EVENT_COUNT, np.int64),
-        rows=rows,
-        next_id=next_id,
+        rows=start.rows,
+        next_id=start.next_id.copy(),
         widths=np.zeros((cores, 3), np.int64),
         local=local,
-        local_first=local_first,
-        local_size=local_size,
+        local_first=start.local_first,
+        local_size=start.local_size,
         memory=memory,
         written=written,
         owners=owners,
         weights=program.weights,
         element_bytes=width,
-        probes=_probes(first, probes, sizes, width, captured),
+        probes=Probes(c.pc, c.first, c.first[:-1].copy(), c.address, c.size, c.offset, captured),
         products=program.products,
         crossbars=program.crossbars,
         work=_work(program, sample, watch=watch),
@@ -216,24 +201,6 @@ def _work(program: Program, sample: int, *, watch: bool) -> tuple[Any, ...]:
 
 def _empty(program: Program, size: int) -> Values:
     return np.zeros(size, np.uint8) if program.has_integers else np.full(size, np.nan, np.float32)
-
-
-def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], width: int, captured: Values) -> Probes:
-    lengths = np.array(sizes, np.int64)
-    core = np.array([t.core for t in tiles], np.int64)
-    pc = np.array([t.pc for t in tiles], np.int64)
-    order = np.lexsort((pc, core))
-    address = np.array([t.address // width for t in tiles], np.int64)
-    start = np.searchsorted(core[order], np.arange(len(first)))
-    return Probes(
-        pc=(pc + first[core])[order],
-        first=start.astype(np.int64),
-        next=start[:-1].astype(np.int64),
-        address=address[order],
-        size=lengths[order],
-        offset=(np.cumsum(lengths) - lengths)[order],
-        captured=captured,
-    )
 
 
 def explain(machine: Machine, fault: Fault) -> RaptorError:

@@ -74,7 +74,7 @@ class Writer(ABC):
         """Returns the crossbars of programs that have them in turns: each writes its matrices when it begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
     """All data of the directory that a run needs. `layers` is None if the directory has no layers.json.
 

@@ -2,24 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding, Probe, TensorPlace
-from raptor.target.layout import Floats, Image, Region
+from raptor.output.files import Coding, TensorPlace
+from raptor.target.layout import Floats, Image
 from validator import engine as compiled
 from validator import machine, reference
-from validator.coding import decode, element_bytes, encode, from_bytes, to_bytes
+from validator.coding import decode, encode, from_bytes, to_bytes
 from validator.errors import IdError
 from validator.inputs import named_arrays
 from validator.lookups import token_of
 from validator.machine import Machine, Stop
 from validator.options import Engine, Schedule
 from validator.program import Bytes, Program, Values
+from validator.start import Captures, Piece, captures_of, no_captures, pieces_of
 
 UNLIMITED = 2**62
 Array = npt.NDArray[Any]
@@ -70,14 +70,14 @@ def run(
     Raises `UserError` for inputs that do not fit, `ProgramError` for an instruction without meaning or after about
     `max_steps` instructions, `DeadlockError` when no core can go on.
     """
-    wanted = program.layers.probes if probes and program.layers else ()
-    state = prepare(program, inputs, wanted, sample=sample)
+    captures = captures_of(program) if probes else no_captures(program)
+    state = prepare(program, inputs, captures, sample=sample)
     try:
         execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
         raise IdError(e.core, e.pc, e.instruction, f"{token_of(program, e.core, e.pc)}{e.reason}") from None
     outputs = {place.name: _unpack(state, place) for place in program.memory.outputs}
-    captured = _captured(state, wanted)
+    captured = _captured(state, captures)
     return Result(
         outputs={name: elements.decoded() for name, elements in outputs.items()},
         probes={name: elements.decoded() for name, elements in captured.items()},
@@ -88,16 +88,22 @@ def run(
 
 
 def prepare(
-    program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = (), *, sample: int = 0, watch: bool = False
+    program: Program,
+    inputs: Mapping[str, Array],
+    captures: Captures | None = None,
+    *,
+    sample: int = 0,
+    watch: bool = False,
 ) -> Machine:
-    """Returns the machine at start: constants and inputs are in global memory. `watch`: as in `machine.create`."""
-    tiles = [tile for probe in probes for tile in probe.tiles]
-    sizes = [t.region.elements(probe.image) * element_bytes(probe.coding) for probe in probes for t in probe.tiles]
+    """Returns the machine at start: constants and inputs are in global memory. `watch`: as in `machine.create`.
+
+    `captures`: what to copy while it runs; None for nothing.
+    """
     arrays = named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
         if place.name not in arrays:
             raise UserError(f"input {place.name!r} is missing")
-    state = machine.create(program, tiles, sizes, sample=sample, watch=watch)
+    state = machine.create(program, captures or no_captures(program), sample=sample, watch=watch)
     for place in program.memory.inputs:
         _pack(state, place, arrays[place.name])
     return state
@@ -142,7 +148,8 @@ def _rounded(array: Array) -> Floats:
 def _unpack(state: Machine, place: TensorPlace) -> Elements:
     regions = [tile.region for tile in place.tiles]
     starts = [tile.address // state.element_bytes for tile in place.tiles]
-    found = _gather(f"output {place.name!r}", place.image, regions, starts, place.coding, _global(state))
+    pieces = pieces_of(place.image, regions, starts, place.coding)
+    found = _gather(f"output {place.name!r}", place.image, pieces, place.coding, _global(state))
     return replace(found, values=found.values.reshape(place.shape))
 
 
@@ -150,36 +157,26 @@ def _global(state: Machine) -> tuple[Values, Bytes | None]:
     return state.memory, None if state.written is None else state.written.memory
 
 
-def _captured(state: Machine, probes: Sequence[Probe]) -> dict[str, Elements]:
-    found: dict[str, Elements] = {}
-    start, captured = 0, None if state.written is None else state.written.captured
-    for probe in probes:
-        regions = [tile.region for tile in probe.tiles]
-        sizes = [region.elements(probe.image) * element_bytes(probe.coding) for region in regions]
-        starts = list(accumulate(sizes[:-1], initial=start))
-        source = state.probes.captured, captured
-        found[probe.tensor] = _gather(f"tensor {probe.tensor!r}", probe.image, regions, starts, probe.coding, source)
-        start += sum(sizes)
-    return found
+def _captured(state: Machine, captures: Captures) -> dict[str, Elements]:
+    source = state.probes.captured, None if state.written is None else state.written.captured
+    return {
+        probe.tensor: _gather(f"tensor {probe.tensor!r}", probe.image, pieces, probe.coding, source)
+        for probe, pieces in captures.tensors
+    }
 
 
 def _gather(
-    what: str,
-    image: Image,
-    regions: Sequence[Region],
-    starts: Sequence[int],
-    coding: Coding | None,
-    source: tuple[Values, Bytes | None],
+    what: str, image: Image, pieces: Sequence[Piece], coding: Coding | None, source: tuple[Values, Bytes | None]
 ) -> Elements:
-    """Assembles a tensor in its image shape from the tiles that start at `starts`."""
+    """Assembles a tensor in its image shape from its pieces in a memory."""
     kind = np.float32 if coding is None or coding.kind == "float" else np.int64
     pixels = np.full((image.rows, image.width, image.channels), np.nan if kind is np.float32 else 0, kind)
-    for region, start in zip(regions, starts, strict=True):
-        part = slice(start, start + region.elements(image) * element_bytes(coding))
-        content = source[0][part]
-        if coding is not None and source[1] is not None:
-            content = _read(what, content, source[1], part, coding)
-        pixels[region.index()] = content.reshape(region.row_count, region.width(image), region.channel_count)
+    content, written = source
+    for piece in pieces:
+        elements = content[piece.part]
+        if coding is not None and written is not None:
+            elements = _read(what, elements, written, piece.part, coding)
+        pixels[piece.index] = elements.reshape(piece.shape)
     return Elements(np.ascontiguousarray(image.from_pixels(cast(Any, pixels))), coding, what)
 
 

@@ -107,6 +107,10 @@ class Region:
         """Returns the number of elements of the region in an image."""
         return self.row_count * self.width(image) * self.channel_count
 
+    def shape(self, image: Image) -> tuple[int, int, int]:
+        """Returns rows, width and channels of the region in an image."""
+        return self.row_count, self.width(image), self.channel_count
+
     def index(self) -> tuple[slice, slice, slice]:
         """Returns the index of the region's elements in an array [rows, width, channels]."""
         cols = slice(None) if self.cols is None else slice(*self.cols)

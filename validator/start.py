@@ -1,0 +1,142 @@
+"""What is the same whenever a program runs: found once, so that a run of a small program takes little else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import accumulate
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.output.files import Coding, Probe
+from raptor.target.layout import Image, Region
+from validator.coding import element_bytes
+from validator.lookups import all_row_counts
+from validator.program import Indices, Program
+
+T = TypeVar("T")
+ALIGNMENT = 4
+"""In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
+
+
+def _once(find: Callable[[Program], T]) -> Callable[[Program], T]:
+    """Keeps what a function returns for as long as the program lives."""
+    known = WeakKeyDictionary[Program, T]()
+
+    @wraps(find)
+    def call(program: Program) -> T:
+        if program not in known:
+            known[program] = find(program)
+        return known[program]
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The arrays of `validator.machine.Machine` that no run changes, and those of which each run changes a copy.
+
+    The latter are `first`, which the program counters start from, and `next_id`.
+    """
+
+    words: npt.NDArray[np.int32]
+    first: Indices
+    rows: Indices
+    next_id: Indices
+    local_first: Indices
+    local_size: Indices
+
+
+@_once
+def start_of(program: Program) -> Start:
+    """Returns the start of a program."""
+    width, streams = program.memory.element_bytes, program.streams
+    local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
+    step = ALIGNMENT if program.has_integers else 1
+    words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in streams]
+    return Start(
+        np.ascontiguousarray(np.concatenate(words)),
+        np.cumsum([0, *map(len, streams)], dtype=np.int64),
+        *all_row_counts(program),
+        np.cumsum([0, *(-(-local_size // step) * step)], dtype=np.int64),
+        local_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tile of a tensor in a memory: where it is there, and its index and shape as a part of [rows, width, channels].
+
+    `part`: in elements; in bytes if the program has integers.
+    """
+
+    part: slice
+    index: tuple[slice, slice, slice]
+    shape: tuple[int, int, int]
+
+
+def pieces_of(
+    image: Image, regions: Sequence[Region], starts: Sequence[int], coding: Coding | None
+) -> tuple[Piece, ...]:
+    """Returns the pieces of a tensor whose tiles start at `starts`."""
+    step = element_bytes(coding)
+    return tuple(
+        [
+            Piece(slice(at, at + region.elements(image) * step), region.index(), region.shape(image))
+            for region, at in zip(regions, starts, strict=True)
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Captures:
+    """Spans of local memory that a run copies, sorted by core and instruction, and the tensors that they make up.
+
+    `first[core]` is the first of a core. Each is copied to `offset` before instruction `pc` of all streams. Addresses,
+    sizes and offsets are in elements; in bytes if the program has integers.
+    """
+
+    pc: Indices
+    first: Indices
+    address: Indices
+    size: Indices
+    offset: Indices
+    tensors: tuple[tuple[Probe, tuple[Piece, ...]], ...]
+
+
+@_once
+def no_captures(program: Program) -> Captures:
+    """Returns what a run copies that shows outputs only: nothing."""
+    return _captures(program, ())
+
+
+@_once
+def captures_of(program: Program) -> Captures:
+    """Returns what a run copies that shows the tensors of layers.json."""
+    return _captures(program, program.layers.probes if program.layers else ())
+
+
+def _captures(program: Program, probes: Sequence[Probe]) -> Captures:
+    first, width = start_of(program).first, program.memory.element_bytes
+    tiles = [(tile, probe) for probe in probes for tile in probe.tiles]
+    size = np.array([t.region.elements(p.image) * element_bytes(p.coding) for t, p in tiles], np.int64)
+    offset = np.cumsum(size) - size
+    core, pc = np.array([t.core for t, _ in tiles], np.int64), np.array([t.pc for t, _ in tiles], np.int64)
+    address = np.array([t.address // width for t, _ in tiles], np.int64)
+    order = np.lexsort((pc, core))
+    starts: list[int] = offset.tolist()
+    ends = list(accumulate([len(probe.tiles) for probe in probes], initial=0))
+    pieces = [
+        pieces_of(probe.image, [tile.region for tile in probe.tiles], starts[low:high], probe.coding)
+        for probe, low, high in zip(probes, ends, ends[1:], strict=False)
+    ]
+    return Captures(
+        (pc + first[core])[order],
+        np.searchsorted(core[order], np.arange(len(first))).astype(np.int64),
+        address[order],
+        size[order],
+        offset[order],
+        tuple(zip(probes, pieces, strict=True)),
+    )
