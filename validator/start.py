@@ -1,4 +1,4 @@
-"""What is the same whenever a program runs: found once, so that a run of a small program takes little else."""
+"""Arrays that are the same whenever a program runs, found once. A run of a small program takes little else."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
 _NOT_CALLABLE = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
-"""What Python finds if it calls a helper: a function that calls the helper's object, which cannot be called."""
+"""Address of the C function that Python gets to if it calls a helper: it calls an object that cannot be called."""
 
 
 class _LinkedLibrary(JITCodeLibrary):
