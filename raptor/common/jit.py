@@ -107,7 +107,7 @@ def has_machine_code(kernel: Callable[..., object]) -> bool:
     """Tells whether a kernel has machine code, in memory or in its cache."""
     compiled, stored = _COMPILED[kernel]
     try:
-        return bool(compiled.signatures or (stored and not stored.is_empty()))
+        return bool(compiled.overloads or (stored and not stored.is_empty()))
     except (AttributeError, ImportError):  # another version's cache: the first call empties it
         return True
 

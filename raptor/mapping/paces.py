@@ -7,7 +7,7 @@ and a search for it tries programs of several.
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -77,6 +77,7 @@ def is_small(graph: Graph) -> bool:
     return sum(image.rows * image.width * image.channels for image in images) <= SMALL
 
 
+@lru_cache(maxsize=64)
 def paced(arch: Target, pace: Pace) -> Target:
     """Returns the target of the same sizes with the times of a pace. Links that a table describes stay as they are."""
     if pace == "own":

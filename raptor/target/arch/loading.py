@@ -22,7 +22,7 @@ from raptor.target.arch.network import write_mesh
 from raptor.target.arch.pimsim import presets, read_arch, target_of
 from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
 from raptor.target.arch.table import LIMIT_BYTES, parse_table
-from raptor.target.arch.target import Target
+from raptor.target.arch.target import Target, one_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -90,7 +90,7 @@ def load(
         table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, _memory_id(file))
     target = target_of(file, table, element_bits, tuple(notes))
     _check(target)
-    return target
+    return one_of(target)
 
 
 def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: str | None) -> int | None:

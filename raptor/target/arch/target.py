@@ -5,8 +5,8 @@ for things without a field in that file: several chips, element widths, the devi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 
 from raptor.target.arch.schema import ArchFile, Interface
 from raptor.target.arch.table import Table
@@ -129,14 +129,20 @@ class Target:
     widths: Widths
     notes: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Finds the hash once: a target is a key of caches of costs, and hashing it takes longer than a cost."""
+        network = self.network.flit_bytes, self.network.rows, self.network.cols
+        fields = self.chips, self.cores_per_chip, self.core, self.memory, network, self.widths, self.places
+        object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
-        """Hashes two fields only: a target keys caches of costs, and hashing all of it takes longer than a cost."""
-        return hash((self.widths, self.usable_cores))
+        return self._hash
 
     def with_places(self, places: Sequence[int]) -> "Target":
         """Returns the target for a program that may use only these cores of the chip."""
-        return replace(self, places=tuple(places))
+        return one_of(replace(self, places=tuple(places)))
 
     def with_timeout_ms(self, simulated_ms: float) -> "Target":
         """Returns the target with a timeout of at least `simulated_ms` for the simulator's latency mode."""
@@ -262,6 +268,12 @@ class Target:
     def memory_size_enforced(self) -> bool:
         """True if a program that needs more local memory is refused; else there is only a warning."""
         return self.core.memory.size_given
+
+
+@lru_cache(maxsize=64)
+def one_of(target: Target) -> Target:
+    """Returns the first target that was equal to this one. Targets are keys of caches, which find that sooner."""
+    return target
 
 
 @cache
