@@ -157,6 +157,10 @@ def thesis_model(channels: int, filters: int) -> ModelProto:
     return conv_model((1, channels, 4, 4), filters, pads=(1, 1, 1, 1))
 
 
+FEWEST_SAMPLES, MOST_SAMPLES, QUICK_INSTRUCTIONS = 2, 20, 300_000
+"""Inputs that `check` tries. A command tries more of small programs; the tests have thousands of them."""
+
+
 def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
     """Compiles for exactly as many cores as the model needs."""
     try:
@@ -168,9 +172,10 @@ def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
 def check(model: ModelProto, *, tolerance: float = 1e-5, layers: bool = True, **options: Any) -> "raptor.Program":
     """Compiles, saves and validates, with `layers` every tensor. Without `cores`, as many as are needed."""
     program = raptor.compile(model, **options) if "cores" in options else compile_to_fit(model, **options)
+    samples = max(FEWEST_SAMPLES, min(MOST_SAMPLES, QUICK_INSTRUCTIONS // (1 + program.report.instruction_count)))
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
-        report = validate(out, layers=layers, tolerance=tolerance)
+        report = validate(out, samples=samples, layers=layers, tolerance=tolerance)
     assert report.verdict == "pass", _differences(report)
     assert all(np.isfinite(c.max_absolute) for c in report.outputs)
     return program
