@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from raptor.cli.arch import app
 from raptor.common.errors import UserError
+from raptor.mapping.paces import paced
 from raptor.schemas import schema
 from raptor.target import arch as architectures
 from raptor.target.arch import (
@@ -279,3 +280,14 @@ def test_check_misses_a_table_that_is_not_there(tmp_path: Path):
     found = invoke("check", _chip_with_table(tmp_path, None))
     assert found.exit_code == 1
     assert "network-file" in found.output
+
+
+def test_equal_targets_are_one_object() -> None:
+    """Targets are keys of caches of costs, and comparing two of them takes longer than most costs."""
+    first, again, other = (load("bench", xbar=xbar, cores=64) for xbar in (128, 128, 64))
+    assert first is again
+    assert first != other
+    assert hash(first) != hash(other)  # or caches compare them, field by field
+    assert first.with_places([1, 3]) is again.with_places((1, 3))
+    assert paced(first, "bench") is paced(again, "bench")
+    assert first.with_places([1, 3]) != first.with_places([1, 2])
