@@ -26,7 +26,7 @@ demo: $(READY)  ## build ResNet-18, compile it, validate it
 	$(BIN)/raptor validate $(DEMO)/out
 
 test: $(READY)  ## the test suite without its slow part; BROWSER=required fails without Chromium
-	$(BIN)/pytest -q -n $(JOBS) $(if $(BROWSER),--browser=$(BROWSER))
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
 
 test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 	$(BIN)/pytest -q -m slow -n $(JOBS); slow=$$?; $(PLANTED) && exit $$slow
