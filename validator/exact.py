@@ -53,6 +53,8 @@ INNER_ONES = frozenset(
     ["Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus", "Swish"]
 )
 """Functions with inner steps as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
+TRANSFORMS = frozenset(["DFT", "STFT"])
+"""Sums of a signal with factors up to 1, themselves rounded, which make results near 0 as inexact as large ones."""
 EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
 """Index of the first operand that is a parameter and gets no error: an exponent of 2 must stay 2, as must scales."""
 
@@ -158,8 +160,8 @@ class Exact:
         kept = frozenset(node.proto.input[EXACT_PARAMETERS.get(node.proto.op_type, len(node.proto.input)) :])
         disturbed = {n: a if n in kept else _disturbed(a, rng, kernel.error) for n, a in operands.items()}
         results = zip(node.writes, kernel.run(disturbed), strict=True)
-        inner = float(node.proto.op_type in INNER_ONES)
-        return {name: _underflown(_disturbed(a, rng, kernel.error, inner), rng) for name, a in results}
+        least = _least(node.proto, operands)
+        return {name: _underflown(_disturbed(a, rng, kernel.error, least), rng) for name, a in results}
 
     def _choose(self, node: _Node, operands: Mapping[str, Array], *, constant: bool) -> None:
         known = [n for n in node.reads if n in self.constants]
@@ -227,6 +229,13 @@ def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
             wanted.update(node.reads)
             found.append(node)
     return found[::-1]
+
+
+def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
+    """Returns the size of what a node rounds inside, however small its result is."""
+    if proto.op_type in TRANSFORMS:
+        return float(np.abs(operands[proto.input[0]]).max(initial=0.0))
+    return float(proto.op_type in INNER_ONES)
 
 
 def _disturbed(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:

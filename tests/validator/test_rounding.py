@@ -147,6 +147,32 @@ def test_a_weight_of_1e15_that_cancels_passes(tmp_path: Path) -> None:
     assert verdict(tmp_path, cancelling(1e15)).passed
 
 
+def ranks(sign: float = 1.0) -> onnx.ModelProto:
+    """Orders the two bins of frames of two samples: the mean place over all frames.
+
+    Imaginary parts are 0, but for the rounding of sin(pi). It has another sign in float32 than in float64.
+    """
+    constants = {"step": np.array(1), "window": np.full(2, 0.7, np.float32), "length": np.array(2), "k": np.array([2])}
+    nodes = [
+        node("STFT", "x step window length", "f"),
+        node("Mul", "f sign", "s"),
+        node("TopK", "s k", "v p", axis=2, largest=0),
+        node("Cast", "p", "c", to=1),
+        node("ReduceMean", "c", axes=[1]),
+    ]
+    signs = {"sign": np.array([sign, 1], np.float32)}
+    return make_model(nodes, {"x": (1, 9, 1)}, {"y": 4}, constants | signs, opset=17)
+
+
+def test_the_order_of_what_is_0_but_for_rounding(tmp_path: Path) -> None:
+    """Found by random graphs, seed 942740."""
+    assert verdict(tmp_path / "right", ranks()).passed
+    report = verdict(tmp_path / "wrong", ranks(), ranks(-1))
+    assert report.verdict == "mismatch"
+    assert report.outputs[0].rounding is not None
+    assert report.outputs[0].rounding.at[3] == 0  # the real part
+
+
 def test_the_noise_of_one_channel_excuses_no_other(tmp_path: Path) -> None:
     right = cancelling(1e4)
     assert verdict(tmp_path / "right", right).passed
