@@ -30,6 +30,8 @@ from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Target
 from tests.frontend.support import Array, make_model, node, random
+from validator.options import FEWEST_SAMPLES
+from validator.samples import QUICK_INSTRUCTIONS
 from validator.validate import validate
 from validator.validation_report import ValidationReport
 
@@ -157,8 +159,8 @@ def thesis_model(channels: int, filters: int) -> ModelProto:
     return conv_model((1, channels, 4, 4), filters, pads=(1, 1, 1, 1))
 
 
-FEWEST_SAMPLES, MOST_SAMPLES, QUICK_INSTRUCTIONS = 2, 20, 300_000
-"""Inputs that `check` tries. A command tries more of small programs; the tests have thousands of them."""
+MOST_SAMPLES = 20
+"""Largest number of inputs that `check` tries. A command tries more, but the tests have thousands of programs."""
 
 
 def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
@@ -172,7 +174,9 @@ def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
 def check(model: ModelProto, *, tolerance: float = 1e-5, layers: bool = True, **options: Any) -> "raptor.Program":
     """Compiles, saves and validates, with `layers` every tensor. Without `cores`, as many as are needed."""
     program = raptor.compile(model, **options) if "cores" in options else compile_to_fit(model, **options)
-    samples = max(FEWEST_SAMPLES, min(MOST_SAMPLES, QUICK_INSTRUCTIONS // (1 + program.report.instruction_count)))
+    samples = max(
+        FEWEST_SAMPLES, min(MOST_SAMPLES, QUICK_INSTRUCTIONS["auto"] // (1 + program.report.instruction_count))
+    )
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
         report = validate(out, samples=samples, layers=layers, tolerance=tolerance)

@@ -15,7 +15,7 @@ NOTE: This uses parts of numba that are its own. Where they are missing, the imp
 import ctypes
 from typing import Any, Literal
 
-from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue]
+from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue] compiled C, of which pyright sees nothing
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
