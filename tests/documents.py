@@ -143,7 +143,11 @@ def _raptor(args: list[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"}
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "TERM": "dumb",
+        "PYTHONFAULTHANDLER": "1",
+    }
 
 
 def _shown(printed: str) -> str:

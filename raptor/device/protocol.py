@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array, DeviceInfo
 
@@ -106,6 +107,7 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 Message = Hello | Welcome | Write | Multiply | Ping | Pong | Done | Product | Failed
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+json_decoder(DeviceInfo)  # so that threads which open devices find the class learnt
 _ENCODER = msgspec.msgpack.Encoder()
 
 

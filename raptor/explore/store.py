@@ -19,6 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError, OperationalError
 
+from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
 from raptor.explore.jobs import Record
 from raptor.explore.trials import Trial
@@ -107,7 +108,7 @@ class Store:
         """Returns the trials of a study in their order."""
         query = sql.select(TRIALS.c.trial).where(TRIALS.c.study == study).order_by(TRIALS.c.number)
         with self.engine.connect() as link:
-            return [msgspec.json.decode(row.trial, type=Trial) for row in link.execute(query)]
+            return [json_decoder(Trial).decode(row.trial) for row in link.execute(query)]
 
     def add_trials(self, study: str, trials: Sequence[Trial]) -> None:
         """Writes trials: all of them, or none."""
@@ -119,7 +120,7 @@ class Store:
         """Returns those results that are known, by digest."""
         wanted = sorted(set(digests))
         with self.engine.connect() as link:
-            return {row.digest: msgspec.json.decode(row.record, type=Record) for row in _rows(link, wanted)}
+            return {row.digest: json_decoder(Record).decode(row.record) for row in _rows(link, wanted)}
 
     def add_result(self, entry: Entry, version: str) -> None:
         """Writes a result, unless it is known."""

@@ -19,12 +19,13 @@ def main(memory_mb: int) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to standard output would break the answers
     limit(memory_mb * 2**20)
+    from raptor.common.decoding import json_decoder
     from raptor.explore.jobs import Job, evaluate
 
     answers.write(b"ready\n")
     answers.flush()
     for line in sys.stdin.buffer:
-        record = evaluate(msgspec.json.decode(line, type=Job))
+        record = evaluate(json_decoder(Job).decode(line))
         answers.write(msgspec.json.encode(record) + b"\n")
         answers.flush()
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
 from raptor.explore.jobs import Job, Record
 
@@ -64,7 +65,7 @@ class _Process:
         assert self._process.stdin is not None  # it is a pipe
         try:
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
-            return msgspec.json.decode(self._line(time.monotonic() + timeout_s), type=Record)
+            return json_decoder(Record).decode(self._line(time.monotonic() + timeout_s))
         except OSError as e:
             if isinstance(e, TimeoutError):
                 raise

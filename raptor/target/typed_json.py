@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.decoding import json_decoder
 from raptor.target.isa import INSTRUCTIONS, RECORD, Instruction, Operand, Records
 
 OPTIONAL = frozenset({"relu", "offset.offset_select", "offset.offset_value", "offset_value"})
@@ -56,7 +57,7 @@ def decode_plain(content: bytes) -> list[TypedInstruction] | None:
     Plain means: every key belongs to the operation, every operand is there except those in `OPTIONAL`, and every value
     is an integer in its range (32 bits; a register must exist).
     """
-    return _decoded(_decoder(plain=True), content)
+    return _decoded(content, plain=True)
 
 
 def decode_loose(content: bytes) -> list[TypedInstruction] | None:
@@ -64,7 +65,7 @@ def decode_loose(content: bytes) -> list[TypedInstruction] | None:
 
     Other keys are ignored, missing ones are 0, numbers may have fractions, registers may be up to `HIGHEST_REGISTER`.
     """
-    return _decoded(_decoder(plain=False), content)
+    return _decoded(content, plain=False)
 
 
 def is_plain(instruction: msgspec.Raw) -> bool:
@@ -92,25 +93,25 @@ def column(instructions: list[TypedInstruction], name: str) -> npt.NDArray[np.in
     return np.fromiter(map(attrgetter(name), instructions), np.int64, len(instructions))
 
 
-def _decoded(decoder: "msgspec.json.Decoder[list[TypedInstruction]]", content: bytes) -> list[TypedInstruction] | None:
+def _decoded(content: bytes, *, plain: bool) -> list[TypedInstruction] | None:
     try:
-        return decoder.decode(content) if is_simple(content) else None
+        return _decoder(plain=plain).decode(content) if is_simple(content) else None
     except UNREADABLE:
         return None
 
 
 @cache
 def _decoder(*, plain: bool) -> "msgspec.json.Decoder[list[TypedInstruction]]":
-    return msgspec.json.Decoder(list[_any_instruction(plain)])
+    return json_decoder(list[_any_instruction(plain=plain)])
 
 
 @cache
 def _instruction_decoder() -> "msgspec.json.Decoder[TypedInstruction]":
-    return msgspec.json.Decoder(_any_instruction(True))
+    return json_decoder(_any_instruction(plain=True))
 
 
 @cache
-def _any_instruction(plain: bool) -> Any:
+def _any_instruction(*, plain: bool) -> Any:
     """Returns a union of one type for each operation, which `op` tells apart."""
     return Union[tuple(_instruction_type(spec, plain) for spec in INSTRUCTIONS)]  # noqa: UP007 made at run time
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
 
 Floats = npt.NDArray[np.float64]
@@ -72,7 +73,7 @@ def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table
     Raises `UserError` if `content` is not a table, a number is below 0 or infinite, or pairs are missing.
     """
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = json_decoder(_File).decode(content)
     except (msgspec.DecodeError, RecursionError) as e:
         raise UserError(f"network table {path}: expected the objects latency and energy: {e}") from e
     names = [*map(str, range(cores)), str(memory_id)]
