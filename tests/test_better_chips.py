@@ -77,11 +77,11 @@ def random_chip(seed: int) -> tuple[dict[str, float], dict[str, int]]:
     return chip, {"cores": rng.choice([32, 64, 100, 144]), "xbars_per_core": rng.choice([32, 64])}
 
 
-def all_no_worse(name: str, seed: int, optimize: str | None, most: int | None = None) -> None:
-    """Checks `most` better chips, or all, against a random one."""
+def all_no_worse(name: str, seed: int, optimize: str | None) -> None:
+    """Checks all better chips against a random one."""
     model, (chip, sizes) = models.build(name, seed=0, **SIZES[name]), random_chip(seed)
     base = figures(model, chip, sizes, optimize)
-    for better in list(improved(chip))[:most]:
+    for better in improved(chip):
         found = figures(model, better, sizes, optimize)
         changed = {field: value for field, value in better.items() if value != chip[field]}
         for what, ratio in ALLOWED[optimize].items():
@@ -96,13 +96,11 @@ def test_a_better_chip_is_never_slower(seed: int, name: str, optimize: str | Non
     all_no_worse(name, seed, optimize)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 5])
-def test_a_better_chip_is_hardly_slower_by_default(seed: int):
-    """With seed 1, faster converters change the pace. With seed 0, they did by a lower limit: 18 % in the interval.
-
-    By the chip's own times, an interval got 4 % longer with seed 5.
+def test_a_better_chip_is_hardly_slower_by_default():
+    """With seed 1, faster converters change the pace. (With seed 0, they did by a lower limit: 18 % in the interval. By
+    the chip's own times, an interval got 4 % longer with seed 5. These and more are slow tests.)
     """
-    all_no_worse("lenet5", seed, None)
+    all_no_worse("lenet5", 1, None)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +119,6 @@ def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float
     assert usual_pace(passes(small).graph, arch) == pace
     assert usual_pace(passes(large).graph, arch) == "own"
     assert STRATEGIES["rows"](passes(small).graph, arch).pace == pace
-
-
-def test_a_better_chip_is_not_slower_by_a_search():
-    all_no_worse("lenet5", 3, "latency", most=2)
 
 
 @pytest.mark.slow

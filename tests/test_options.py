@@ -340,7 +340,7 @@ COMMANDS = {
 """Values that act alone, where anything can."""
 
 SHARES = {
-    "compile": 30,
+    "compile": 60,
     **dict.fromkeys(
         (
             "compile: rounds",
@@ -351,7 +351,7 @@ SHARES = {
             "accuracy: noisy",
             "explore run",
         ),
-        12,
+        24,
     ),
     **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
 }

@@ -19,7 +19,8 @@ class Threads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         try:
-            mmap.mmap(-1, _ROOM_BYTES).close()
+            if len(self._threads) < self._max_workers:  # it may start one
+                mmap.mmap(-1, _ROOM_BYTES).close()
             return super().submit(fn, *args, **kwargs)
         except (OSError, RuntimeError) as e:
             raise UserError("out of memory: no room for a thread; see ulimit -v and ulimit -u") from e

@@ -14,7 +14,7 @@ from validator.simulate.state import Count
 
 
 @kernel
-@interpret(us=lambda args: 20 * len(args[1].words), until_us=7e5)
+@interpret(us=lambda args: 20 * len(args[1].words), until_us=5e5)
 def count(chip, program, first, flit_pj, rows, out) -> None:
     """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
     for c in range(first.size - 1):

@@ -34,7 +34,7 @@ _SECOND_TICK = np.int64(2)
 
 
 @bare_kernel
-@interpret(us=lambda args: 100 * len(args[1].words) * max(1, args[4]), until_us=6e6)
+@interpret(us=lambda args: 100 * len(args[1].words) * max(1, args[4]), until_us=4e6)
 def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C901 the scheduler's loop
     """Runs until all cores have finished (`rounds` 0) or begun `rounds` more rounds, or no core can continue.
 
