@@ -174,5 +174,5 @@ clean:  ## remove what the other targets made
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev,docs]'  # Python compiles what is used
 	touch $@
