@@ -42,12 +42,14 @@ def _convolutions() -> ModelProto:
         node("Relu", "e", "clipped", name="relu_of_alone"),
         node("Conv", "i u", "f", name="folded"),
         node("Relu", "f", "h", name="relu_of_folded"),
+        node("Conv", "i taps", "t", name="several_products", pads=[1, 1, 1, 1]),
+        node("Relu", "t", "n", name="relu_of_a_sum"),
         node("Mul", "h s", "m"),
         node("Sub", "s m", "o"),
     ]
     constants = {"u": random(7, 2, 1, 1), "w": random(7, 5, 3, 3), "v": random(7, 5, 1, 1), "b": random(7)}
-    constants["g"] = random(12, 1, 3, 3)
-    return make_model(nodes, {"x": (1, 5, 6, 5), "i": (1, 2, 6, 5)}, ["y", "clipped", "e", "r", "o"], constants)
+    constants |= {"g": random(12, 1, 3, 3), "taps": random(7, 2, 3, 3)}
+    return make_model(nodes, {"x": (1, 5, 6, 5), "i": (1, 2, 6, 5)}, ["y", "clipped", "e", "r", "o", "n"], constants)
 
 
 def _products() -> ModelProto:
@@ -174,6 +176,7 @@ def _classifier() -> ModelProto:
         node("Conv", "g t", "z", name="last"),
         node("Transpose", "c", "d", perm=[0, 1, 3, 2]),
         node("Conv", "d s", "o", name="of_a_whole_tensor"),
+        node("Conv", "c e", "k", name="every_second_pixel", dilations=[1, 2], strides=[1, 2]),
     ]
     constants = {
         "w": random(9, 3, 3, 3),
@@ -181,8 +184,8 @@ def _classifier() -> ModelProto:
         "u": random(30, 11, 4, 8),
         "t": random(20, 11, 1, 1),
     }
-    constants["s"] = random(6, 11, 8, 4)
-    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o"], constants)
+    constants |= {"s": random(6, 11, 8, 4), "e": random(13, 11, 4, 4)}
+    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o", "k"], constants)
 
 
 def _dense() -> ModelProto:
@@ -329,6 +332,7 @@ ROUNDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 8, "chips": 3, "link": "5:1"}),
     ("_streaming", {"xbar": 8, "xbars_per_core": 12, "cores": 4, "chips": 3, "link": "3000:1"}),
     ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 20, "chips": 3, "link": "3000:1"}),
+    ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 40, "chips": 3, "link": "3000:1"}),
     ("_products", {"xbar": 8, "xbars_per_core": 8, "cores": 6, "chips": 3, "link": "3000:1"}),
 )
 """Models on chips that are too small, or on several chips."""
