@@ -99,11 +99,15 @@ class _Ways:
         self._flits, self._at, self._apart = flits, at.copy(), apart
         self._if_in = np.zeros((len(apart), len(flits)))
         for core in range(len(flits)):
-            self._add(core, apart[at[:, core]].sum(axis=0))
+            self._add(core, self._from(core))
         self._here = self._if_in[at, self.places].sum(axis=0)
         is_exact = np.array_equal(apart, np.floor(apart))
         total = sum(float(count.sum()) for _, count in flits)
         self._error = 0.0 if is_exact else _ROUNDING * total * float(apart[at].max(axis=(1, 2)).sum())
+
+    def _from(self, core: int) -> Floats:
+        """Returns the distance of a core from each line: from rows by its own row, from columns by its own column."""
+        return self._apart[self._at[:, core]].sum(axis=0)
 
     def _add(self, core: int, farther: Floats) -> None:
         """Adds what a core is farther from each line to the ways of its peers."""
@@ -151,7 +155,7 @@ class _Ways:
     def _swap(self, core: int, other: int) -> None:
         """Swaps the places of two cores."""
         pair = [core, other]
-        here, there = self._apart[self._at[:, core]].sum(axis=0), self._apart[self._at[:, other]].sum(axis=0)
+        here, there = self._from(core), self._from(other)
         self.places[pair], self._at[:, pair] = self.places[pair[::-1]], self._at[:, pair[::-1]]
         self._add(core, there - here)
         self._add(other, here - there)
