@@ -13,6 +13,8 @@ NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night chec
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
+# Tests start hundreds of commands, which read what the first one compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-streaming bench-thesis bench-verdict clean
 
