@@ -80,6 +80,8 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
         return reduce(build, _with_split_channels(build, seen), function, factor)
     if function == "sum" and build.has_crossbars(seen.tensor):
         return build.matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
+    if function == "max":
+        return _largest_channel(build, seen.tensor)
     result = _pooled(build, _with_other_channels(build, seen), function).tensor
     return result if factor == 1 else build.map("mul", result, factor)
 
@@ -126,6 +128,20 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
     window = Window(dims, outs, kernel, ones, (0,) * len(dims), ones)
     small = Image((*outs[:at], image.channels, *outs[at:]), at)
     return replace(seen, tensor=build.add(Pool(function, window), small, seen.tensor))
+
+
+def _largest_channel(build: Builder, x: Tensor) -> Tensor:
+    """Adds the maximum of the channels of each pixel: of the first half and the last, of those again, until one is left.
+
+    The halves of an odd number share a channel. So a pixel stays where it is, and takes a few operations.
+    """
+    at = x.image.channel_axis
+    while (channels := x.image.channels) > 1:
+        half = -(-channels // 2)
+        image = Image((*x.image.shape[:at], half, *x.image.shape[at + 1 :]), at)
+        first, last = (c_order(x.image.shape).take(range(n, n + half), at) for n in (0, channels - half))
+        x = build.map("max", *(build.add(move([x.image], part, image), image, x) for part in (first, last)))
+    return x
 
 
 def _with_other_channels(build: Builder, seen: View) -> View:

@@ -143,12 +143,17 @@ class _Layouts:
             key = self.alike.find(name)
             if key not in known and self.takes(key, image.channels):
                 known[key] = image.channels
+        sums = {self.alike.find(node.output) for node in self.pools}
         for node in self.graph.nodes:
-            if isinstance(node.operator, Move) and len(node.inputs) == 1 and self.is_same_order(node):
-                keys = [self.alike.find(n) for n in (node.inputs[0], node.output)]
-                for key, other in (keys, keys[::-1]):
-                    if other in known and key not in known and self.takes(key, known[other]):
-                        known[key] = known[other]
+            if isinstance(node.operator, Move) and len(node.inputs) == 1:
+                names = node.inputs[0], node.output
+                for name, other in (names, names[::-1]):
+                    key, known_key = self.alike.find(name), self.alike.find(other)
+                    if known_key in known and key not in known:
+                        count = self.image(other).elements // known[known_key]
+                        channels = self.image(name).elements // count
+                        if key not in sums and self.keeps_tokens(node, count) and self.takes(key, channels):
+                            known[key] = channels
         return self.with_sums(known)
 
     def takes(self, key: str, channels: int) -> bool:
@@ -202,6 +207,20 @@ class _Layouts:
         if given.elements != made.elements:
             return False
         return np.array_equal(_positions(given)[node.operator.sources.reshape(-1)], _positions(made))
+
+    def keeps_tokens(self, node: Node, count: int) -> bool:
+        """Tells whether a move takes the elements of each of `count` tokens from the token of the same number.
+
+        It may take some of the channels, as a split does.
+        """
+        assert isinstance(node.operator, Move)
+        given, made = self.image(node.inputs[0]), self.image(node.output)
+        sources = node.operator.sources.reshape(-1)
+        if given.elements % count or made.elements % count or sources.min() < 0:
+            return False
+        token = np.empty(made.elements, np.int64)
+        token[_positions(made)] = _positions(given)[sources] // (given.elements // count)
+        return np.array_equal(token, np.repeat(np.arange(count), made.elements // count))
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
