@@ -50,7 +50,7 @@ def lay_tokens(graph: Graph) -> Graph:
         return graph
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
-    changed = _Changed(graph, tensors, images, sums)
+    changed = _Changed(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
     return _without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
 
@@ -73,9 +73,10 @@ class _Layouts:
 
     alike: tensors of one layout, because element-wise operators and renames connect them. fixed: sets whose layout an
     operator needs as it is. odd: sets with an operator for which tokens are no lines. varied: sets with constants of a
-    `Requantise` that differ between pixels or channels, and so need the order of these. pools: sums over pixels.
-    repeated: a set, and another of one pixel that an element-wise operator repeats for all pixels of the first. sums:
-    the sets that pools make which become sums over channels. made: the node that makes each tensor.
+    `Requantise` that differ between pixels or channels, and so need the order of these. pools: operators that put
+    pixels or channels together, and whose operand may get another layout. repeated: a set, and another of one pixel
+    that an element-wise operator repeats for all pixels of the first. sums: the sets that pools make which become sums
+    over channels. over: the results of those that become pools over all tokens. made: the node that makes each tensor.
     """
 
     graph: Graph
@@ -86,6 +87,7 @@ class _Layouts:
     pools: list[Node] = field(default_factory=list[Node])
     repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     sums: set[str] = field(default_factory=set[str])
+    over: set[str] = field(default_factory=set[str])
     made: dict[str, Node] = field(default_factory=dict[str, Node])
 
     def __post_init__(self) -> None:
@@ -107,10 +109,12 @@ class _Layouts:
         match node.operator:
             case Move() | Rename():
                 pass
-            case Pool(function="sum") if self.graph.tensors[node.output].element.kind == "float":
+            case Pool() if self.graph.tensors[node.output].element.kind == "float":
                 self.pools.append(node)
             case Filter(window=window) if is_pointwise(window):
                 self.fixed |= sets
+            case ChannelSum() if not _is_last(self.image(node.inputs[0])) and self.image(node.output).channels == 1:
+                self.pools.append(node)
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
             case Take() if is_tokens(self.image(node.output)):
@@ -225,38 +229,54 @@ class _Layouts:
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
 
-        Sets of another layout than before are left out if a pool reads or makes them that is no such sum, or if
-        something else than such a sum is repeated for their pixels. For the pixels of sums, nothing can be repeated.
+        Sets of another layout than before are left out if a pool reads or makes them that is neither such a sum nor
+        over all tokens, or if something else than such a sum is repeated for their pixels. For the pixels of sums,
+        nothing can be repeated.
         """
         pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
         banned = self.fixed | self.odd | known.keys()
         while True:
             changed = known.keys() - self.fixed
+            over = {n.output for given, _, n in pools if given in changed and self.is_over_tokens(n, known[given])}
             sums = {
                 made
                 for given, made, node in pools
                 if given in changed and made not in banned and self.adds_channels(node, known[given])
             }
-            pairs = [*((given, made) for given, made, _ in pools), *self.repeated]
+            pairs = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
             wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= {made for _, made in pairs if made in changed}
+            wrong |= {made for made in (*(made for _, made, _ in pools), *(one for _, one in self.repeated)) if made in changed}
             wrong |= {made for made, _ in self.repeated if made in sums}
             if not wrong & (changed | sums):
-                self.sums = sums
+                self.sums, self.over = sums, over
                 return known | dict.fromkeys(sums, 1)
             known = {key: count for key, count in known.items() if key not in wrong or key in self.fixed}
             banned |= wrong & sums
 
     def adds_channels(self, node: Node, channels: int) -> bool:
         """Tells whether each result of a pool is the sum of `channels` elements that follow one another in C order."""
-        assert isinstance(node.operator, Pool)
-        given, made = self.image(node.inputs[0]), self.image(node.output)
-        read = input_pixels(node.operator.window)
-        if made.elements * channels != given.elements or read.shape[1] != channels or (read < 0).any():
+        if not isinstance(node.operator, Pool) or node.operator.function != "sum":
             return False
-        added = _positions(given).reshape(given.pixels, -1)[read].swapaxes(1, 2).reshape(-1, channels)
-        ordered = np.sort(added[np.argsort(_positions(made))], axis=1)
-        return np.array_equal(ordered.reshape(-1), np.arange(given.elements))
+        elements = self.image(node.inputs[0]).elements
+        return self.puts_together(node, np.arange(elements).reshape(-1, channels))
+
+    def is_over_tokens(self, node: Node, channels: int) -> bool:
+        """Tells whether a pool puts together all tokens of `channels` elements in C order, each channel by itself."""
+        elements = self.image(node.inputs[0]).elements
+        return self.puts_together(node, np.arange(elements).reshape(-1, channels).T)
+
+    def puts_together(self, node: Node, wanted: Ints) -> bool:
+        """Tells whether each result of a pool is made of the elements of its row in `wanted`; both in C order."""
+        given, made = self.image(node.inputs[0]), self.image(node.output)
+        if wanted.size != given.elements or made.elements != len(wanted):
+            return False
+        positions = _positions(given).reshape(given.pixels, given.channels)
+        if isinstance(node.operator, Pool):
+            read = input_pixels(node.operator.window)
+            if read.shape[1] != wanted.shape[1] or (read < 0).any():
+                return False
+            positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
+        return np.array_equal(np.sort(positions[np.argsort(_positions(made))], axis=1), wanted)
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
         """Returns the number of lines of each set: of the heads next to products of computed tensors, or of an image.
@@ -265,7 +285,7 @@ class _Layouts:
         """
         near = DisjointSets()
         for node in self.graph.nodes:
-            if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool):
+            if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool) and node.output not in self.over:
                 near.join(self.alike.find(node.output), self.alike.find(node.inputs[0]))
         heads: dict[str, set[int]] = {}
         for node in self.graph.nodes:
@@ -325,18 +345,22 @@ class _Changed:
     """Makes the nodes of the new graph.
 
     `graph`: the old one. `tensors`: the new tensors. `images`: the images that changed. `sums`: the tensors that are
-    sums over channels now.
+    sums over channels now. `over`: those that are pools over all tokens now.
     """
 
     graph: Graph
     tensors: dict[str, Tensor]
     images: dict[str, Image]
     sums: set[str]
+    over: set[str]
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yields the node for the new images of its operands and its result; before it, moves that repeat sums."""
         if not any(name in self.images for name in (*node.inputs, node.output)):
             yield replace(node, operator=self.operator(node)) if isinstance(node.operator, Filter) else node
+            return
+        if node.output in self.over:
+            yield from self.over_tokens(node)
             return
         if isinstance(node.operator, Elementwise):
             image, names = self.tensors[node.output].image, list(node.inputs)
@@ -348,6 +372,25 @@ class _Changed:
                     yield Node(node.name, node.op_type, Move(sources), (name,), names[i])
             node = replace(node, inputs=tuple(names))
         yield replace(node, operator=self.operator(node))
+
+    def over_tokens(self, node: Node) -> Iterator[Node]:
+        """Yields a pool over all tokens, and what else makes its channels the pixels of the old result."""
+        image, operator = self.tensors[node.inputs[0]].image, node.operator
+        lines, point = (image.rows, image.width), (1, 1)
+        window = Window(lines, point, lines, point, (0, 0), point)
+        steps: list[Operator] = [Pool(operator.function if isinstance(operator, Pool) else "sum", window)]
+        if isinstance(operator, ChannelSum) and operator.factor != 1:
+            steps.append(Map("mul", (0, Constant(np.full((1, 1, 1), operator.factor, np.float32)))))
+        name = node.inputs[0]
+        for i, step in enumerate(steps):
+            result = f"{node.output}.over{i}"
+            small = Image((1, 1, image.channels), 2)
+            self.tensors[result] = replace(self.tensors[node.output], name=result, image=small, in_model=False)
+            yield Node(node.name, node.op_type, step, (name,), result)
+            name = result
+        back = self.tensors[node.output].image
+        sources = np.arange(back.elements).reshape(back.pixels, back.channels)
+        yield Node(node.name, node.op_type, Move(sources), (name,), node.output)
 
     def operator(self, node: Node) -> Operator:
         """Returns the operator for the new layouts."""
