@@ -106,7 +106,7 @@ def _lifted(graph: Graph) -> set[str]:
         met = [names, *(group for group in joined if group & names)]
         joined = [*(group for group in joined if not group & names), set[str]().union(*met)]
         if isinstance(node.operator, Filter | Stencil) and isinstance(node.operator.window, Window):
-            found |= {node.output} if node.operator.window.tap_count > 1 else set()
+            found.add(node.output)
     return set[str]().union(*(group for group in joined if group & found))
 
 
