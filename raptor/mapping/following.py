@@ -113,11 +113,14 @@ def _maps_one(node: Node) -> bool:
 
 
 def following(graph: Graph, arch: Target) -> dict[str, Following]:
-    """Returns the work that follows each layer, by its key, or that comes before it on its cores."""
-    owners: dict[str, _Owners] = {}
+    """Returns the work that follows each layer, by its key, or that comes before it on its cores.
+
+    That on a model input alone is done where the input is loaded; its key is the name of the input.
+    """
+    owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
     at_reader = at_readers(graph)
     found: defaultdict[str, Following] = defaultdict(Following)
-    made: dict[str, int] = {}
+    made = dict.fromkeys(graph.inputs, -1)
     for number, node in enumerate(graph.nodes):
         renamed = isinstance(node.operator, Rename) and node.inputs[0] in made
         made[node.output] = made[node.inputs[0]] if renamed else number
@@ -131,6 +134,8 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
             _charge(found, owners[node.output], graph, node, arch)
             continue
         given = [name for name in node.inputs if name in owners]
+        # What a layer has made comes later than an input, and others wait for it.
+        given = [name for name in given if owners[name][0][0] not in graph.inputs] or given
         if given:
             joined = isinstance(node.operator, Concat)
             lead = max(given, key=made.__getitem__) if is_tokens(graph.tensors[node.output].image) else given[0]

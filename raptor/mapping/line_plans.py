@@ -37,15 +37,16 @@ from raptor.target.timing import (
 )
 
 
-def loading(image: Image, arch: Target) -> Iterator[Plan]:
+def loading(image: Image, parts: Parts, arch: Target, after: Following) -> Iterator[Plan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
-    A plan without loaders has a grid without cores.
+    A plan without loaders has a grid without cores. `parts`: the channel ranges. `after`: work on the input alone.
     """
+    widths = [high - low for low, high in parts]
     line, readers = image.width * image.channels, input_readers(arch)
     flit = memory_flit_ns(arch)
     read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
-    yield Plan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns)
+    yield Plan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
     for cols in _splits((0, image.width)):
         if len(cols) > readers:
             break
@@ -55,7 +56,7 @@ def loading(image: Image, arch: Target) -> Iterator[Plan]:
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        yield Plan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * line_ns)
+        yield Plan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths))
 
 
 def input_readers(arch: Target) -> int:

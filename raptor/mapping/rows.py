@@ -24,7 +24,7 @@ from raptor.mapping.decision import (
     renumbered,
 )
 from raptor.mapping.estimate import estimate
-from raptor.mapping.following import following
+from raptor.mapping.following import NOTHING, following
 from raptor.mapping.fully_connected import dense_ns, dense_unfolding, is_dense, spread_cores
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, Knobs, patience_on
@@ -135,12 +135,13 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known, fed: Coll
     """
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
+    work = following(graph, arch)
     inputs = {
-        n: list(loading(graph.tensors[n].image, arch))
+        n: list(loading(graph.tensors[n].image, parts[n], arch, work.get(n, NOTHING)))
         for n in graph.inputs
         if n in parts and n in read and n not in fed
     }
-    after = {key: work.elements_ns for key, work in following(graph, arch).items()}
+    after = {key: each.elements_ns for key, each in work.items()}
     stages = find_stages(graph, arch, after)
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, known)
     if tokens is not None:
