@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from raptor.graph.ir import (
     Bound,
+    ChannelSum,
     Concat,
     Elementwise,
     Filter,
@@ -24,6 +25,7 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Requantise,
+    Softmax,
     Stencil,
 )
 from raptor.graph.steps import Recipe
@@ -32,7 +34,7 @@ from raptor.mapping.decision import filter_key
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
-from raptor.target.timing import pixels_together, runs_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, pixels_together, runs_ns, vector_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,17 @@ def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, n
 
 def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the vector operations of a node that works on lines."""
-    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
+    image, result = graph.tensors[node.output].image, graph.tensors[node.output].element
+    elements = image.elements
     if isinstance(node.operator, Requantise):
         if isinstance(node.operator.recipe, Recipe):
             return recipe_ns(node.operator.recipe, result, elements, arch)
         return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
+    if isinstance(node.operator, ChannelSum | Softmax):
+        # An operation for each pixel.
+        given = graph.tensors[node.inputs[0]].image
+        repeated = vector_ns(arch, image.channels, 1) if image.channels > 1 and isinstance(node.operator, ChannelSum) else 0.0
+        return given.pixels * (vector_ns(arch, given.channels, 1) + ISSUE_NS + repeated)
     return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
 
 

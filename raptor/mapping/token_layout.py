@@ -335,6 +335,18 @@ def _is_last(image: Image) -> bool:
     return image.pixels > 1 and all(n == 1 for n in behind)
 
 
+def _over_all(image: Image) -> Window:
+    """Returns the window of a pool over all pixels."""
+    lines, point = (image.rows, image.width), (1, 1)
+    return Window(lines, point, lines, point, (0, 0), point)
+
+
+def _is_over_all(pool: Pool) -> bool:
+    """Tells whether a pool puts together all pixels."""
+    window = pool.window
+    return window.out_pixels == 1 and window.kernel == window.in_dims and window.batch == 1 and not any(window.pads)
+
+
 def _positions(image: Image) -> Ints:
     """Returns for each element, counted pixel by pixel, its position in C order."""
     return image.to_pixels(np.arange(image.elements).reshape(image.shape)).reshape(-1)
@@ -376,9 +388,8 @@ class _Changed:
     def over_tokens(self, node: Node) -> Iterator[Node]:
         """Yields a pool over all tokens, and what else makes its channels the pixels of the old result."""
         image, operator = self.tensors[node.inputs[0]].image, node.operator
-        lines, point = (image.rows, image.width), (1, 1)
-        window = Window(lines, point, lines, point, (0, 0), point)
-        steps: list[Operator] = [Pool(operator.function if isinstance(operator, Pool) else "sum", window)]
+        function = operator.function if isinstance(operator, Pool) else "sum"
+        steps: list[Operator] = [Pool(function, _over_all(image))]
         if isinstance(operator, ChannelSum) and operator.factor != 1:
             steps.append(Map("mul", (0, Constant(np.full((1, 1, 1), operator.factor, np.float32)))))
         name = node.inputs[0]
@@ -404,6 +415,8 @@ class _Changed:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
+            case Pool() as operator if is_tokens(image := self.tensors[node.inputs[0]].image) and _is_over_all(operator):
+                return replace(operator, window=_over_all(image))
             case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
                 # A window over one dimension becomes one over lines, also where the layout was right before.
                 return replace(operator, window=Window.point((image.rows, image.width)))
