@@ -1,5 +1,6 @@
 """Lowers pooling of lines: down the columns first, then along the line."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -60,10 +61,16 @@ class ImagePool:
     def lower(self, emit: Emit, columns: list[tuple[list[Tile], int | None]]) -> Tile:
         """Emits the pool, and returns the tile of the pixel.
 
+        Groups of columns of a single line are combined first, on cores of their own.
+
         columns: for each group of neighbouring columns its lines, and the core for them (None: that of the first line).
         """
         pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
-        return self.down(emit, "all", pixels, columns[0][1])
+        if len(columns[0][0]) > 1:  # the columns of an image end one after another
+            return self.down(emit, "all", pixels, columns[0][1])
+        size = math.isqrt(len(pixels))
+        groups = [(pixels[i : i + size], columns[i][1]) for i in range(0, len(pixels), size)]
+        return self.down(emit, "all", [self.down(emit, f"g{i}", *each) for i, each in enumerate(groups)], columns[0][1])
 
     def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
         """Combines tiles of equal size, each as soon as it is there."""
