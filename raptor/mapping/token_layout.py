@@ -143,10 +143,10 @@ class _Layouts:
     def tokens(self) -> dict[str, int]:
         """Returns the sets that are laid out as tokens, each with its number of channels."""
         known = {key: self.image(key).channels for key in self.fixed - self.odd if _is_last(self.image(key))}
-        for name, image in self.turned():
+        for name, channels, _ in self.turned():
             key = self.alike.find(name)
-            if key not in known and self.takes(key, image.channels):
-                known[key] = image.channels
+            if key not in known and self.takes(key, channels):
+                known[key] = channels
         sums = {self.alike.find(node.output) for node in self.pools}
         for node in self.graph.nodes:
             if isinstance(node.operator, Move) and len(node.inputs) == 1:
@@ -166,11 +166,12 @@ class _Layouts:
             return False
         return key not in self.fixed | self.odd
 
-    def turned(self) -> Iterator[tuple[str, Image]]:
-        """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W], and the images.
+    def turned(self) -> Iterator[tuple[str, int, int]]:
+        """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W].
 
         Moves make one of the other, and an operator needs the layout of the image as it is. The elements of the tensor,
-        in C order, are those of the image, pixel by pixel.
+        in C order, are those of the image, pixel by pixel, or pieces of its pixels, as the anchors of a detector are:
+        [1, A, H, W, C] of [1, A * C, H, W]. With each come its channels and its lines.
         """
         for node in self.graph.nodes:
             if not isinstance(node.operator, Move):
@@ -178,11 +179,11 @@ class _Layouts:
             made, after = node.output, self.image(node.output)
             for given, sources in self.origins(made):
                 before = self.image(given)
-                if self.is_kept(given) and np.array_equal(sources, _positions(after)):
-                    yield made, before
+                if self.is_kept(given) and (channels := _piece(before, after, sources)) > 1:
+                    yield made, channels, _lines(before, after, sources, channels)
                     break
                 if self.is_kept(made) and np.array_equal(_positions(before)[sources], np.arange(before.elements)):
-                    yield given, after
+                    yield given, after.channels, after.rows
                     break
 
     def origins(self, name: str) -> Iterator[tuple[str, Ints]]:
@@ -202,7 +203,9 @@ class _Layouts:
 
     def is_kept(self, name: str) -> bool:
         """Tells whether a tensor has pixels and channels, and stays the image that it is."""
-        return self.alike.find(name) in self.odd and min(self.image(name).pixels, self.image(name).channels) > 1
+        key, image = self.alike.find(name), self.image(name)
+        stays = key in self.odd or (key in self.fixed and not _is_last(image))
+        return stays and min(image.pixels, image.channels) > 1
 
     def is_same_order(self, node: Node) -> bool:
         """Tells whether a move keeps the elements in C order, so that it only changes the layout."""
@@ -312,9 +315,9 @@ class _Layouts:
                 if given in channels and channels[given] == channels.get(made) and self.is_same_order(node):
                     near.join(given, made)
         found: dict[str, set[int]] = {}
-        for name, image in self.turned():
-            if channels.get(self.alike.find(name)) == image.channels:
-                found.setdefault(near.find(self.alike.find(name)), set()).add(image.rows)
+        for name, count, rows in self.turned():
+            if channels.get(self.alike.find(name)) == count:
+                found.setdefault(near.find(self.alike.find(name)), set()).add(rows)
         for node in self.graph.nodes:
             key = near.find(self.alike.find(node.output))
             if key in found and isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
@@ -333,6 +336,25 @@ def _is_last(image: Image) -> bool:
     """Tells whether the channels are the last dimension that is larger than 1, and there are several pixels."""
     behind = image.shape[image.channel_axis + 1 :]
     return image.pixels > 1 and all(n == 1 for n in behind)
+
+
+def _piece(given: Image, made: Image, sources: Ints) -> int:
+    """Returns of how many neighbouring channels of a pixel the elements of a moved image are, in C order; 0 if they vary.
+
+    sources: for each element of `made`, counted pixel by pixel, that of `given`.
+    """
+    element = sources[np.argsort(_positions(made))]
+    starts = np.flatnonzero(np.diff(element, prepend=-1) * (element % given.channels != 0) != 1)
+    return made.elements // len(starts) if len({*np.diff(starts, append=made.elements).tolist()}) == 1 else 0
+
+
+def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
+    """Returns in how many lines the pieces of pixels are that `_piece` finds, so that each is of one line of `given`."""
+    row = sources[np.argsort(_positions(made))][::channels] // (given.channels * given.width)
+    if len(row) % given.width:
+        return 1
+    lines = row.reshape(-1, given.width)
+    return len(lines) if (lines == lines[:, :1]).all() else 1
 
 
 def _over_all(image: Image) -> Window:
