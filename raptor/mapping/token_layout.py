@@ -149,15 +149,18 @@ class _Layouts:
                 known[key] = channels
         sums = {self.alike.find(node.output) for node in self.pools}
         for node in self.graph.nodes:
-            if isinstance(node.operator, Move) and len(node.inputs) == 1:
-                names = node.inputs[0], node.output
-                for name, other in (names, names[::-1]):
-                    key, known_key = self.alike.find(name), self.alike.find(other)
-                    if known_key in known and key not in known:
-                        count = self.image(other).elements // known[known_key]
-                        channels = self.image(name).elements // count
-                        if key not in sums and self.keeps_tokens(node, count) and self.takes(key, channels):
-                            known[key] = channels
+            names = *node.inputs, node.output
+            keys = [self.alike.find(name) for name in names]
+            there = next((i for i, key in enumerate(keys) if key in known), None)
+            if not isinstance(node.operator, Move) or there is None:
+                continue
+            count = self.image(names[there]).elements // known[keys[there]]
+            if keys[there] in sums or not self.keeps_tokens(node, count):
+                continue
+            for name, key in zip(names, keys, strict=True):
+                channels = self.image(name).elements // count
+                if key not in known and key not in sums and self.takes(key, channels):
+                    known[key] = channels
         return self.with_sums(known)
 
     def takes(self, key: str, channels: int) -> bool:
@@ -216,18 +219,18 @@ class _Layouts:
         return np.array_equal(_positions(given)[node.operator.sources.reshape(-1)], _positions(made))
 
     def keeps_tokens(self, node: Node, count: int) -> bool:
-        """Tells whether a move takes the elements of each of `count` tokens from the token of the same number.
+        """Tells whether a move takes the elements of each of `count` tokens from the tokens of the same number.
 
-        It may take some of the channels, as a split does.
+        It may take some of their channels, as a split does, or those of several operands.
         """
         assert isinstance(node.operator, Move)
-        given, made = self.image(node.inputs[0]), self.image(node.output)
+        given, made = [self.image(name) for name in node.inputs], self.image(node.output)
         sources = node.operator.sources.reshape(-1)
-        if given.elements % count or made.elements % count or sources.min() < 0:
+        if any(image.elements % count for image in (*given, made)) or sources.min() < 0:
             return False
-        token = np.empty(made.elements, np.int64)
-        token[_positions(made)] = _positions(given)[sources] // (given.elements // count)
-        return np.array_equal(token, np.repeat(np.arange(count), made.elements // count))
+        token = np.concatenate([_positions(image) // (image.elements // count) for image in given])
+        found = token[sources][np.argsort(_positions(made))]
+        return np.array_equal(found, np.repeat(np.arange(count), made.elements // count))
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
