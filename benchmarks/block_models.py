@@ -654,3 +654,125 @@ def dyn_filter_matmul(b: Block) -> str:
     x = b.op("Reshape", b.conv("x", 8, 16), b.ints(1, 16, 144))
     g = b.op("MatMul", x, b.op("Transpose", x, perm=[0, 2, 1]))
     return b.linear(b.op("Reshape", g, b.ints(1, 256)), 256, 10)
+
+
+def patches(b: Block) -> str:
+    """Adds a convolution that makes 64 tokens of 32 channels of an image [1, 3, 32, 32]."""
+    x = b.op("Conv", "x", b.weights(32, 3, 4, 4), kernel_shape=[4, 4], strides=[4, 4])
+    return b.op("Transpose", b.op("Reshape", x, b.ints(1, 32, 64)), perm=[0, 2, 1])
+
+
+def feed_forward(b: Block, x: str, channels: int) -> str:
+    """Adds a norm, two layers and a shortcut."""
+    y = b.op("Relu", b.linear(b.norm(x, channels), channels, 2 * channels))
+    return b.op("Add", x, b.linear(y, 2 * channels, channels))
+
+
+def attention(b: Block, query: str, given: str, queries: int, keys: int, channels: int) -> str:
+    """Adds an attention of two heads."""
+    q, k, v = (b.linear(x, channels, channels) for x in (query, given, given))
+    half = channels // 2
+    q, k = b.heads(q, queries, 2, half, [0, 2, 1, 3]), b.heads(k, keys, 2, half, [0, 2, 3, 1])
+    s = b.op("Softmax", b.op("Mul", b.op("MatMul", q, k), b.floats(0.3)), axis=-1)
+    o = b.op("MatMul", s, b.heads(v, keys, 2, half, [0, 2, 1, 3]))
+    o = b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1, 3]), b.ints(1, queries, channels))
+    return b.linear(o, channels, channels)
+
+
+@block(1, 3, 32, 32)
+def vit_mean(b: Block) -> str:
+    x = patches(b)
+    for _ in range(2):
+        x = feed_forward(b, x, 32)
+    return b.linear(b.op("ReduceMean", b.norm(x, 32), axes=[1], keepdims=0), 32, 10)
+
+
+@block(1, 3, 32, 32)
+def mixer_model(b: Block) -> str:
+    x = patches(b)
+    for _ in range(2):
+        y = b.op("Transpose", b.norm(x, 32), perm=[0, 2, 1])
+        y = b.linear(b.op("Relu", b.linear(y, 64, 64)), 64, 64)
+        x = feed_forward(b, b.op("Add", x, b.op("Transpose", y, perm=[0, 2, 1])), 32)
+    return b.linear(b.op("ReduceMean", b.norm(x, 32), axes=[1], keepdims=0), 32, 10)
+
+
+@block(1, 49, 32)
+def resmlp(b: Block) -> str:
+    x = "x"
+    for _ in range(2):
+        y = b.op("Add", b.op("Mul", x, b.const(random(32))), b.const(random(32, seed=4)))
+        x = b.op("Add", x, b.op("MatMul", b.weights(49, 49), y))
+        y = b.op("Relu", b.linear(b.op("Mul", x, b.const(random(32, seed=5))), 32, 64))
+        x = b.op("Add", x, b.linear(y, 64, 32))
+    return b.linear(b.op("ReduceMean", x, axes=[1], keepdims=0), 32, 10)
+
+
+@block(1, 64, 32)
+def sentence(b: Block) -> str:
+    x = b.op("Add", "x", attention(b, b.norm("x", 32), "x", 64, 64, 32))
+    y = b.op("ReduceMean", feed_forward(b, x, 32), axes=[1], keepdims=0)
+    return b.op("Div", y, b.op("ReduceL2", y, axes=[1]))
+
+
+@block(1, 128, 32)
+def token_argmax(b: Block) -> str:
+    x = b.linear(b.op("Relu", b.linear("x", 32, 64)), 64, 21)
+    return b.op("Cast", b.op("ArgMax", x, axis=2), to=1)
+
+
+@block(1, 64, 32)
+def stat_pool(b: Block) -> str:
+    x = b.linear(b.op("Relu", b.linear("x", 32, 64)), 64, 32)
+    m = b.op("ReduceMean", x, axes=[1], keepdims=1)
+    d = b.op("Sub", x, m)
+    s = b.op("Sqrt", b.op("ReduceMean", b.op("Mul", d, d), axes=[1], keepdims=1))
+    return b.linear(b.op("Reshape", b.op("Concat", m, s, axis=2), b.ints(1, 64)), 64, 10)
+
+
+@block(1, 64, 32)
+def perceiver(b: Block) -> str:
+    latent = b.const(random(1, 8, 32))
+    x = b.op("Add", attention(b, latent, "x", 8, 64, 32), latent)
+    return b.linear(b.op("ReduceMean", feed_forward(b, x, 32), axes=[1], keepdims=0), 32, 10)
+
+
+@block(1, 24, 32)
+def detr_decoder(b: Block) -> str:
+    seen, asked = b.linear(b.norm("x", 32), 32, 32), b.const(random(1, 10, 32))
+    x = b.norm(b.op("Add", asked, attention(b, asked, seen, 10, 24, 32)), 32)
+    x = b.op("Add", x, attention(b, x, x, 10, 10, 32))
+    return b.op("Sigmoid", b.linear(feed_forward(b, x, 32), 32, 4))
+
+
+@block(1, 3, 128)
+def pointnet(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 3, 32, 1, dims=1))
+    x = b.op("Relu", b.conv(x, 32, 64, 1, dims=1))
+    x = b.op("ReduceMax", x, axes=[2], keepdims=0)
+    return b.linear(b.op("Relu", b.linear(x, 64, 64)), 64, 10)
+
+
+@block(1, 34, 16)
+def gcn(b: Block) -> str:
+    adjacent = b.weights(34, 34)
+    x = b.op("Relu", b.op("MatMul", adjacent, b.linear("x", 16, 32)))
+    return b.op("MatMul", adjacent, b.linear(x, 32, 4))
+
+
+@block(1, 16, 16, 16)
+def anchors(b: Block) -> str:
+    x = b.conv(b.op("Relu", b.conv("x", 16, 16)), 16, 3 * 8, 1)
+    x = b.op("Transpose", b.op("Reshape", x, b.ints(1, 3, 8, 16, 16)), perm=[0, 1, 3, 4, 2])
+    middle, size, scores = b.ops(3, "Split", b.op("Sigmoid", x), b.ints(2, 2, 4), axis=4)
+    middle = b.op("Mul", b.op("Add", b.op("Mul", middle, b.floats(2)), b.const(random(1, 3, 16, 16, 2))), b.floats(8))
+    size = b.op("Mul", b.op("Pow", b.op("Mul", size, b.floats(2)), b.floats(2)), b.const(random(1, 3, 1, 1, 2)))
+    return b.op("Reshape", b.op("Concat", middle, size, scores, axis=4), b.ints(1, 768, 8))
+
+
+@block(1, 3, 24, 24)
+def upscaled(b: Block) -> str:
+    x = b.conv("x", 3, 16)
+    x = b.op("Add", x, b.conv(b.op("Relu", b.conv(x, 16, 16)), 16, 16))
+    x = b.op("DepthToSpace", b.conv(x, 16, 12), blocksize=2)
+    return b.op("Add", x, b.op("Resize", "x", "", b.floats([1, 1, 2, 2]), mode="cubic"))

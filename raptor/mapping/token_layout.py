@@ -149,18 +149,16 @@ class _Layouts:
                 known[key] = channels
         sums = {self.alike.find(node.output) for node in self.pools}
         for node in self.graph.nodes:
-            names = *node.inputs, node.output
-            keys = [self.alike.find(name) for name in names]
-            there = next((i for i, key in enumerate(keys) if key in known), None)
-            if not isinstance(node.operator, Move) or there is None:
+            if not isinstance(node.operator, Move):
                 continue
-            count = self.image(names[there]).elements // known[keys[there]]
-            if keys[there] in sums or not self.keeps_tokens(node, count):
-                continue
-            for name, key in zip(names, keys, strict=True):
-                channels = self.image(name).elements // count
-                if key not in known and key not in sums and self.takes(key, channels):
-                    known[key] = channels
+            names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
+            names = {name: key for name, key in names.items() if key not in sums}
+            count = next((self.image(name).elements // known[key] for name, key in names.items() if key in known), 0)
+            if count and not known.keys() >= {*names.values()} and self.keeps_tokens(node, count):
+                for name, key in names.items():
+                    channels = self.image(name).elements // count
+                    if key not in known and self.takes(key, channels):
+                        known[key] = channels
         return self.with_sums(known)
 
     def takes(self, key: str, channels: int) -> bool:
@@ -229,8 +227,7 @@ class _Layouts:
         if any(image.elements % count for image in (*given, made)) or sources.min() < 0:
             return False
         token = np.concatenate([_positions(image) // (image.elements // count) for image in given])
-        found = token[sources][np.argsort(_positions(made))]
-        return np.array_equal(found, np.repeat(np.arange(count), made.elements // count))
+        return np.array_equal(token[sources], _positions(made) // (made.elements // count))
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
@@ -282,7 +279,7 @@ class _Layouts:
             if read.shape[1] != wanted.shape[1] or (read < 0).any():
                 return False
             positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
-        return np.array_equal(np.sort(positions[np.argsort(_positions(made))], axis=1), wanted)
+        return np.array_equal(np.sort(positions, axis=1), wanted[_positions(made)])
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
         """Returns the number of lines of each set: of the heads next to products of computed tensors, or of an image.
@@ -346,18 +343,23 @@ def _piece(given: Image, made: Image, sources: Ints) -> int:
 
     sources: for each element of `made`, counted pixel by pixel, that of `given`.
     """
-    element = sources[np.argsort(_positions(made))]
+    element = _in_order(sources, made)
     starts = np.flatnonzero(np.diff(element, prepend=-1) * (element % given.channels != 0) != 1)
     return made.elements // len(starts) if len({*np.diff(starts, append=made.elements).tolist()}) == 1 else 0
 
 
 def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
     """Returns in how many lines the pieces of pixels are that `_piece` finds, so that each is of one line of `given`."""
-    row = sources[np.argsort(_positions(made))][::channels] // (given.channels * given.width)
+    row = _in_order(sources, made)[::channels] // (given.channels * given.width)
     if len(row) % given.width:
         return 1
     lines = row.reshape(-1, given.width)
     return len(lines) if (lines == lines[:, :1]).all() else 1
+
+
+def _in_order(values: Ints, image: Image) -> Ints:
+    """Returns values of the elements of an image, which are counted pixel by pixel, in C order."""
+    return image.from_pixels(values.reshape(image.rows, image.width, image.channels)).reshape(-1)
 
 
 def _over_all(image: Image) -> Window:

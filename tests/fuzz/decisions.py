@@ -46,6 +46,7 @@ NEIGHBOURS, PIPELINE, ROWS, LOADERS = (
     f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows", "line_plans")
 )
 JOINED = "raptor/mapping/joined.py"
+LAYOUT, AXES, POOLS = "raptor/mapping/token_layout.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
 RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
@@ -58,6 +59,7 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
+_STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
 PACES = "raptor/mapping/paces.py"
 COPIES = "raptor/spatial/copies.py"
@@ -130,6 +132,22 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(PIPELINE, "best, moves = min(", "best, moves = max(")),
     Wrong(f"{_NEIGHBOURS}neighbours_share_cores_of_a_chip", Defect(ROWS, "if knobs.neighbours:", "if knobs.neighbours < 0:")),
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(ROWS, "if knobs.latency > 1:", "if knobs.latency < 0:")),
+    # Blocks of networks that stream
+    Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUT, "if key not in known and self.takes(key, channels):\n                        known", "if key not in known and self.takes(key, channels) and channels == self.image(node.inputs[0]).elements // count:\n                        known")),
+    Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUT, "if not isinstance(node.operator, Move):\n                continue\n            names", "if not isinstance(node.operator, Move) or len(node.inputs) > 1:\n                continue\n            names")),
+    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "_piece(before, after, sources)) > 1", "_piece(before, after, sources)) == before.channels")),
+    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
+    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
+    Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUT, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
+    Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if not _is_last(", "case ChannelSum() if None and not _is_last(")),
+    Wrong(f"{_STREAMS}[stat_pool]", Defect(LAYOUT, "image) and _is_over_all(operator):", "image) and not operator:")),
+    Wrong(f"{_STREAMS}[stat_pool]", Defect(POOLS, "size = math.isqrt(len(pixels))", "size = len(pixels)")),
+    Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, 'if function == "max":', "if not function:")),
+    Wrong(f"{_STREAMS}[pointnet]", Defect(SIGNALS, "found.add(node.output)", "found |= {node.output} if node.operator.window.tap_count > 1 else set()")),
+    Wrong(f"{_STREAMS}[upscaled]", Defect(LOADERS, "line_ns + after.core_ns(1 / len(cols), 1, widths)", "line_ns")),
+    Wrong(f"{_STREAMS}[mixer]", Defect(FOLLOWING, "= {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}", "= {}")),
+    Wrong(f"{_STREAMS}[mixer]", Defect(FOLLOWING, "if isinstance(node.operator, ChannelSum | Softmax):", "if False:")),
+    Wrong(f"{_STREAMS}[resmlp]", Defect(FOLLOWING, "if owners[name][0][0] not in graph.inputs] or given", "if name] or given")),
     # Layers that are one
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "first += branch.channels", "first += 1")),
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "if len({_function(node) for node in step}) > 1)", "if len(step) < 1)")),
@@ -212,7 +230,7 @@ def seen_by(wrong: Wrong) -> bool:
 
     def run() -> None:
         plant(wrong.defect)
-        for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "blocks")]:
             del sys.modules[name]  # they still hold the old modules
         usual = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         options = [*usual, "-m", "slow or not slow"]

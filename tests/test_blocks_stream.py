@@ -1,0 +1,36 @@
+"""Blocks of today's networks stream: the interval is near the larger of two bounds, and the results are right."""
+
+from pathlib import Path
+
+import pytest
+from block_models import BLOCKS
+from blocks import explained
+
+TIMES = {
+    "anchors": 1.7,
+    "cbam": 2.7,
+    "detr_decoder": 2.3,
+    "gcn": 1.8,
+    "gmlp": 1.6,
+    "mixer": 5.0,
+    "mixer_model": 3.1,
+    "perceiver": 3.7,
+    "pointnet": 1.9,
+    "resmlp": 2.2,
+    "seg_argmax": 2.7,
+    "sentence": 2.1,
+    "stat_pool": 3.1,
+    "token_argmax": 1.4,
+    "upscaled": 4.0,
+    "vit_mean": 1.2,
+    "yolo_head": 1.3,
+}
+"""The most times that the interval may take, by the work spread evenly or the port of global memory, on 64 cores."""
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_block_streams(name: str, tmp_path: Path) -> None:
+    assert name in BLOCKS
+    verdict, found = explained(name, 64, tmp_path)
+    assert verdict == "pass"
+    assert found.interval_ns <= TIMES[name] * max(found.bounds.average, found.bounds.port)
