@@ -23,6 +23,7 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
+from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import layer_plans
 from raptor.mapping.line_plans import loading
@@ -344,6 +345,17 @@ def test_loaders_share_the_port_of_global_memory():
     result = passes(conv_model((1, 3, 16, 224), 32, pads=(1, 1, 1, 1)), arch="bench", cores=400, **ROWS)
     (loaders,) = line_flow(result.decision).loaders.values()
     assert sum(-(-3 * (end - begin) // 32) for (begin, end), _ in loaders) <= 23
+
+
+def test_work_on_an_input_alone_is_done_where_it_is_loaded():
+    """A sum with what a layer has made is not: the layer ends last."""
+    nodes = [node("Sigmoid", "x", "s"), node("Conv", "s w", "t", name="layer", pads=[1] * 4)]
+    nodes.append(node("Add", "x t", "y"))
+    model = make_model(nodes, {"x": (1, 4, 6, 8)}, ["y"], {"w": random(4, 4, 3, 3)})
+    result = passes(model, **CHIP)
+    work = {key: each.elements_ns for key, each in following(result.graph, result.arch).items()}
+    assert work["x"] == work["t"] > 0
+    check(model, **CHIP)
 
 
 def test_the_slow_layer_gets_the_cores():

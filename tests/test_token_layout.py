@@ -58,6 +58,12 @@ def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels
             assert not isinstance(before.operator, Move) or is_tokens(laid.tensors[before.inputs[0]].image)
 
 
+def test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image():
+    """All anchors of a large image would be a line that is too long."""
+    laid = lay_tokens(load(BLOCKS["yolo_head"]()).graph)
+    assert laid.tensors["t4.0"].image.shape == (3 * 12, 12, 10)
+
+
 def test_a_graph_of_images_is_returned_as_it_is():
     graph = passes(models.build("lenet5"), mapping="raptor").graph
     assert lay_tokens(graph) is graph

@@ -172,7 +172,9 @@ def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
     if isinstance(node.operator, ChannelSum | Softmax):
         # An operation for each pixel.
         given = graph.tensors[node.inputs[0]].image
-        repeated = vector_ns(arch, image.channels, 1) if image.channels > 1 and isinstance(node.operator, ChannelSum) else 0.0
+        repeated = (
+            vector_ns(arch, image.channels, 1) if image.channels > 1 and isinstance(node.operator, ChannelSum) else 0.0
+        )
         return given.pixels * (vector_ns(arch, given.channels, 1) + ISSUE_NS + repeated)
     return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
 

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.following import Following
+from raptor.mapping.following import NOTHING, Following
 from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, READING, SENDINGS, Knobs
 from raptor.mapping.line_unfolding import (
     BandShape,
@@ -37,7 +37,7 @@ from raptor.target.timing import (
 )
 
 
-def loading(image: Image, parts: Parts, arch: Target, after: Following) -> Iterator[Plan]:
+def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
     A plan without loaders has a grid without cores. `parts`: the channel ranges. `after`: work on the input alone.
@@ -56,7 +56,11 @@ def loading(image: Image, parts: Parts, arch: Target, after: Following) -> Itera
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        yield Plan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths))
+        yield Plan(
+            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1),
+            0,
+            image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
+        )
 
 
 def input_readers(arch: Target) -> int:

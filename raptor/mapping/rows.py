@@ -137,7 +137,7 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known, fed: Coll
     read = {name for node in graph.nodes for name in node.inputs}
     work = following(graph, arch)
     inputs = {
-        n: list(loading(graph.tensors[n].image, parts[n], arch, work.get(n, NOTHING)))
+        n: list(loading(graph.tensors[n].image, arch, parts[n], work.get(n, NOTHING)))
         for n in graph.inputs
         if n in parts and n in read and n not in fed
     }

@@ -248,7 +248,11 @@ class _Layouts:
             }
             pairs = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
             wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= {made for made in (*(made for _, made, _ in pools), *(one for _, one in self.repeated)) if made in changed}
+            wrong |= {
+                made
+                for made in (*(made for _, made, _ in pools), *(one for _, one in self.repeated))
+                if made in changed
+            }
             wrong |= {made for made, _ in self.repeated if made in sums}
             if not wrong & (changed | sums):
                 self.sums, self.over = sums, over
@@ -442,7 +446,9 @@ class _Changed:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
-            case Pool() as operator if is_tokens(image := self.tensors[node.inputs[0]].image) and _is_over_all(operator):
+            case Pool() as operator if is_tokens(image := self.tensors[node.inputs[0]].image) and _is_over_all(
+                operator
+            ):
                 return replace(operator, window=_over_all(image))
             case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
                 # A window over one dimension becomes one over lines, also where the layout was right before.
