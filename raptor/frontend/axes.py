@@ -131,7 +131,7 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
 
 
 def _largest_channel(build: Builder, x: Tensor) -> Tensor:
-    """Adds the maximum of the channels of each pixel: of the first half and the last, of those again, until one is left.
+    """Adds the maximum of the channels of each pixel: of its halves, of the halves of those, until one channel is left.
 
     The halves of an odd number share a channel. So a pixel stays where it is, and takes a few operations.
     """

@@ -109,7 +109,7 @@ class _Layouts:
         match node.operator:
             case Move() | Rename():
                 pass
-            case Pool() if self.graph.tensors[node.output].element.kind == "float":
+            case Pool() as pool if self.graph.tensors[node.output].element.kind == "float" and _may_change(pool):
                 self.pools.append(node)
             case Filter(window=window) if is_pointwise(window):
                 self.fixed |= sets
@@ -246,14 +246,10 @@ class _Layouts:
                 for given, made, node in pools
                 if given in changed and made not in banned and self.adds_channels(node, known[given])
             }
-            pairs = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
-            wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= {
-                made
-                for made in (*(made for _, made, _ in pools), *(one for _, one in self.repeated))
-                if made in changed
-            }
-            wrong |= {made for made, _ in self.repeated if made in sums}
+            read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
+            wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
+            wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
+            wrong |= sums.intersection(made for made, _ in self.repeated)
             if not wrong & (changed | sums):
                 self.sums, self.over = sums, over
                 return known | dict.fromkeys(sums, 1)
@@ -343,7 +339,7 @@ def _is_last(image: Image) -> bool:
 
 
 def _piece(given: Image, made: Image, sources: Ints) -> int:
-    """Returns of how many neighbouring channels of a pixel the elements of a moved image are, in C order; 0 if they vary.
+    """Returns of how many neighbouring channels of a pixel a moved image consists, in C order; 0 if it varies.
 
     sources: for each element of `made`, counted pixel by pixel, that of `given`.
     """
@@ -353,7 +349,7 @@ def _piece(given: Image, made: Image, sources: Ints) -> int:
 
 
 def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
-    """Returns in how many lines the pieces of pixels are that `_piece` finds, so that each is of one line of `given`."""
+    """Returns in how many lines the pieces of pixels are, so that each is of one line of `given`; else 1."""
     row = _in_order(sources, made)[::channels] // (given.channels * given.width)
     if len(row) % given.width:
         return 1
@@ -364,6 +360,13 @@ def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
 def _in_order(values: Ints, image: Image) -> Ints:
     """Returns values of the elements of an image, which are counted pixel by pixel, in C order."""
     return image.from_pixels(values.reshape(image.rows, image.width, image.channels)).reshape(-1)
+
+
+def _may_change(pool: Pool) -> bool:
+    """Tells whether a pool can be of tokens: a sum, or the maximum of all pixels along some dimensions."""
+    window = pool.window
+    whole = all(size in (1, pixels) for size, pixels in zip(window.kernel, window.in_dims, strict=True))
+    return pool.function == "sum" or (whole and not any(window.pads))
 
 
 def _over_all(image: Image) -> Window:
