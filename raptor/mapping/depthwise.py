@@ -10,6 +10,7 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
+from raptor.mapping.cut_lines import cut_lines
 from raptor.mapping.decision import ByLine, Decision, JoinedLayer, OnVectorUnit, filter_key, filters_of, layer_nodes
 from raptor.mapping.joined import join_layers
 from raptor.mapping.kernel_unfolding import tile_channels
@@ -76,7 +77,7 @@ def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     if not isinstance(decision.flow, ByLine):
         return applied
     joined = {key: layer for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer)}
-    return join_layers(lift_signals(lay_tokens(applied)), joined)
+    return join_layers(lift_signals(cut_lines(lay_tokens(applied))), joined)
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

@@ -4,6 +4,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
+from raptor.mapping.cut_lines import cut_lines
 from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
 from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
@@ -47,7 +48,7 @@ class Known:
         """Returns what is left of a graph for crossbars: without joined layers, and with them if there are any."""
         if self.prepared is None or self.prepared[0] is not graph:
             vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-            laid = lift_signals(lay_tokens(as_stencils(graph, vector)))
+            laid = lift_signals(cut_lines(lay_tokens(as_stencils(graph, vector))))
             joined = choose_joined(laid, arch)
             ways = (dict[str, JoinedLayer](), joined) if joined else (joined,)
             found = tuple(OnCrossbars(vector | way, join_views(join_layers(laid, way))) for way in ways)

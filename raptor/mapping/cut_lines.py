@@ -1,0 +1,151 @@
+"""Cuts long lines of pixels into lines of an image that they come from.
+
+A detector puts the pixels of all its images behind one another, [1, C, H * W + ...]: one line, each of whose pixels comes
+from another place of many lines. Operators that look at single pixels do not care where a line ends. So these lines are
+cut to the width that all images have in common, and each comes from few lines of an image. No element moves by that.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from raptor.common.disjoint import DisjointSets
+from raptor.frontend.building import smallest
+from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
+from raptor.graph.window import Window
+from raptor.mapping.streaming import LONGEST
+from raptor.mapping.token_layout import is_pointwise
+from raptor.target.layout import Image
+
+FEWEST = 4
+"""Fewest pixels of a line: shorter ones would be too many."""
+
+LONG = 4
+"""Lines are cut if one is more than so many times as long as the lines of the images: a line that takes elements from
+as few others streams as it is."""
+
+
+def cut_lines(graph: Graph) -> Graph:
+    """Returns the graph with long lines cut. A graph without such lines is returned as it is."""
+    widths = _Sequences(graph).widths()
+    if not widths:
+        return graph
+    cut = {name: _cut(graph.tensors[name].image, width) for name, width in widths.items()}
+    tensors = {n: replace(t, image=cut.get(n, t.image)) for n, t in graph.tensors.items()}
+    changed = replace(graph, tensors=tensors)
+    return replace(changed, nodes=tuple(_changed(node, graph, changed) for node in graph.nodes))
+
+
+def _cut(image: Image, width: int) -> Image:
+    """Returns the same pixels as lines of this width."""
+    return Image((*image.shape[: image.channel_axis + 1], image.pixels // width, width), image.channel_axis)
+
+
+@dataclass(slots=True)
+class _Sequences:
+    """Finds lines to cut.
+
+    alike: tensors that get the same width, because an operator works on each of their pixels. kept: sets with an
+    operator that looks at several pixels, or whose tensors cannot be cut.
+    """
+
+    graph: Graph
+    alike: DisjointSets = field(default_factory=DisjointSets)
+    kept: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            if _is_by_pixel(node) or (isinstance(node.operator, Rename) and self.same_lines(*node.inputs, node.output)):
+                for name in node.inputs:
+                    if self.same_lines(name, node.output):
+                        self.alike.join(node.output, name)
+        for name in (*self.graph.inputs, *(name for name in self.graph.tensors if not self.can_be_cut(name))):
+            self.kept.add(self.alike.find(name))
+        for node in self.graph.nodes:
+            if not _is_by_pixel(node) and not isinstance(node.operator, Move | Rename):
+                self.kept |= {self.alike.find(name) for name in (*node.inputs, node.output)}
+
+    def image(self, name: str) -> Image:
+        return self.graph.tensors[name].image
+
+    def same_lines(self, name: str, other: str) -> bool:
+        """Tells whether two tensors have as many lines, of as many pixels."""
+        one, two = self.image(name), self.image(other)
+        return (one.rows, one.width) == (two.rows, two.width)
+
+    def can_be_cut(self, name: str) -> bool:
+        """Tells whether a tensor consists of several pixels of floats, which are its last dimensions, in order."""
+        tensor = self.graph.tensors[name]
+        before = math.prod(tensor.image.shape[: tensor.image.channel_axis])
+        return tensor.element.kind == "float" and before == 1 and tensor.image.pixels > 1
+
+    def widths(self) -> dict[str, int]:
+        """Returns the new width of the lines of each tensor whose lines are cut."""
+        near, borders = DisjointSets(), defaultdict[str, set[int]](set)
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move | Rename):
+                keys = {self.alike.find(name) for name in (*node.inputs, node.output)} - self.kept
+                for key in keys:
+                    near.join(key, min(keys))
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move | Rename):
+                names = (*node.inputs, node.output)
+                images = {self.image(name).width for name in names if self.alike.find(name) in self.kept}
+                for key in {self.alike.find(name) for name in names} - self.kept:
+                    borders[near.find(key)] |= images
+        own = defaultdict[str, list[str]](list)
+        for name in self.graph.tensors:
+            if self.alike.find(name) not in self.kept:
+                own[near.find(self.alike.find(name))].append(name)
+        found: dict[str, int] = {}
+        for key, names in own.items():
+            lines = [self.image(name).width for name in names]
+            if borders[key] and max(lines) > LONG * max(borders[key]):
+                width = _width(lines, borders[key])
+                most = max(self.image(name).pixels for name in names) // width
+                found |= dict.fromkeys(names, width) if width >= FEWEST and most <= LONGEST else {}
+        return found
+
+
+def _width(lines: Sequence[int], borders: Collection[int]) -> int:
+    """Returns a width of which each of the lines is a multiple, and which is that of as many lines of images as may be.
+
+    A layer has no more cores than its lines have pixels. `borders`: the widths of images.
+    """
+    common = math.gcd(*lines, *borders)
+    times = (n for n in range(LONG, 0, -1) if n * common <= LONG * min(borders))
+    return next(n * common for n in times if all(line % (n * common) == 0 for line in lines))
+
+
+def _is_by_pixel(node: Node) -> bool:
+    """Tells whether an operator computes each pixel from the same pixel of its operands."""
+    if isinstance(node.operator, Filter):
+        return is_pointwise(node.operator.window) and node.operator.window.batch == 1 and not node.operator.key
+    return isinstance(node.operator, Map | Softmax | ChannelSum | Concat)
+
+
+def _changed(node: Node, before: Graph, after: Graph) -> Node:
+    """Returns a node for the new lines."""
+    old, new = before.tensors[node.output].image, after.tensors[node.output].image
+    given = after.tensors[node.inputs[0]].image
+    match node.operator:
+        case Rename() if (given.rows, given.width) != (new.rows, new.width):
+            return replace(node, operator=Move(np.arange(new.elements).reshape(new.pixels, new.channels)))
+        case Filter() as operator if old != new:
+            return replace(node, operator=replace(operator, window=Window.point((new.rows, new.width))))
+        case Map() as operator if old != new:
+            operands = tuple(_lines_of(o, old, new) if isinstance(o, Constant) else o for o in operator.operands)
+            return replace(node, operator=replace(operator, operands=operands))
+        case _:
+            return node
+
+
+def _lines_of(constant: Constant, old: Image, new: Image) -> Constant:
+    """Returns a constant operand for other lines of the same pixels."""
+    if constant.pixels.shape[:2] == (1, 1):
+        return constant
+    full = np.broadcast_to(constant.pixels, (old.rows, old.width, constant.pixels.shape[2]))
+    return Constant(smallest(full.reshape(new.rows, new.width, -1)))
