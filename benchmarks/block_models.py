@@ -770,6 +770,25 @@ def anchors(b: Block) -> str:
     return b.op("Reshape", b.op("Concat", middle, size, scores, axis=4), b.ints(1, 768, 8))
 
 
+@block(1, 16, 16, 16)
+def anchor_free(b: Block) -> str:
+    x = b.op("Relu", b.conv("x", 16, 16))
+    y = b.op("Relu", b.conv(x, 16, 32, stride=2))
+    found: list[str] = []
+    for z, channels, pixels in ((x, 16, 256), (y, 32, 64)):
+        sides = b.conv(b.op("Relu", b.conv(z, channels, 32)), 32, 64, 1)
+        classes = b.conv(b.op("Relu", b.conv(z, channels, 16)), 16, 10, 1)
+        found.append(b.op("Reshape", b.op("Concat", sides, classes, axis=1), b.ints(1, 74, pixels)))
+    sides, classes = b.ops(2, "Split", b.op("Concat", *found, axis=2), b.ints(64, 10), axis=1)
+    sides = b.op("Softmax", b.op("Transpose", b.op("Reshape", sides, b.ints(1, 4, 16, 320)), perm=[0, 2, 1, 3]), axis=1)
+    sides = b.op("Conv", sides, b.const(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)))
+    first, last = b.ops(2, "Split", b.op("Reshape", sides, b.ints(1, 4, 320)), b.ints(2, 2), axis=1)
+    middle = b.const(random(1, 2, 320))
+    first, last = b.op("Sub", middle, first), b.op("Add", middle, last)
+    box = b.op("Concat", b.op("Mul", b.op("Add", first, last), b.floats(0.5)), b.op("Sub", last, first), axis=1)
+    return b.op("Concat", b.op("Mul", box, b.const(random(1, 1, 320))), b.op("Sigmoid", classes), axis=1)
+
+
 @block(1, 3, 24, 24)
 def upscaled(b: Block) -> str:
     x = b.conv("x", 3, 16)

@@ -7,8 +7,10 @@ from block_models import BLOCKS
 from blocks import explained
 
 TIMES = {
+    "anchor_free": 1.4,
     "anchors": 1.7,
     "cbam": 2.7,
+    "dfl": 1.4,
     "detr_decoder": 2.3,
     "gcn": 1.8,
     "gmlp": 1.6,

@@ -11,6 +11,7 @@ import models
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
+from raptor.mapping.cut_lines import cut_lines
 from raptor.mapping.depthwise import as_stencils, choose_means
 from raptor.mapping.token_layout import is_tokens, lay_tokens
 from tests.frontend import support
@@ -31,7 +32,7 @@ def imported(name: str) -> Graph:
 @pytest.mark.parametrize("name", [*SMALL, *BLOCKS])
 def test_the_values_stay(name: str):
     graph = imported(name) if name in SMALL else load(BLOCKS[name]()).graph
-    laid = lay_tokens(as_stencils(graph, choose_means(graph, chip())))
+    laid = cut_lines(lay_tokens(as_stencils(graph, choose_means(graph, chip()))))
     laid.verify()
     shapes = {n: graph.tensors[n].shape for n in graph.inputs}
     given = {n: np.random.default_rng(0).standard_normal(shape, np.float32) for n, shape in shapes.items()}
@@ -64,9 +65,32 @@ def test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image():
     assert laid.tensors["t4.0"].image.shape == (3 * 12, 12, 10)
 
 
+def test_lines_that_come_from_images_are_cut_to_their_width():
+    """Pixels of images of 16 and 8 columns become lines of 32: each is 2 lines of one, or 4 of the other."""
+    graph = lay_tokens(load(BLOCKS["anchor_free"]()).graph)
+    laid = cut_lines(graph)
+    cut = {n: t.image for n, t in laid.tensors.items() if t.image != graph.tensors[n].image}
+    assert {image.width for image in cut.values()} == {32}
+    assert {image.rows for image in cut.values()} == {8, 2, 10, 20, 40}
+
+
+@pytest.mark.parametrize("columns", [15, 61])
+def test_lines_stay_that_have_no_width_in_common_with_an_image(columns: int):
+    nodes = [
+        support.node("Conv", "x w", "a", pads=[1] * 4),
+        support.node("Reshape", "a line", "b"),
+        support.node("Concat", "b more", "c", axis=2),
+        support.node("Sigmoid", "c", "y"),
+    ]
+    constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, -1])}
+    inputs = {"x": (1, 2, 7, 16), "more": (1, 2, columns)}
+    graph = load(make_model(nodes, inputs, {"y": 3}, constants)).graph
+    assert cut_lines(graph) is graph
+
+
 def test_a_graph_of_images_is_returned_as_it_is():
     graph = passes(models.build("lenet5"), mapping="raptor").graph
-    assert lay_tokens(graph) is graph
+    assert cut_lines(lay_tokens(graph)) is graph
 
 
 def test_sums_for_whose_pixels_something_is_repeated_stay_pools():

@@ -1,13 +1,13 @@
 """Cuts long lines of pixels into lines of an image that they come from.
 
-A detector puts the pixels of all its images behind one another, [1, C, H * W + ...]: one line, each of whose pixels comes
-from another place of many lines. Operators that look at single pixels do not care where a line ends. So these lines are
-cut to the width that all images have in common, and each comes from few lines of an image. No element moves by that.
+A detector puts the pixels of all its images behind one another, [1, C, H * W + ...]: one line that comes from very many
+lines. Operators that look at single pixels do not care where a line ends. So these lines are cut to the width that all
+images have in common, and each comes from few lines of an image. No element moves by that.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -65,8 +65,14 @@ class _Sequences:
         for name in (*self.graph.inputs, *(name for name in self.graph.tensors if not self.can_be_cut(name))):
             self.kept.add(self.alike.find(name))
         for node in self.graph.nodes:
-            if not _is_by_pixel(node) and not isinstance(node.operator, Move | Rename):
+            if not self.allows(node):
                 self.kept |= {self.alike.find(name) for name in (*node.inputs, node.output)}
+
+    def allows(self, node: Node) -> bool:
+        """Tells whether the lines that an operator reads and makes can be cut."""
+        if not _is_by_pixel(node):
+            return isinstance(node.operator, Move | Rename)
+        return all(self.image(n).pixels == 1 or self.same_lines(n, node.output) for n in node.inputs)
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
@@ -84,30 +90,31 @@ class _Sequences:
 
     def widths(self) -> dict[str, int]:
         """Returns the new width of the lines of each tensor whose lines are cut."""
-        near, borders = DisjointSets(), defaultdict[str, set[int]](set)
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Move | Rename):
-                keys = {self.alike.find(name) for name in (*node.inputs, node.output)} - self.kept
-                for key in keys:
-                    near.join(key, min(keys))
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Move | Rename):
-                names = (*node.inputs, node.output)
-                images = {self.image(name).width for name in names if self.alike.find(name) in self.kept}
-                for key in {self.alike.find(name) for name in names} - self.kept:
-                    borders[near.find(key)] |= images
-        own = defaultdict[str, list[str]](list)
+        near, borders, names = DisjointSets(), defaultdict[str, set[int]](set), defaultdict[str, list[str]](list)
+        for keys, _ in self.moved():
+            for key in keys:
+                near.join(keys[0], key)
+        for keys, images in self.moved():
+            borders[near.find(keys[0])].update(images)
         for name in self.graph.tensors:
-            if self.alike.find(name) not in self.kept:
-                own[near.find(self.alike.find(name))].append(name)
+            names[near.find(self.alike.find(name))].append(name)
         found: dict[str, int] = {}
-        for key, names in own.items():
-            lines = [self.image(name).width for name in names]
-            if borders[key] and max(lines) > LONG * max(borders[key]):
-                width = _width(lines, borders[key])
-                most = max(self.image(name).pixels for name in names) // width
-                found |= dict.fromkeys(names, width) if width >= FEWEST and most <= LONGEST else {}
+        for key, widths in borders.items():
+            lines = [self.image(name).width for name in names[key]]
+            if widths and max(lines) > LONG * max(widths):
+                width = _width(lines, widths)
+                most = max(self.image(name).pixels for name in names[key]) // width
+                found |= dict.fromkeys(names[key], width) if width >= FEWEST and most <= LONGEST else {}
         return found
+
+    def moved(self) -> Iterator[tuple[list[str], list[int]]]:
+        """Yields for each move the sets that can be cut among its operands and result, and the widths of the others."""
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move | Rename):
+                names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
+                keys = [key for key in names.values() if key not in self.kept]
+                if keys:
+                    yield keys, [self.image(name).width for name, key in names.items() if key in self.kept]
 
 
 def _width(lines: Sequence[int], borders: Collection[int]) -> int:

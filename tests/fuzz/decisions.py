@@ -47,6 +47,7 @@ NEIGHBOURS, PIPELINE, ROWS, LOADERS = (
 )
 JOINED = "raptor/mapping/joined.py"
 LAYOUT, AXES, POOLS = "raptor/mapping/token_layout.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
+CUT_LINES = "raptor/mapping/cut_lines.py"
 RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
@@ -59,6 +60,7 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
+_LAID = "tests/test_token_layout.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
 PACES = "raptor/mapping/paces.py"
@@ -136,7 +138,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUT, "if key not in known and self.takes(key, channels):\n                        known", "if key not in known and self.takes(key, channels) and channels == self.image(node.inputs[0]).elements // count:\n                        known")),
     Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUT, "if not isinstance(node.operator, Move):\n                continue\n            names", "if not isinstance(node.operator, Move) or len(node.inputs) > 1:\n                continue\n            names")),
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "_piece(before, after, sources)) > 1", "_piece(before, after, sources)) == before.channels")),
-    Wrong("tests/test_token_layout.py::test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
+    Wrong(f"{_LAID}pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
     Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUT, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
     Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if not _is_last(", "case ChannelSum() if None and not _is_last(")),
@@ -148,6 +150,11 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[mixer]", Defect(FOLLOWING, "= {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}", "= {}")),
     Wrong(f"{_STREAMS}[mixer]", Defect(FOLLOWING, "if isinstance(node.operator, ChannelSum | Softmax):", "if False:")),
     Wrong("tests/test_lines.py::test_work_on_an_input_alone_is_done_where_it_is_loaded", Defect(FOLLOWING, "if owners[name][0][0] not in graph.inputs] or given", "if name] or given")),
+    Wrong(f"{_STREAMS}[anchor_free]", Defect(CUT_LINES, "for n in range(LONG, 0, -1)", "for n in range(1, 0, -1)")),
+    Wrong(f"{_LAID}lines_stay_that_have_no_width_in_common_with_an_image[15]", Defect(CUT_LINES, "if width >= FEWEST and", "if")),
+    Wrong(f"{_LAID}the_values_stay[anchor_free]", Defect(CUT_LINES, "smallest(full.reshape(", "smallest(full[:, ::-1].reshape(")),
+    Wrong(f"{_LAID}the_values_stay[sentence]", Defect(LAYOUT, "and operator.factor != 1:", "and operator.factor == 1:")),
+    Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, "for n in (0, channels - half))", "for n in (0, half - 1))")),
     # Layers that are one
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "first += branch.channels", "first += 1")),
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "if len({_function(node) for node in step}) > 1)", "if len(step) < 1)")),
