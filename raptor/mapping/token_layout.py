@@ -449,10 +449,8 @@ class _Changed:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
-            case Pool() as operator if is_tokens(image := self.tensors[node.inputs[0]].image) and _is_over_all(
-                operator
-            ):
-                return replace(operator, window=_over_all(image))
+            case Pool() as pool if _is_over_all(pool) and is_tokens(image := self.tensors[node.inputs[0]].image):
+                return replace(pool, window=_over_all(image))
             case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
                 # A window over one dimension becomes one over lines, also where the layout was right before.
                 return replace(operator, window=Window.point((image.rows, image.width)))

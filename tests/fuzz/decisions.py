@@ -142,7 +142,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
     Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUT, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
     Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if not _is_last(", "case ChannelSum() if None and not _is_last(")),
-    Wrong(f"{_STREAMS}[stat_pool]", Defect(LAYOUT, "image) and _is_over_all(operator):", "image) and not operator:")),
+    Wrong(f"{_STREAMS}[stat_pool]", Defect(LAYOUT, "case Pool() as pool if _is_over_all(pool) and", "case Pool() as pool if None and")),
     Wrong(f"{_STREAMS}[stat_pool]", Defect(POOLS, "size = math.isqrt(len(pixels))", "size = len(pixels)")),
     Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, 'if function == "max":', "if not function:")),
     Wrong(f"{_STREAMS}[pointnet]", Defect(SIGNALS, "found.add(node.output)", "found |= {node.output} if node.operator.window.tap_count > 1 else set()")),
