@@ -9,6 +9,7 @@ from blocks import explained
 TIMES = {
     "anchor_free": 1.4,
     "anchors": 1.7,
+    "autoencoder": 12.0,
     "cbam": 2.7,
     "dfl": 1.4,
     "detr_decoder": 2.3,

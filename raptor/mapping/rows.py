@@ -5,12 +5,12 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from raptor.graph.ir import Graph
+from raptor.graph.ir import Filter, Graph
 from raptor.mapping.chips import Found, map_chips
 from raptor.mapping.decision import (
     ByLine,
@@ -291,11 +291,18 @@ def _dense_cost(task: _Task, whole: Mapping[str, Whole], plans: Mapping[str, Pla
 
 
 def _slowest_dense_ns(graph: Graph, layers: Mapping[str, Whole], arch: Target) -> float:
-    """Returns the time of the slowest fully connected layer."""
-    tile, nodes = tile_of(graph, arch), layer_nodes(graph)
-    dense = ((k, layer) for k, layer in layers.items() if isinstance(layer, FullyConnected))
-    times = (dense_ns(of.matrices, of.cores, layer_target(graph, nodes[k], arch), tile) for k, of in dense)
-    return max(times, default=0.0)
+    """Returns the time of the core that works most for fully connected layers."""
+    tile, nodes, filters, busy_ns = tile_of(graph, arch), layer_nodes(graph), filters_of(graph), Counter[int]()
+    for key, layer in layers.items():
+        if _is_at_once(filters[key]):
+            own_ns = dense_ns(layer.matrices, layer.cores, layer_target(graph, nodes[key], arch), tile)
+            busy_ns.update(dict.fromkeys(layer.cores, own_ns))
+    return max(busy_ns.values(), default=0.0)
+
+
+def _is_at_once(filter_: Filter) -> bool:
+    """Tells whether a layer has one output pixel, and is no step of a recurrent layer."""
+    return filter_.window.out_pixels == 1 and not filter_.key
 
 
 def _divide(
@@ -419,7 +426,7 @@ def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Spare:
-    """More cores, for fully connected layers that take longer than `most_ns`."""
+    """More cores, for those that work longer than `most_ns` for fully connected layers."""
 
     cores: int
     most_ns: float
@@ -438,6 +445,7 @@ def _place_whole(
     """
     left = 0 if spare is None else spare.cores
     found: dict[str, Whole] = {}
+    busy_ns = Counter[int]()
     core, free, tile = -1, 0, tile_of(graph, arch)
     filters, nodes = filters_of(graph), layer_nodes(graph)
     numbers = [*layers.values()]
@@ -450,9 +458,15 @@ def _place_whole(
         matrices = tuple(matrices)
         before = core
         cores, (core, free) = fill_cores(matrices, core, free, arch)
-        if wide and spare is not None and left and dense_ns(matrices, cores, chip, tile) > spare.most_ns:
-            most = left + len({*cores})
-            if spread := spread_cores(matrices, before + 1, most, chip, tile):
-                cores, left, core, free = spread, most - len({*spread}), spread[-1], 0
+        if spare is not None and _is_at_once(filter_):
+            if left and max(busy_ns[c] for c in cores) + dense_ns(matrices, cores, chip, tile) > spare.most_ns:
+                most = left + core - before
+                spread = spread_cores(matrices, before + 1, most, chip, tile) if wide else None
+                if spread is not None:
+                    cores, core, free = spread, spread[-1], 0
+                elif not wide:
+                    cores, (core, free) = fill_cores(matrices, before, 0, arch)
+                left = most - (core - before)
+            busy_ns.update(dict.fromkeys(cores, dense_ns(matrices, cores, chip, tile)))
         found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
     return found, core + 1

@@ -155,6 +155,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_LAID}the_values_stay[anchor_free]", Defect(CUT_LINES, "smallest(full.reshape(", "smallest(full[:, ::-1].reshape(")),
     Wrong(f"{_LAID}the_values_stay[sentence]", Defect(LAYOUT, "and operator.factor != 1:", "and operator.factor == 1:")),
     Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, "for n in (0, channels - half))", "for n in (0, half - 1))")),
+    Wrong(f"{_STREAMS}[autoencoder]", Defect(ROWS, "spare is not None and _is_at_once(filter_):", "spare is not None and wide:")),
     # Layers that are one
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "first += branch.channels", "first += 1")),
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "if len({_function(node) for node in step}) > 1)", "if len(step) < 1)")),
