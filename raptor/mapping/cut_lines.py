@@ -58,7 +58,7 @@ class _Sequences:
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
-            if _is_by_pixel(node) or (isinstance(node.operator, Rename) and self.same_lines(*node.inputs, node.output)):
+            if _is_by_pixel(node) or (isinstance(node.operator, Rename) and self.same_lines(node.inputs[0], node.output)):
                 for name in node.inputs:
                     if self.same_lines(name, node.output):
                         self.alike.join(node.output, name)
