@@ -72,6 +72,22 @@ def test_lines_that_come_from_images_are_cut_to_their_width():
     cut = {n: t.image for n, t in laid.tensors.items() if t.image != graph.tensors[n].image}
     assert {image.width for image in cut.values()} == {32}
     assert {image.rows for image in cut.values()} == {8, 2, 10, 20, 40}
+    assert all(a is b for a, b in zip(graph.nodes, laid.nodes, strict=True) if not cut.keys() & {*a.inputs, a.output})
+
+
+def test_lines_are_cut_in_a_graph_with_a_constant():
+    nodes = [
+        support.node("Conv", "x w", "a", pads=[1] * 4),
+        support.node("Reshape", "a line", "b"),
+        support.node("Sigmoid", "b", "y"),
+        support.node("Reshape", "b square", "c", name="square"),
+        support.node("EyeLike", "c", "z"),
+    ]
+    constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, 128]), "square": np.array([16, 16])}
+    graph = load(make_model(nodes, {"x": (1, 2, 8, 16)}, {"y": 3, "z": 2}, constants)).graph
+    laid = cut_lines(graph)
+    assert laid.tensors["y"].image.shape == (1, 2, 2, 64)
+    laid.verify()
 
 
 @pytest.mark.parametrize("columns", [15, 61])

@@ -58,7 +58,9 @@ class _Sequences:
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
-            if _is_by_pixel(node) or (isinstance(node.operator, Rename) and self.same_lines(node.inputs[0], node.output)):
+            if _is_by_pixel(node) or (
+                isinstance(node.operator, Rename) and self.same_lines(node.inputs[0], node.output)
+            ):
                 for name in node.inputs:
                     if self.same_lines(name, node.output):
                         self.alike.join(node.output, name)
@@ -137,13 +139,15 @@ def _is_by_pixel(node: Node) -> bool:
 def _changed(node: Node, before: Graph, after: Graph) -> Node:
     """Returns a node for the new lines."""
     old, new = before.tensors[node.output].image, after.tensors[node.output].image
+    if all(before.tensors[name].image == after.tensors[name].image for name in (*node.inputs, node.output)):
+        return node
     given = after.tensors[node.inputs[0]].image
     match node.operator:
         case Rename() if (given.rows, given.width) != (new.rows, new.width):
             return replace(node, operator=Move(np.arange(new.elements).reshape(new.pixels, new.channels)))
-        case Filter() as operator if old != new:
+        case Filter() as operator:
             return replace(node, operator=replace(operator, window=Window.point((new.rows, new.width))))
-        case Map() as operator if old != new:
+        case Map() as operator:
             operands = tuple(_lines_of(o, old, new) if isinstance(o, Constant) else o for o in operator.operands)
             return replace(node, operator=replace(operator, operands=operands))
         case _:
