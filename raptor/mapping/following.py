@@ -163,20 +163,22 @@ def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, n
 
 def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the vector operations of a node that works on lines."""
-    image, result = graph.tensors[node.output].image, graph.tensors[node.output].element
-    elements = image.elements
+    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
     if isinstance(node.operator, Requantise):
         if isinstance(node.operator.recipe, Recipe):
             return recipe_ns(node.operator.recipe, result, elements, arch)
         return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
     if isinstance(node.operator, ChannelSum | Softmax):
-        # An operation for each pixel.
-        given = graph.tensors[node.inputs[0]].image
-        repeated = (
-            vector_ns(arch, image.channels, 1) if image.channels > 1 and isinstance(node.operator, ChannelSum) else 0.0
-        )
-        return given.pixels * (vector_ns(arch, given.channels, 1) + ISSUE_NS + repeated)
+        return _over_channels_ns(graph, node, arch)
     return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
+
+
+def _over_channels_ns(graph: Graph, node: Node, arch: Target) -> float:
+    """Returns the time in ns of an operation for each pixel, and of repeating a sum in all channels of the result."""
+    given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    repeated = isinstance(node.operator, ChannelSum) and made.channels > 1
+    again_ns = vector_ns(arch, made.channels, 1) if repeated else 0.0
+    return given.pixels * (vector_ns(arch, given.channels, 1) + ISSUE_NS + again_ns)
 
 
 def _passes(operator: Operator) -> float:
