@@ -137,6 +137,18 @@ def test_a_layer_whose_tokens_something_else_reads_is_computed_by_line(
     check(model, tolerance=1e-4, xbar=16, xbars_per_core=48, cores=40)
 
 
+def test_a_sum_of_everything_beside_a_layer_of_tokens():
+    """It is a sum over the channels of each token first, then one over the tokens, which nothing has laid out anew."""
+    nodes = [
+        support.node("Sigmoid", "x", "s"),
+        support.node("Mul", "s other", "t"),
+        support.node("MatMul", "t w", "y"),
+        support.node("ReduceSum", "s axes", "z", keepdims=1),
+    ]
+    constants = {"w": random(4, 5), "other": random(1, 3, 4), "axes": np.array([0, 1, 2])}
+    check(make_model(nodes, {"x": (1, 3, 4)}, {"y": 3, "z": 3}, constants), xbar=8, xbars_per_core=4, cores=12)
+
+
 def test_a_sequence_of_fewer_tokens_than_there_are_heads():
     """The scores of 8 heads, with a normalisation of two sequences: each has one mean, and the heads have 8 lines."""
     nodes = [

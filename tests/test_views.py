@@ -14,7 +14,7 @@ from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Graph, Move
 from raptor.mapping.views import join_views
 from raptor.spatial import SpatialGraph
-from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.origins import Origins
 from raptor.spatial.verify_moves import verify_moves
@@ -200,6 +200,25 @@ def test_defects(unit: Passes, name: str):
     other = changed(unit.spatial, kind, change)
     with pytest.raises(VerifyError, match=r"split: element .* is not the element that the node moves there"):
         verify_moves(other, Origins(other))
+
+
+def test_a_tile_may_be_filled_again_after_its_first_copy(unit: Passes):
+    """A relay gets what two cores keep for others. What it gets last may be made after it got the first."""
+    graph = unit.spatial
+    (given, *_) = (part.tile for part in graph.tensors[graph.inputs[0]].parts)
+    between, relay = replace(given, name="between"), replace(given, name="relay")
+    half, count = given.elements // 2, given.elements
+    copies = (Copy(relay, given, 0, 0, half), Copy(between, given, 0, 0, count))
+    last = Copy(relay, between, half, half, count - half)
+
+    def wrong(*ops: BodyOp) -> list[int]:
+        computes = tuple(Compute("n", "Relay", "", (), (op,), (op.result,)) for op in ops)
+        found = Origins(replace(graph, computes=computes))
+        root = found.roots(graph.inputs[:1]).tiles[given.name]
+        return found.wrong(relay, graph.inputs[:1], root).tolist()
+
+    assert wrong(*copies, last) == []
+    assert wrong(copies[0], last, copies[1]) == list(range(half, count)), "it is read before it is made"
 
 
 def test_a_view_that_a_layer_makes_whole_is_a_factor_too():

@@ -113,7 +113,7 @@ class _Layouts:
                 self.pools.append(node)
             case Filter(window=window) if is_pointwise(window):
                 self.fixed |= sets
-            case ChannelSum() if not _is_last(self.image(node.inputs[0])) and self.image(node.output).channels == 1:
+            case ChannelSum() if self.image(node.output).channels == 1 and self.is_turned(node.inputs[0]):
                 self.pools.append(node)
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
@@ -127,6 +127,10 @@ class _Layouts:
                 self.repeated += ((made, other) for other in sorted(sets - {made}))
             case _:
                 self.odd |= sets
+
+    def is_turned(self, name: str) -> bool:
+        """Tells whether a tensor has several pixels, and its channels are not the last dimension."""
+        return self.image(name).pixels > 1 and not _is_last(self.image(name))
 
     def images(self) -> dict[str, Image]:
         """Returns the new images, by name of the tensor."""
@@ -249,7 +253,7 @@ class _Layouts:
             read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
             wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
             wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
-            wrong |= sums.intersection(made for made, _ in self.repeated)
+            wrong |= sums.intersection([*(given for given, *_ in pools), *(made for made, _ in self.repeated)])
             if not wrong & (changed | sums):
                 self.sums, self.over = sums, over
                 return known | dict.fromkeys(sums, 1)

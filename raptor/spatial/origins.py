@@ -90,15 +90,14 @@ class Origins:
     def traced(self, tile: Tile, names: tuple[str, ...]) -> Ints:
         """Returns the elements of a tile that is made by operations which move elements."""
         found, times = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
-        makers = self.makers.get(tile.name, [])
-        for _, op in makers:
+        for step, op in self.makers.get(tile.name, []):
             at, source, offset = _moved(op)
             times[at] += 1
             found[at[source < 0]] = ZERO
             used: list[int] = np.unique(source[source >= 0]).tolist()
             for s in used:
                 own = source == s
-                found[at[own]] = self.read(op.operands[s], names, offset[own], makers[0][0])
+                found[at[own]] = self.read(op.operands[s], names, offset[own], step)
         found[times != 1] = NOWHERE
         return found
 
