@@ -141,7 +141,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_LAID}pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
     Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUT, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
-    Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if not _is_last(", "case ChannelSum() if None and not _is_last(")),
+    Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if self.image(", "case ChannelSum() if None and self.image(")),
     Wrong(f"{_STREAMS}[stat_pool]", Defect(LAYOUT, "case Pool() as pool if _is_over_all(pool) and", "case Pool() as pool if None and")),
     Wrong(f"{_STREAMS}[stat_pool]", Defect(POOLS, "size = math.isqrt(len(pixels))", "size = len(pixels)")),
     Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, 'if function == "max":', "if not function:")),
