@@ -247,7 +247,7 @@ def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch)
     found = in_segments(monkeypatch)
     assert not list(faults_of(found.decision, found.graph, found.arch))
     layer = next(iter(by_line(found.decision).values()))
-    assert TOKENS // 2 < len(layer.grid.cols) <= TOKENS
+    assert len(layer.grid.cols) == 5 * (TOKENS // 5), "five copies, each with as many segments as all have tokens"
     assert len(set(layer.cores)) < len(layer.cores)
     held = Counter(group for core in found.program.cores.values() for group in ((core.core, g) for g in core.groups))
     assert set(held.values()) == {1}

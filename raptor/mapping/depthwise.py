@@ -77,7 +77,12 @@ def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     if not isinstance(decision.flow, ByLine):
         return applied
     joined = {key: layer for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer)}
-    return join_layers(lift_signals(cut_lines(lay_tokens(applied))), joined)
+    return join_layers(as_lines(applied), joined)
+
+
+def as_lines(graph: Graph) -> Graph:
+    """Returns the graph with its sequences, long lines, signals and volumes laid out for the flow by line."""
+    return lift_signals(cut_lines(lay_tokens(graph)))
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

@@ -4,17 +4,14 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.cut_lines import cut_lines
 from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
-from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
+from raptor.mapping.depthwise import as_lines, as_stencils, choose_depthwise, choose_means, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.joined import choose_joined, join_layers
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
 from raptor.mapping.plans import Plan
-from raptor.mapping.signals import lift_signals
 from raptor.mapping.streaming import Parts, line_parts, runs_by_line
-from raptor.mapping.token_layout import lay_tokens
 from raptor.mapping.views import join_views, use_views
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
@@ -48,7 +45,7 @@ class Known:
         """Returns what is left of a graph for crossbars: without joined layers, and with them if there are any."""
         if self.prepared is None or self.prepared[0] is not graph:
             vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-            laid = lift_signals(cut_lines(lay_tokens(as_stencils(graph, vector))))
+            laid = as_lines(as_stencils(graph, vector))
             joined = choose_joined(laid, arch)
             ways = (dict[str, JoinedLayer](), joined) if joined else (joined,)
             found = tuple(OnCrossbars(vector | way, join_views(join_layers(laid, way))) for way in ways)

@@ -4,7 +4,7 @@ The pixels of a signal [N, C, T] are those of images of one line, [N, C, 1, T], 
 are those of images [N, C, D * H, W]: nothing moves. Their columns go to several cores, as those of an image do. Windows
 over volumes keep their three dimensions, and those over a batch get it as a dimension: all but the last say which
 lines they read (`raptor.mapping.window_axis`). Tables of pixels stay as they are. Only signals and volumes that a
-convolution with several kernel positions connects are seen so.
+layer or a product connects are seen so.
 """
 
 import math
