@@ -61,6 +61,11 @@ class Window:
         """Number of output pixels of the whole batch."""
         return self.batch * math.prod(self.out_dims)
 
+    @property
+    def is_over_all(self) -> bool:
+        """True if there is one output pixel, and it reads each input pixel once."""
+        return self.out_pixels == 1 and self.kernel == self.in_dims and not any(self.pads)
+
     def input_pixels(self) -> Pixels:
         """[output pixels, taps] -> input pixel, or -1 where the tap lies in the padding. Taps in C order."""
         one_image = np.zeros((1, 1), np.int64)

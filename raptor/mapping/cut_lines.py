@@ -16,16 +16,12 @@ from raptor.common.disjoint import DisjointSets
 from raptor.frontend.building import smallest
 from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
 from raptor.graph.window import Window
-from raptor.mapping.streaming import LONGEST
+from raptor.mapping.streaming import LONGEST, MOST_LINES
 from raptor.mapping.token_layout import is_pointwise
 from raptor.target.layout import Image
 
 FEWEST = 4
 """Fewest pixels of a line: shorter ones would be too many."""
-
-LONG = 4
-"""Lines are cut if one is more than so many times as long as the lines of the images: a line that takes elements from
-as few others streams as it is."""
 
 
 def cut_lines(graph: Graph) -> Graph:
@@ -103,7 +99,7 @@ class _Sequences:
         found: dict[str, int] = {}
         for key, widths in borders.items():
             lines = [self.image(name).width for name in names[key]]
-            if widths and max(lines) > LONG * max(widths):
+            if widths and max(lines) > MOST_LINES * max(widths):  # else it streams as it is
                 width = _width(lines, widths)
                 most = max(self.image(name).pixels for name in names[key]) // width
                 found |= dict.fromkeys(names[key], width) if width >= FEWEST and most <= LONGEST else {}
@@ -125,7 +121,7 @@ def _width(lines: Sequence[int], borders: Collection[int]) -> int:
     A layer has no more cores than its lines have pixels. `borders`: the widths of images.
     """
     common = math.gcd(*lines, *borders)
-    times = (n for n in range(LONG, 0, -1) if n * common <= LONG * min(borders))
+    times = (n for n in range(MOST_LINES, 0, -1) if n * common <= MOST_LINES * min(borders))
     return next(n * common for n in times if all(line % (n * common) == 0 for line in lines))
 
 

@@ -26,6 +26,10 @@ Range = tuple[int, int]
 Parts = tuple[Range, ...]
 
 
+MOST_LINES = 4
+"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
+line that needs all of it is not there earlier than the whole."""
+
 LONGEST = 8192
 """Largest number of lines and of columns: each line is an operation, and each column takes compile time."""
 

@@ -379,12 +379,6 @@ def _over_all(image: Image) -> Window:
     return Window(lines, point, lines, point, (0, 0), point)
 
 
-def _is_over_all(pool: Pool) -> bool:
-    """Tells whether a pool puts together all pixels."""
-    window = pool.window
-    return window.out_pixels == 1 and window.kernel == window.in_dims and window.batch == 1 and not any(window.pads)
-
-
 def _positions(image: Image) -> Ints:
     """Returns for each element, counted pixel by pixel, its position in C order."""
     return image.to_pixels(np.arange(image.elements).reshape(image.shape)).reshape(-1)
@@ -453,7 +447,9 @@ class _Changed:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
-            case Pool() as pool if _is_over_all(pool) and is_tokens(image := self.tensors[node.inputs[0]].image):
+            case Pool(window=window) as pool if window.is_over_all and is_tokens(
+                image := self.tensors[node.inputs[0]].image
+            ):
                 return replace(pool, window=_over_all(image))
             case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
                 # A window over one dimension becomes one over lines, also where the layout was right before.

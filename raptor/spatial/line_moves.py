@@ -24,10 +24,6 @@ from raptor.target.layout import Image
 
 Ints = npt.NDArray[np.int64]
 
-MOST_LINES = 4
-"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
-line that needs all of it is not there earlier than the whole."""
-
 OnCore = Callable[[str, int, int, Range, int], Cell]
 """(tensor, line, part, columns, core) -> a cell on the core that holds these pixels."""
 

@@ -46,8 +46,7 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
 
 def is_global(window: Window) -> bool:
     """True if there is one output pixel, and it reads each pixel of an image or a volume."""
-    whole = window.kernel == window.in_dims and set(window.pads) == {0} and set(window.dilations) == {1}
-    return whole and len(window.kernel) >= 2 and window.out_pixels == 1
+    return window.is_over_all and set(window.dilations) == {1} and len(window.kernel) >= 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filte
 from raptor.mapping.following import at_readers
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import (
+    MOST_LINES,
     Parts,
     Range,
     keeps_channels,
@@ -41,7 +42,7 @@ from raptor.spatial.fully_connected import DenseLayer, Source
 from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
-from raptor.spatial.line_moves import MOST_LINES, MovedLines, Places
+from raptor.spatial.line_moves import MovedLines, Places
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
 from raptor.spatial.line_windows import (
     LineStencil,
