@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.knobs import patience_on
 from raptor.spatial.even_out import movable
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.mesh_placement import usable
@@ -45,13 +46,15 @@ def relay_values(partition: Partition, decision: Decision, arch: Target) -> Part
     idle = sorted(set(range(len(usable(arch)))).difference(partition.cores))
     if len(idle) <= WORTH or not chains_lie_apart(partition, WORTH):
         return partition
-    times = Times.of(partition, flow.patience_ns, arch)
+    # NOTE: not with the patience of the decision, which names the order of work that is chosen later.
+    patience_ns = patience_on(arch)
+    times = Times.of(partition, patience_ns, arch)
     span_ns = times.span_ns()
     if span_ns < WORTH * times.busiest_ns:
         return partition
     near = to_first_readers(partition, times)
     if near.cores != partition.cores:
-        times = Times.of(near, flow.patience_ns, arch)
+        times = Times.of(near, patience_ns, arch)
     slots, reached_ns = _best_slots(times, len(idle), arch)
     if span_ns < WORTH * reached_ns:
         return partition

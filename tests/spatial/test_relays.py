@@ -21,6 +21,7 @@ from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers
 from raptor.spatial.spans import Times, chains_lie_apart
 from raptor.spatial.tiles import Tile
+from raptor.target.arch import Target
 from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, check, conv_model, line_flow, passes
@@ -374,3 +375,21 @@ def test_a_wrong_value_from_a_relay_is_refused():
     wrong = replace(op, first=op.elements if op.first == 0 else 0)
     computes[i] = replace(computes[i], body=(wrong, *computes[i].body[1:]))
     refused(replace(graph, computes=tuple(computes)), "multiplies|belongs elsewhere")
+
+
+def test_relays_do_not_depend_on_the_order_that_is_chosen_later(
+    far_back: Passes, skipped: Passes, monkeypatch: pytest.MonkeyPatch
+):
+    """A stored mapping names this order, by its patience, and has to give the same program again."""
+    flow, patiences = line_flow(far_back.decision), set[float]()
+
+    def noted(partition: Partition, patience_ns: float, arch: Target) -> Times:
+        patiences.add(patience_ns)
+        return times_of(partition, patience_ns, arch)
+
+    times_of = Times.of
+    monkeypatch.setattr(Times, "of", noted)
+    for patience_ns in (flow.patience_ns, flow.patience_ns / 6):
+        decision = replace(far_back.decision, flow=replace(flow, patience_ns=patience_ns))
+        assert relays(relay_values(far_back.partition, decision, skipped.arch))
+    assert len(patiences) == 1
