@@ -795,3 +795,40 @@ def upscaled(b: Block) -> str:
     x = b.op("Add", x, b.conv(b.op("Relu", b.conv(x, 16, 16)), 16, 16))
     x = b.op("DepthToSpace", b.conv(x, 16, 12), blocksize=2)
     return b.op("Add", x, b.op("Resize", "x", "", b.floats([1, 1, 2, 2]), mode="cubic"))
+
+
+@block(1, 64, 32)
+def sdpa(b: Block) -> str:
+    """Attention as PyTorch exports `scaled_dot_product_attention`: queries and turned keys times a factor each."""
+    qkv = b.linear(b.norm("x", 32), 32, 96)
+    q, k, v = (
+        b.op("Squeeze", part, b.ints(0))
+        for part in b.ops(
+            3,
+            "Split",
+            b.op("Transpose", b.op("Reshape", qkv, b.ints(1, 64, 3, 2, 16)), perm=[2, 0, 3, 1, 4]),
+            axis=0,
+        )
+    )
+    q, k = b.op("Mul", q, b.floats(0.5)), b.op("Mul", b.op("Transpose", k, perm=[0, 1, 3, 2]), b.floats(0.5))
+    o = b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v)
+    o = b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1, 3]), b.ints(1, 64, 32))
+    return b.op("Add", "x", b.linear(o, 32, 32))
+
+
+@block(1, 8, 16, 16)
+def mix_ffn(b: Block) -> str:
+    """A block of PVT v2: attention to a smaller image, and a depthwise convolution over the image of the tokens."""
+
+    def tokens(image: str, channels: int, count: int) -> str:
+        return b.op("Transpose", b.op("Reshape", image, b.ints(1, channels, count)), perm=[0, 2, 1])
+
+    def image(x: str, channels: int) -> str:
+        return b.op("Reshape", b.op("Transpose", x, perm=[0, 2, 1]), b.ints(1, channels, 16, 16))
+
+    x = tokens(b.conv("x", 8, 16), 16, 256)
+    small = tokens(b.conv(image(x, 16), 16, 16, 4, stride=4, pads=[0] * 4), 16, 16)
+    x = b.op("Add", x, attention(b, x, small, 256, 16, 16))
+    y = image(b.linear(b.norm(x, 16), 16, 32), 32)
+    y = tokens(b.op("Relu", b.conv(y, 32, 32, groups=32)), 32, 256)
+    return b.op("Add", x, b.linear(y, 32, 16))

@@ -2,11 +2,16 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from raptor.common.errors import UnsupportedError
+from raptor.frontend import load
 from raptor.frontend.registry import QUANTISED, importers
+from raptor.graph.evaluate import evaluate
+from raptor.mapping.depthwise import as_lines
 from tests.all_graphs.builder import FAMILIES
 from tests.all_graphs.cases import Case, build, cases, make_case
 from tests.fuzz.quantised import made
@@ -31,6 +36,33 @@ def share(count: int, focus: str) -> int:
 def test_random_graphs(focus: str):
     for i in range(share(CI, focus)):
         make_case(Random(i), focus).check()
+
+
+def lay_out(case: Case):
+    """Lays a graph out by line, and compares every tensor that is still there."""
+    try:
+        graph = load(case.model).graph
+    except UnsupportedError:
+        return
+    laid = as_lines(graph)
+    laid.verify()
+    given = {name: case.inputs[name].astype(np.float64) for name in graph.inputs}
+    before, after = evaluate(graph, given), evaluate(laid, given)
+    for tensor in before.keys() & after.keys():
+        np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5, err_msg=tensor)
+
+
+@pytest.mark.parametrize("focus", FOCUSES)
+def test_the_layout_by_line_changes_no_value(focus: str):
+    for i in range(share(CI, focus)):
+        lay_out(make_case(Random(i), focus))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, 4000, 100))
+def test_the_layout_by_line_changes_no_value_of_many(seed: int):
+    for i in range(seed, seed + 100):
+        lay_out(make_case(Random(i), FOCUSES[i % len(FOCUSES)]))
 
 
 @pytest.mark.slow

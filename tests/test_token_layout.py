@@ -12,7 +12,7 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
 from raptor.mapping.cut_lines import cut_lines
-from raptor.mapping.depthwise import as_stencils, choose_means
+from raptor.mapping.depthwise import as_lines, as_stencils, choose_means
 from raptor.mapping.token_layout import is_tokens, lay_tokens
 from tests.frontend import support
 from tests.frontend.support import make_model, random
@@ -32,7 +32,7 @@ def imported(name: str) -> Graph:
 @pytest.mark.parametrize("name", [*SMALL, *BLOCKS])
 def test_the_values_stay(name: str):
     graph = imported(name) if name in SMALL else load(BLOCKS[name]()).graph
-    laid = cut_lines(lay_tokens(as_stencils(graph, choose_means(graph, chip()))))
+    laid = as_lines(as_stencils(graph, choose_means(graph, chip())))
     laid.verify()
     shapes = {n: graph.tensors[n].shape for n in graph.inputs}
     given = {n: np.random.default_rng(0).standard_normal(shape) for n, shape in shapes.items()}
@@ -159,3 +159,12 @@ def test_a_sequence_of_fewer_tokens_than_there_are_heads():
     constants = {"two": np.array([2, 32, 1, 1]), "scale": random(32, 1, 1)}
     model = make_model(nodes, {"q": (4, 2, 4, 5), "k": (4, 2, 5, 2)}, ["y"], constants)
     check(model, xbar=16, xbars_per_core=8, cores=20)
+
+
+def test_a_sum_over_sequences_whose_tokens_have_two_axes():
+    """A token is one of 2 rows of 4 elements. The pixels of the sum are elements of a token, not in their order."""
+    nodes = [
+        support.node("Softmax", "x", "s", axis=1),
+        support.node("ReduceSumSquare", "s", "y", axes=[0, 2], keepdims=1),
+    ]
+    check(make_model(nodes, {"x": (2, 2, 1, 4)}, ["y"], opset=12), xbar=8, xbars_per_core=4, cores=4)

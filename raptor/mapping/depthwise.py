@@ -12,6 +12,7 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.cut_lines import cut_lines
 from raptor.mapping.decision import ByLine, Decision, JoinedLayer, OnVectorUnit, filter_key, filters_of, layer_nodes
+from raptor.mapping.early_maps import map_before_moves
 from raptor.mapping.joined import join_layers
 from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.signals import lift_signals
@@ -82,7 +83,7 @@ def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
 
 def as_lines(graph: Graph) -> Graph:
     """Returns the graph with its sequences, long lines, signals and volumes laid out for the flow by line."""
-    return lift_signals(cut_lines(lay_tokens(graph)))
+    return lift_signals(cut_lines(map_before_moves(lay_tokens(graph))))
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

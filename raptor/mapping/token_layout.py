@@ -432,7 +432,7 @@ class _Changed:
             yield Node(node.name, node.op_type, step, (name,), result)
             name = result
         back = self.tensors[node.output].image
-        sources = np.arange(back.elements).reshape(back.pixels, back.channels)
+        sources = _positions(back).reshape(back.pixels, back.channels)
         yield Node(node.name, node.op_type, Move(sources), (name,), node.output)
 
     def operator(self, node: Node) -> Operator:

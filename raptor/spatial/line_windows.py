@@ -141,6 +141,12 @@ def reads_everywhere(window: Window, cols: Range) -> bool:
     return first < last and all(lines_read(window))
 
 
+@cache
+def middle_lines(window: Window) -> tuple[int, ...]:
+    """Returns for each output line the line in the middle of those that it reads; 0 if it reads padding only."""
+    return tuple(lines[len(lines) // 2][1] if (lines := here.lines) else 0 for here in line_windows(window))
+
+
 def window_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
     """Yields the output pixels that are computed on the core of each cell: x on that of input x * stride."""
     return _shared(cells, window.out_dims[-1], 1, window.strides[-1])

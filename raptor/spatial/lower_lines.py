@@ -5,7 +5,7 @@ the core that makes it. A node that cannot work on lines works on the whole tens
 result is cut into lines again when a later node needs lines.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -47,6 +47,7 @@ from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
 from raptor.spatial.line_windows import (
     LineStencil,
     line_windows,
+    middle_lines,
     reads_everywhere,
     reads_lines,
     table_cells,
@@ -462,15 +463,30 @@ class LineLowering(TileLowering):
     def pool_lines(self, node: Node, operator: Pool) -> None:
         """Emits a pool, line by line on the cores that hold the cells of the input."""
         (name,) = node.inputs
-        window, image = operator.window, self.graph.tensors[node.output].image
+        window = operator.window
         grid = self.grid(name)
         made: Made = {}
-        for p, cells in enumerate(grid.lines[0]):
-            for cols, cell in window_cells(window, cells):
-                for y in range(image.rows):
-                    tile = self.pool_cell(node, operator, (y, p), cols, self.residency.core_of(cell.tile))
-                    made.setdefault((y, p), []).append(Cell(cols, tile))
+        for p in range(len(grid.parts)):
+            for lines, cells in self.leading(name, p, middle_lines(window)):
+                for cols, cell in window_cells(window, cells):
+                    for y in lines:
+                        tile = self.pool_cell(node, operator, (y, p), cols, self.residency.core_of(cell.tile))
+                        made.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, grid.parts, made)
+
+    def leading(self, name: str, p: int, leads: Sequence[int]) -> Iterator[tuple[list[int], tuple[Cell, ...]]]:
+        """Yields lines of a result that are cut alike and made on the same cores, with the cells that decide about it.
+
+        name, p: tensor and channel range of the operand. leads: for each line of the result the line of the operand
+        where it is made. Lines of tokens that are an image are on other cores each.
+        """
+        found: dict[tuple[tuple[Range, int | None], ...], list[int]] = {}
+        lines = self.grid(name).lines
+        places = {lead: tuple((c.cols, self.residency.core_of(c.tile)) for c in lines[lead][p]) for lead in {*leads}}
+        for y, lead in enumerate(leads):
+            found.setdefault(places[lead], []).append(y)
+        for alike in found.values():
+            yield alike, lines[leads[alike[0]]][p]
 
     def pool_image(self, node: Node, operator: Pool) -> None:
         """Pools a whole image to one pixel.
@@ -527,7 +543,9 @@ class LineLowering(TileLowering):
             return reads_lines(window, before, after, MOST_LINES)
         if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
             return False
-        found = (cols for cells in self.grids[name].lines[0] for cols, _ in window_cells(window, cells))
+        lines = self.grids[name].lines
+        cut = {cells for lead in {*middle_lines(window)} for cells in lines[lead]}
+        found = {cols for cells in cut for cols, _ in window_cells(window, cells)}
         return all(reads_everywhere(window, cols) for cols in found)
 
     def stencil_lines(self, node: Node, operator: Stencil) -> None:
@@ -535,16 +553,18 @@ class LineLowering(TileLowering):
         (name,), window = node.inputs, operator.window
         before, after = (self.graph.tensors[n].image for n in (name, node.output))
         grid = self.grid(name)
+        is_table = isinstance(window, Table)
+        leads = [y * before.rows // after.rows for y in range(after.rows)] if is_table else middle_lines(window)
         made: Made = {}
         known: _Stencils = {}
-        for p, cells in enumerate(grid.lines[0]):
-            shared = table_cells(before, after, cells) if isinstance(window, Table) else window_cells(window, cells)
-            for cols, cell in shared:
-                core = self.residency.core_of(cell.tile) or 0
-                for y in range(after.rows):
-                    part = LineStencil.of(operator, y, cols, before, after)
-                    tile = self.stencil_cell(node, part, (y, p), cols, core, known)
-                    made.setdefault((y, p), []).append(Cell(cols, tile))
+        for p in range(len(grid.parts)):
+            for lines, cells in self.leading(name, p, leads):
+                for cols, cell in table_cells(before, after, cells) if is_table else window_cells(window, cells):
+                    core = self.residency.core_of(cell.tile) or 0
+                    for y in lines:
+                        part = LineStencil.of(operator, y, cols, before, after)
+                        tile = self.stencil_cell(node, part, (y, p), cols, core, known)
+                        made.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, grid.parts, made)
 
     def stencil_cell(

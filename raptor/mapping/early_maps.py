@@ -1,0 +1,93 @@
+"""Computes element-wise functions of operands of products before the moves that turn these.
+
+PyTorch writes the attention of a query on keys as (a q) (a k)^T, with the factor behind the transposition of the keys.
+A transposition of tokens is a view, of which only what is asked for exists. A function of one is a tensor of its own,
+which would be put together first. So the function is computed for the tokens, and the view is one of its results.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
+from raptor.mapping.token_layout import is_tokens
+from raptor.target.layout import Image
+
+
+def map_before_moves(graph: Graph) -> Graph:
+    """Returns the graph with functions of moved tokens computed before the move, where only products read the result.
+
+    The results are the same to the bit.
+    """
+    made = {node.output: node for node in graph.nodes}
+    early = {node.output: made[node.inputs[0]] for node in _late_maps(graph, made)}
+    if not early:
+        return graph
+    tensors = dict(graph.tensors)
+    nodes = [new for node in graph.nodes for new in _swapped(node, early.get(node.output), tensors)]
+    read = {*graph.outputs, *(name for node in nodes for name in node.inputs)}
+    kept = tuple(node for node in nodes if node.output in read or not isinstance(node.operator, Move))
+    defined = {*graph.inputs, *(node.output for node in kept)}
+    return replace(graph, nodes=kept, tensors={n: t for n, t in tensors.items() if n in defined})
+
+
+def _late_maps(graph: Graph, made: Mapping[str, Node]) -> Iterator[Node]:
+    """Yields the functions of one operand that moves make of tokens, if nothing but products reads the result."""
+    others = {name for node in graph.nodes if not isinstance(node.operator, Dot | Rename) for name in node.inputs}
+    renamed = {name: node.output for node in graph.nodes if isinstance(node.operator, Rename) for name in node.inputs}
+    others.update(graph.outputs)
+    multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
+    for node in graph.nodes:
+        if not _is_uniform(node) or node.output in others:
+            continue
+        if node.output not in multiplied and renamed.get(node.output) not in multiplied - others:
+            continue
+        move = made.get(node.inputs[0])
+        if move is None or not isinstance(move.operator, Move) or len(move.inputs) != 1:
+            continue
+        given = graph.tensors[move.inputs[0]].image
+        if is_tokens(given) and _taken(move.operator.sources, given) is not None:
+            yield node
+
+
+def _is_uniform(node: Node) -> bool:
+    """Tells whether a node computes the same function of one operand for each element."""
+    if not isinstance(node.operator, Map) or len(node.inputs) != 1:
+        return False
+    return all(o.pixels.size == 1 for o in node.operator.operands if isinstance(o, Constant))
+
+
+def _taken(sources: Indices, given: Image) -> Indices | None:
+    """Returns the channels that a move takes, if it takes the same of each pixel, each once; else None."""
+    elements = sources.reshape(-1)
+    if elements.size == 0 or elements.min() < 0:
+        return None
+    taken = np.zeros(given.elements, bool)
+    taken[elements] = True
+    channels = np.flatnonzero(taken[: given.channels])
+    same = (taken.reshape(given.pixels, given.channels) == taken[: given.channels]).all()
+    return channels if same and elements.size == len(channels) * given.pixels else None
+
+
+def _swapped(node: Node, move: Node | None, tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Yields a node, or for a function of a moved tensor: the tokens that are moved, the function of them, the move."""
+    if move is None:
+        yield node
+        return
+    assert isinstance(move.operator, Move)
+    name, sources = move.inputs[0], move.operator.sources
+    given, element = tensors[name].image, tensors[node.output].element
+    channels = _taken(sources, given)
+    assert channels is not None
+    image = Image((given.rows, given.width, len(channels)), 2)
+    if len(channels) < given.channels:
+        taken = np.arange(given.pixels)[:, None] * given.channels + channels
+        yield Node(move.name, move.op_type, Move(taken), (name,), part := f"{node.output}.taken")
+        tensors[part] = replace(tensors[name], name=part, shape=image.shape, image=image, in_model=False)
+        name = part
+    yield replace(node, inputs=(name,), output=(early := f"{node.output}.early"))
+    tensors[early] = replace(tensors[name], name=early, shape=image.shape, image=image, element=element, in_model=False)
+    pixel, channel = np.divmod(sources, given.channels)
+    place = pixel * len(channels) + np.searchsorted(channels, channel)
+    yield Node(move.name, move.op_type, Move(place), (early,), node.output)

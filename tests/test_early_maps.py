@@ -1,0 +1,98 @@
+"""Element-wise functions of turned tokens: computed before the transposition, which then is a view."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from block_models import BLOCKS
+from onnx import ModelProto
+
+from raptor.frontend import load
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import Dot, Graph, Map, Move, Node
+from raptor.mapping.early_maps import map_before_moves
+from raptor.mapping.streaming import line_parts, multiplies_tokens, views_of
+from raptor.mapping.token_layout import is_tokens, lay_tokens
+from tests.frontend.support import make_model, node, random
+from tests.pipeline import check
+
+
+def attention(*behind: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
+    """Queries and keys of one layer; the nodes `behind` make `k` of the turned keys `t`."""
+    nodes = [
+        node("MatMul", "x w", "both", name="layer"),
+        node("Split", "both", "q keys", axis=2),
+        node("Transpose", "keys", "t", perm=[0, 2, 1]),
+        *behind,
+        node("MatMul", "q k", "s", name="scores"),
+        node("Softmax", "s", "y", axis=-1, name="shares"),
+    ]
+    constants = {
+        "w": random(8, 12),
+        "factor": np.array(0.25, np.float32),
+        "factors": random(6, 1),
+    }
+    return make_model(nodes, {"x": (1, 10, 8)}, dict.fromkeys(outputs, 3), constants, opset=12)
+
+
+def laid(model: ModelProto) -> tuple[Graph, Graph]:
+    """The graph with its tokens laid out, and then with early functions."""
+    before = lay_tokens(load(model).graph)
+    after = map_before_moves(before)
+    after.verify()
+    return before, after
+
+
+def product(graph: Graph) -> Node:
+    return next(n for n in graph.nodes if isinstance(n.operator, Dot))
+
+
+def streams(graph: Graph) -> bool:
+    parts = line_parts(graph, 16)
+    return multiplies_tokens(graph, product(graph), parts, views_of(graph, parts))
+
+
+@pytest.mark.parametrize("op_type", ["Mul", "Relu", "Sigmoid"])
+def test_a_function_of_turned_keys_is_one_of_the_keys(op_type: str):
+    model = attention(node(op_type, "t factor" if op_type == "Mul" else "t", "k"))
+    before, after = laid(model)
+    assert not streams(before)
+    assert streams(after)
+    (early,) = (n for n in after.nodes if isinstance(n.operator, Map) and n.output.endswith(".early"))
+    assert is_tokens(after.tensors[early.output].image)
+    given = {"x": random(1, 10, 8, seed=3).astype(np.float64)}
+    one, two = evaluate(before, given), evaluate(after, given)
+    assert one.keys() & two.keys() >= {"k", "s", "y"}
+    assert all(np.array_equal(one[name], two[name]) for name in one.keys() & two.keys())
+    check(model, xbar=16, xbars_per_core=4, cores=8)
+
+
+def test_only_the_channels_that_are_moved_get_the_function():
+    _, after = laid(attention(node("Mul", "t factor", "k")))
+    (early,) = (n for n in after.nodes if n.output.endswith(".early"))
+    assert after.tensors[early.output].image.channels == 6
+    made = {n.output: n for n in after.nodes}
+    assert isinstance(made[early.inputs[0]].operator, Move)
+
+
+@pytest.mark.parametrize(
+    ("behind", "outputs"),
+    [
+        ([node("Mul", "t factors", "k")], ("y",)),
+        ([node("Mul", "t factor", "k")], ("y", "k")),
+        ([node("Mul", "t factor", "k"), node("Softmax", "k", "z", axis=1)], ("y", "z")),
+        ([node("Transpose", "q", "u", perm=[0, 2, 1], name="turned"), node("Mul", "t u", "k")], ("y",)),
+    ],
+    ids=["another factor for each channel", "an output", "read by something else", "of two operands"],
+)
+def test_others_stay_where_they_are(behind: list[Any], outputs: tuple[str, ...]):
+    model = attention(*behind, outputs=outputs)
+    before, after = laid(model)
+    assert after is before
+    check(model, xbar=16, xbars_per_core=4, cores=8)
+
+
+def test_attention_as_pytorch_exports_it_streams():
+    before, after = laid(BLOCKS["sdpa"]())
+    assert not streams(before)
+    assert streams(after)
