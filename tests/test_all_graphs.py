@@ -58,6 +58,11 @@ def test_the_layout_by_line_changes_no_value(focus: str):
         lay_out(make_case(Random(i), focus))
 
 
+def test_the_largest_element_of_a_token_is_no_sum():
+    """A graph that was found: `ReduceLogSumExp` adds the largest element of a token to a sum over its elements."""
+    lay_out(make_case(Random(662), FOCUSES[662 % len(FOCUSES)]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, 4000, 100))
 def test_the_layout_by_line_changes_no_value_of_many(seed: int):

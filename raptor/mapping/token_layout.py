@@ -245,11 +245,9 @@ class _Layouts:
         while True:
             changed = known.keys() - self.fixed
             over = {n.output for given, _, n in pools if given in changed and self.is_over_tokens(n, known[given])}
-            sums = {
-                made
-                for given, made, node in pools
-                if given in changed and made not in banned and self.adds_channels(node, known[given])
-            }
+            adds = [given in changed and self.adds_channels(node, known[given]) for given, _, node in pools]
+            others = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if not is_sum}
+            sums = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if is_sum} - banned - others
             read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
             wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
             wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
