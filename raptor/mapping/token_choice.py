@@ -16,10 +16,10 @@ def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -
     that they send each other would cross links, and a stage on one chip would keep the next sample waiting.
     (BERT-base with a stage on each of four chips of 48 cores, 500 ns a flit: 78.4 samples/s, and 26.6 with it.)
     """
-    most = len(stages.products)
-    found = [in_groups(stages, arch, cores, groups, knobs) for groups in range(1, most + 1)]
+    counts = [count for count in range(1, len(stages.products) + 1) if stages.lie_apart(count)]
+    found = [in_groups(stages, arch, cores, groups, knobs) for groups in counts]
     found.append(apart(stages, arch, cores, knobs))
     if arch.chips == 1:
-        found += [spread(stages, arch, cores, groups, knobs) for groups in range(1, min(MOST_SPREAD, most) + 1)]
+        found += [spread(stages, arch, cores, groups, knobs) for groups in counts if groups <= MOST_SPREAD]
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)

@@ -373,6 +373,11 @@ class Stages:
         """The layers of all chains."""
         return {layer.key for chain in self.chains for layer in chain.layers}
 
+    def lie_apart(self, groups: int) -> bool:
+        """Tells whether each of so many groups is one piece: no layers that are not of tokens lie within it."""
+        ends = {first for first, _ in even(len(self.products), groups)}
+        return all(i in ends or chain.layers for i, chain in enumerate(self.chains[:-1]))
+
     def group(self, first: int, last: int) -> "Stages":
         """Returns the attentions `first` to `last` with the chain after each; the first group has the first chain."""
         return Stages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
@@ -403,18 +408,21 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     products: list[list[Product]] = []
     behind: set[str] = set()
     made: dict[str, int] = {}  # the last chain that a tensor depends on
+    reached: dict[str, int] = {}  # the same for attentions, counted from 1
     relays: dict[int, dict[str, None]] = {}
     for node in graph.nodes:
         made[node.output] = max((made[name] for name in node.inputs if name in made), default=0)
+        reached[node.output] = max((reached.get(name, 0) for name in node.inputs), default=0)
         if isinstance(node.operator, Elementwise):
             early = (n for n in node.inputs if made.get(n, made[node.output]) < made[node.output])
             relays.setdefault(made[node.output] - 1, {}).update(dict.fromkeys(early))
         if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
             if node.inputs[0] not in behind:
-                if chains[-1] or not products:
+                if chains[-1] or reached[node.output] == len(products):
                     products.append([])
                     chains.append([])
                 products[-1].append(_product(graph, node, node.operator))
+                reached[node.output] = len(products)
             behind.add(node.output)
         elif isinstance(node.operator, Elementwise | Softmax | Rename) and behind & set(node.inputs):
             behind.add(node.output)

@@ -223,15 +223,16 @@ class _Layouts:
     def keeps_tokens(self, node: Node, count: int) -> bool:
         """Tells whether a move takes the elements of each of `count` tokens from the tokens of the same number.
 
-        It may take some of their channels, as a split does, or those of several operands.
+        It may take some of their channels, as a split does, or those of several operands, and add zeros.
         """
         assert isinstance(node.operator, Move)
         given, made = [self.image(name) for name in node.inputs], self.image(node.output)
         sources = node.operator.sources.reshape(-1)
-        if any(image.elements % count for image in (*given, made)) or sources.min() < 0:
+        if any(image.elements % count for image in (*given, made)):
             return False
         token = np.concatenate([_positions(image) // (image.elements // count) for image in given])
-        return np.array_equal(token[sources], _positions(made) // (made.elements // count))
+        taken, wanted = sources >= 0, _positions(made) // (made.elements // count)
+        return bool(taken.any()) and np.array_equal(token[sources[taken]], wanted[taken])
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
