@@ -88,13 +88,14 @@ def block(*shape: int) -> Callable[[Callable[[Block], str]], Callable[[Block], s
     """Adds a function to `BLOCKS`, which builds a block with an input of this shape and returns its result."""
 
     def add(build: Callable[[Block], str]) -> Callable[[Block], str]:
-        BLOCKS[build.__name__] = lambda: _model(build, shape)
+        BLOCKS[build.__name__] = lambda: model(build, shape)
         return build
 
     return add
 
 
-def _model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
+def model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
+    """Returns the model of a block with an input of this shape."""
     made = Block()
     result = build(made)
     graph = helper.make_graph(
@@ -104,8 +105,8 @@ def _model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
         [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in made.constants.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-    return infer_shapes(model)  # of the output
+    made_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    return infer_shapes(made_model)  # of the output
 
 
 @block(1, 16, 16, 16)
@@ -832,3 +833,32 @@ def mix_ffn(b: Block) -> str:
     y = image(b.linear(b.norm(x, 16), 16, 32), 32)
     y = tokens(b.op("Relu", b.conv(y, 32, 32, groups=32)), 32, 256)
     return b.op("Add", x, b.linear(y, 32, 16))
+
+
+@block(1, 8, 8, 8)
+def conv_attentions(b: Block) -> str:
+    """Attentions over the pixels of an image, with convolutions between, as in Visformer and BoTNet."""
+    x = b.conv("x", 8, 16)
+    for _ in range(3):
+        qkv = b.op("Reshape", b.conv(x, 16, 48, 1), b.ints(3, 16, 64))
+        q, k, v = (b.op("Squeeze", part, b.ints(0)) for part in b.ops(3, "Split", qkv, axis=0))
+        q, v = (b.op("Transpose", each, perm=[1, 0]) for each in (q, v))
+        s = b.op("Softmax", b.op("Mul", b.op("MatMul", q, k), b.floats(0.25)), axis=-1)
+        o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[1, 0]), b.ints(1, 16, 8, 8))
+        x = b.op("Add", x, b.conv(b.op("Relu", b.conv(o, 16, 32)), 32, 16))
+    return x
+
+
+@block(1, 8, 12, 12)
+def linear_attention(b: Block) -> str:
+    """Attention without a softmax: the products of values and keys first, with a channel of ones for their sum."""
+    x = b.conv("x", 8, 16)
+    qkv = b.op("Reshape", b.conv(x, 16, 48, 1), b.ints(1, 2, 24, 144))
+    q, k, v = b.ops(3, "Split", qkv, axis=2)
+    q, v = (b.op("Transpose", each, perm=[0, 1, 3, 2]) for each in (q, v))
+    q, k = b.op("Relu", q), b.op("Relu", k)
+    v = b.op("Pad", v, b.ints(0, 0, 0, 0, 0, 0, 0, 1), b.floats(1.0), mode="constant")
+    o = b.op("MatMul", q, b.op("MatMul", k, v))
+    o, total = (b.op("Slice", o, b.ints(i), b.ints(j), b.ints(3)) for i, j in ((0, 8), (8, 9)))
+    o = b.op("Transpose", b.op("Div", o, b.op("Add", total, b.floats(1e-3))), perm=[0, 1, 3, 2])
+    return b.op("Add", x, b.conv(b.op("Reshape", o, b.ints(1, 16, 12, 12)), 16, 16, 1))

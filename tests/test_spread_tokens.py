@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known
 from raptor.mapping.spread_tokens import Copies, Spread, in_steps, in_turns, spread
 from raptor.mapping.streaming import cut_channels
-from raptor.mapping.token_cores import Product, Shape, Stages, apart, find_stages, in_groups
+from raptor.mapping.token_cores import Product, Shape, Stages, apart, even, find_stages, in_groups
 from raptor.mapping.token_cuts import Cut, cuts
 from raptor.spatial.operations import Overlap
 from raptor.target import arch
@@ -119,7 +120,7 @@ def test_homes_are_the_cores_that_have_sums(compiled: Passes):
 
 def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: Stages):
     """No two cores of a copy differ by more crossbars than one core has of a layer."""
-    found = spread(stages, compiled.arch, CHIP["cores"], 1, DEFAULT)
+    found = spread(stages, compiled.arch, CHIP["cores"], even(len(stages.products), 1), DEFAULT)
     assert found is not None
     used, largest = Counter[int](), 0
     for layer in (layer for chain in stages.chains for layer in chain.layers):
@@ -136,12 +137,12 @@ def shapes(stages: Stages) -> list[Shape]:
 
 
 def test_a_chip_that_is_too_small_has_no_such_choice(compiled: Passes, stages: Stages):
-    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, 1, DEFAULT) is None
+    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, even(len(stages.products), 1), DEFAULT) is None
 
 
 def test_groups_share_no_core(compiled: Passes, stages: Stages):
     """Each layer and each attention is on the cores of its group, and each group takes a part of the time of all."""
-    found = spread(stages, compiled.arch, CHIP["cores"], 3, DEFAULT)
+    found = spread(stages, compiled.arch, CHIP["cores"], even(len(stages.products), 3), DEFAULT)
     assert found is not None
     for i, (low, high) in enumerate(pairwise(CHIP["cores"] * i // 3 for i in range(4))):
         chains = stages.chains[0 if i == 0 else 2 * i + 1 : 2 * i + 3]
@@ -153,8 +154,8 @@ def test_groups_share_no_core(compiled: Passes, stages: Stages):
 
 
 def test_a_program_in_groups_is_right(monkeypatch: pytest.MonkeyPatch):
-    def in_three(stages: Stages, chip: Target, cores: int, _groups: int, knobs: Knobs):
-        return spread(stages, chip, cores, 3, knobs)
+    def in_three(stages: Stages, chip: Target, cores: int, _: object, knobs: Knobs, layer_ns: Mapping[str, float]):
+        return spread(stages, chip, cores, even(len(stages.products), 3), knobs, layer_ns)
 
     for name in ("in_groups", "apart"):
         monkeypatch.setattr(token_choice, name, nothing)
@@ -172,7 +173,7 @@ def test_with_cores_of_their_own_all_chains_and_attentions_take_about_as_long():
     assert found is not None
     items = len(stages.products) + sum(1 for chain in stages.chains if chain.layers)
     assert found.interval_ns < 1.3 * found.latency_ns / items
-    grouped = [in_groups(stages, chip, cores, n, DEFAULT) for n in range(1, len(stages.products) + 1)]
+    grouped = [in_groups(stages, chip, cores, cut, DEFAULT) for cut in stages.cuts()]
     assert found.interval_ns < 0.8 * min(each.interval_ns for each in grouped if each is not None)
 
 

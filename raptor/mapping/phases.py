@@ -120,7 +120,7 @@ class PhaseGroups(Generic[T]):
         ranges, free = [range(*ends) for ends in pairwise(starts)], self.cores - used
         weights, best = [1.0] * count, None
         for _ in range(ROUNDS):
-            cores = _shared_out(weights, free)
+            cores = shared_out(weights, free)
             groups = [self.group(phases, n) for phases, n in zip(ranges, cores, strict=True)]
             found = [group for group in groups if group is not None]
             if len(found) < count:
@@ -177,7 +177,7 @@ def _starts(times: Sequence[float], count: int) -> list[int]:
     return starts
 
 
-def _shared_out(weights: Sequence[float], cores: int) -> list[int]:
+def shared_out(weights: Sequence[float], cores: int) -> list[int]:
     """Shares out cores in proportion to weights."""
     ends = [int(cores * end / sum(weights)) for end in accumulate(weights)]
     return [b - a for a, b in pairwise([0, *ends])]

@@ -168,10 +168,11 @@ def _beside_tokens(
     tried: list[tuple[float, dict[str, int], TokenCores]] = []
     while True:
         taken = sum(fronts[key][i].cores for key, i in at.items())
-        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
+        layer_ns = {key: fronts[key][i].core_ns for key, i in at.items()}
+        slowest_ns = max(layer_ns.values(), default=0.0)
+        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs, layer_ns)
         if choice is None:
             break
-        slowest_ns = max((fronts[key][i].core_ns for key, i in at.items()), default=0.0)
         cost = max(choice.interval_ns, slowest_ns) * (choice.latency_ns + slowest_ns) ** knobs.latency
         tried.append((cost, dict(at), choice))
         slow = [k for k, i in at.items() if i + 1 < len(fronts[k])]

@@ -11,14 +11,15 @@ the first tokens of each copy should come soon from an attention, so its cores t
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
 from raptor.mapping.decision import DotGrid, LineUnfolding, renumbered
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
-from raptor.mapping.token_cores import Chain, Product, Stages, TokenCores, TokenLayer, even
+from raptor.mapping.streaming import Range
+from raptor.mapping.token_cores import NOTHING, Chain, Product, Stages, TokenCores, TokenLayer, even
 from raptor.mapping.token_cuts import Cut, cuts
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, vector_ns
@@ -270,13 +271,20 @@ def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
         yield list(same)[-1]
 
 
-def spread(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+def spread(
+    stages: Stages,
+    arch: Target,
+    cores: int,
+    groups: Sequence[Range],
+    knobs: Knobs,
+    layer_ns: Mapping[str, float] = NOTHING,
+) -> TokenCores | None:
     """Returns the choice in which groups of attentions have cores of their own, which all serve all chains of theirs.
 
-    None if the cores of a group cannot hold its layers.
+    None if the cores of a group cannot hold its layers. `layer_ns`: see `in_groups`.
     """
     choice = TokenCores(cores=cores)
-    for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
+    for (first, last), (low, high) in zip(groups, even(cores, len(groups)), strict=True):
         found = _spread_group(stages, first, last, arch, high - low)
         if found is None:
             return None
@@ -284,7 +292,8 @@ def spread(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) 
         choice.layers |= {key: renumbered(layer, low.__add__) for key, layer in own.layers.items()}
         choice.products |= {key: renumbered(grid, low.__add__) for key, grid in own.products.items()}
         choice.latency_ns += time_ns
-        choice.interval_ns = max(choice.interval_ns, time_ns)
+        choice.interval_ns = max(choice.interval_ns, time_ns + stages.between_ns((first, last), layer_ns))
+    choice.latency_ns += stages.between_ns((-1, len(stages.products)), layer_ns)
     return choice
 
 

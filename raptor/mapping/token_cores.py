@@ -19,6 +19,7 @@ from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.line_unfolding import block_pixels, most_added
+from raptor.mapping.phases import shared_out
 from raptor.mapping.streaming import Parts, Range, cut_channels, line_parts, multiplies_tokens, views_of
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import accumulating, layer_target
@@ -35,6 +36,11 @@ from raptor.target.timing import (
 MOST_TOGETHER = 32
 """Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
 
+
+ROUNDS = 4
+"""Number of times that cores are shared out among groups between other layers."""
+
+NOTHING: Mapping[str, float] = {}
 
 WAITING = 2
 """Factor on the time of an attention whose cores also send its keys and values: a guess, measured on BERT-tiny only."""
@@ -363,20 +369,37 @@ def _best(product: Product, cores: int, senders: int | None, arch: Target, homes
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Chains and attentions in turns: `chains[i]` is before `products[i]`; there is one chain more."""
+    """Chains and attentions in turns: `chains[i]` is before `products[i]`; there is one chain more.
+
+    breaks: attentions before which other layers lie, and the keys of these. If they are in the middle of a chain, it is
+    cut into two, and the attention between them is empty.
+    """
 
     chains: tuple[Chain, ...]
     products: tuple[tuple[Product, ...], ...]
+    breaks: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
 
     @property
     def keys(self) -> set[str]:
         """The layers of all chains."""
         return {layer.key for chain in self.chains for layer in chain.layers}
 
-    def lie_apart(self, groups: int) -> bool:
-        """Tells whether each of so many groups is one piece: no layers that are not of tokens lie within it."""
-        ends = {first for first, _ in even(len(self.products), groups)}
-        return all(i in ends or chain.layers for i, chain in enumerate(self.chains[:-1]))
+    def cuts(self) -> Iterator[tuple[Range, ...]]:
+        """Yields ways to cut the attentions into groups of neighbours, from few to many: evenly, and at each break."""
+        count, ends = len(self.products), sorted({0, *self.breaks, len(self.products)})
+        known: set[tuple[Range, ...]] = set()
+        for groups in range(1, count + 1):
+            at_breaks: list[Range] = []
+            for first, last in pairwise(ends):
+                own = min(last - first, max(1, round((last - first) * groups / count)))
+                at_breaks += [(first + a, first + b) for a, b in even(last - first, own)]
+            yield from dict.fromkeys(cut for cut in (even(count, groups), tuple(at_breaks)) if cut not in known)
+            known |= {even(count, groups), tuple(at_breaks)}
+
+    def between_ns(self, group: Range, layer_ns: Mapping[str, float]) -> float:
+        """Returns the time of a sample in other layers within a group: at each break, that of the slowest there."""
+        within = (keys for at, keys in self.breaks.items() if group[0] < at < group[1])
+        return sum(max(layer_ns.get(key, 0.0) for key in keys) for keys in within)
 
     def group(self, first: int, last: int) -> "Stages":
         """Returns the attentions `first` to `last` with the chain after each; the first group has the first chain."""
@@ -404,40 +427,96 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     """
     parts, constants = line_parts(graph, arch.xbar_rows), constants_of(graph)
     views = views_of(graph, parts)
-    chains: list[list[TokenLayer]] = [[]]
-    products: list[list[Product]] = []
+    found = _Finding()
     behind: set[str] = set()
     made: dict[str, int] = {}  # the last chain that a tensor depends on
-    reached: dict[str, int] = {}  # the same for attentions, counted from 1
     relays: dict[int, dict[str, None]] = {}
     for node in graph.nodes:
         made[node.output] = max((made[name] for name in node.inputs if name in made), default=0)
-        reached[node.output] = max((reached.get(name, 0) for name in node.inputs), default=0)
         if isinstance(node.operator, Elementwise):
             early = (n for n in node.inputs if made.get(n, made[node.output]) < made[node.output])
             relays.setdefault(made[node.output] - 1, {}).update(dict.fromkeys(early))
+        layer = None
+        if isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
+            layer = node.operator
         if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
             if node.inputs[0] not in behind:
-                if chains[-1] or reached[node.output] == len(products):
-                    products.append([])
-                    chains.append([])
-                products[-1].append(_product(graph, node, node.operator))
-                reached[node.output] = len(products)
+                found.add_attention(node, _product(graph, node, node.operator))
             behind.add(node.output)
         elif isinstance(node.operator, Elementwise | Softmax | Rename) and behind & set(node.inputs):
             behind.add(node.output)
-        elif isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
+        elif layer is not None:
             key = filter_key(node)
             chip = layer_target(graph, node, arch)
             extra = extra_ns.get(key, 0.0), constants.get(key, 0)
             tokens = graph.tensors[node.output].image.width
-            made[node.output] = len(chains) - 1
-            chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
-    found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
-    if not products or any(chain.least > MOST_TOGETHER for chain in found):
+            found.add_layer(node, TokenLayer(key, tokens, layer, parts[node.inputs[0]], chip, *extra))
+            made[node.output] = len(found.chains) - 1
+        found.follow(node, leaves=isinstance(node.operator, Filter) and layer is None)
+    chains = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in found.chains]
+    if not any(found.products) or any(chain.least > MOST_TOGETHER for chain in chains):
         return None
-    passing = ((_relaying(graph, together[0], relays.get(i, ())), *together[1:]) for i, together in enumerate(products))
-    return Stages(tuple(found), tuple(passing))
+    passing = (
+        (*(_relaying(graph, first, relays.get(i, ())) for first in together[:1]), *together[1:])
+        for i, together in enumerate(found.products)
+    )
+    return Stages(tuple(chains), tuple(passing), found.breaks)
+
+
+@dataclass(slots=True)
+class _Finding:
+    """The stages of the nodes so far.
+
+    reached: the number of attentions that a tensor depends on. away: how often other layers lie between a tensor and
+    the first layer of tokens or attention; a tensor that depends on none of these is not there. others: the keys of
+    these layers, by the times that they are away. now: the most times before what has been added.
+    """
+
+    chains: list[list[TokenLayer]] = field(default_factory=lambda: [[]])
+    products: list[list[Product]] = field(default_factory=list[list[Product]])
+    breaks: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    others: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    reached: dict[str, int] = field(default_factory=dict[str, int])
+    away: dict[str, int] = field(default_factory=dict[str, int])
+    now: int = 0
+
+    def follow(self, node: Node, *, leaves: bool) -> None:
+        """Records what the result of a node depends on. `leaves`: whether it is a layer on cores of its own."""
+        self.reached[node.output] = max(self.reached.get(name, 0) for name in (*node.inputs, node.output))
+        known = [self.away[name] for name in (*node.inputs, node.output) if name in self.away]
+        if known:
+            self.away[node.output] = max(known) + leaves
+        if known and leaves:
+            self.others.setdefault(self.away[node.output], set()).add(filter_key(node))
+
+    def add_attention(self, node: Node, product: Product) -> None:
+        """Adds an attention: beside the last one, or behind it and the layers that follow it."""
+        between = self.passed(node)
+        follows = max(self.reached.get(name, 0) for name in node.inputs) == len(self.products)
+        if self.chains[-1] or between or follows:
+            self.next_stage(between)
+        self.products[-1].append(product)
+        self.reached[node.output], self.away[node.output] = len(self.products), self.now
+
+    def add_layer(self, node: Node, layer: TokenLayer) -> None:
+        """Adds a layer of tokens to the last chain, or to a new one behind other layers."""
+        between = self.passed(node)
+        if between:
+            self.next_stage(between)
+        self.chains[-1].append(layer)
+        self.away[node.output] = self.now
+
+    def passed(self, node: Node) -> frozenset[str]:
+        """Returns the other layers between a node and what has been added; from now on they lie before it."""
+        before, self.now = self.now, max(self.now, *(self.away.get(name, 0) for name in node.inputs))
+        return frozenset(key for away in range(before + 1, self.now + 1) for key in self.others[away])
+
+    def next_stage(self, between: frozenset[str]) -> None:
+        """Begins an attention and the chain behind it, with other layers before them."""
+        if between:
+            self.breaks[len(self.products)] = between
+        self.products.append([])
+        self.chains.append([])
 
 
 def _relaying(graph: Graph, product: Product, early: Iterable[str]) -> Product:
@@ -485,11 +564,43 @@ def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
     return _product(graph, node, node.operator).core_ns(heads, queries, arch)
 
 
-def in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice with so many groups; None if a group has too few cores for its chains."""
-    choice = TokenCores(cores=cores)
+def in_groups(
+    stages: Stages,
+    arch: Target,
+    cores: int,
+    groups: Sequence[Range],
+    knobs: Knobs,
+    layer_ns: Mapping[str, float] = NOTHING,
+) -> TokenCores | None:
+    """Returns the choice with these groups of attentions; None if a group has too few cores for its chains.
+
+    Groups beside other layers differ in their work, so they get cores in proportion to what they took with the last.
+    `layer_ns`: time of a sample in each of the other layers.
+    """
+    shares, best = even(cores, len(groups)), None
+    for _ in range(ROUNDS if stages.breaks else 1):
+        found = _with_shares(stages, arch, groups, shares, knobs)
+        if found is None:
+            break
+        choice, times = found
+        occupied = [ns + stages.between_ns(group, layer_ns) for ns, group in zip(times, groups, strict=True)]
+        choice.interval_ns = max(occupied)
+        choice.latency_ns = sum(times) + stages.between_ns((-1, len(stages.products)), layer_ns)
+        if best is None or choice.interval_ns < best.interval_ns:
+            best = choice
+        weights = [(high - low) * ns for (low, high), ns in zip(shares, occupied, strict=True)]
+        shares = tuple(pairwise(accumulate(shared_out(weights, cores), initial=0)))
+    return best
+
+
+def _with_shares(
+    stages: Stages, arch: Target, groups: Sequence[Range], shares: Sequence[Range], knobs: Knobs
+) -> tuple[TokenCores, list[float]] | None:
+    """Returns the choice with these groups on these cores, and their times; None if one has too few cores."""
+    choice = TokenCores(cores=shares[-1][1])
+    times: list[float] = []
     senders = 1
-    for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
+    for (first, last), (low, high) in zip(groups, shares, strict=True):
         group, own = stages.group(first, last), range(low, high)
         found = (_in_group(group, packed, own, arch, senders) for packed in packings(group.chains))
         fitting = [way for way in found if way is not None]
@@ -500,9 +611,8 @@ def in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knob
             choice.layers |= dict(chain.records(place, knobs.step_ns))
         choice.products |= best.products
         senders = best.senders
-        choice.latency_ns += sum(best.times_ns)
-        choice.interval_ns = max(choice.interval_ns, sum(best.times_ns))
-    return choice
+        times.append(sum(best.times_ns))
+    return choice, times
 
 
 @dataclass(slots=True)
@@ -582,7 +692,7 @@ class _Apart:
 
     def __post_init__(self) -> None:
         self.chains = [chain for chain in self.stages.chains if chain.layers]
-        self.shares = [*(chain.least for chain in self.chains), *(1 for _ in self.stages.products)]
+        self.shares = [*(chain.least for chain in self.chains), *(min(1, len(p)) for p in self.stages.products)]
 
     def senders(self, attention: int) -> int:
         """Returns the number of cores that make keys and values for an attention."""
@@ -621,7 +731,9 @@ class _Apart:
                 return times
 
 
-def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+def apart(
+    stages: Stages, arch: Target, cores: int, knobs: Knobs, layer_ns: Mapping[str, float] = NOTHING
+) -> TokenCores | None:
     """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
 
     They work on different samples at the same time, so the slowest one gets more cores. Values that are needed behind
@@ -631,7 +743,8 @@ def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores 
     times = found.share(cores)
     if times is None or math.inf in times:
         return None
-    choice = TokenCores(sum(times), max(times), cores)
+    between_ns = stages.between_ns((-1, len(stages.products)), layer_ns)
+    choice = TokenCores(sum(times) + between_ns, max(times), cores)
     ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
     for chain, place in zip(found.chains, ends, strict=False):
         choice.layers |= dict(chain.records(place, knobs.step_ns))

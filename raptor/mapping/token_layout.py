@@ -194,7 +194,7 @@ class _Layouts:
     def origins(self, name: str) -> Iterator[tuple[str, Ints]]:
         """Yields the tensors of which moves make a tensor, the nearest first, and which of their elements it takes.
 
-        They have as many elements as the tensor. Elements are numbered pixel by pixel.
+        They have at least as many elements as the tensor. Elements are numbered pixel by pixel.
         """
         elements = self.image(name).elements
         sources = np.arange(elements)
@@ -202,7 +202,7 @@ class _Layouts:
             if isinstance(node.operator, Move):
                 sources = node.operator.sources.reshape(-1)[sources]
             name = node.inputs[0]
-            if len(node.inputs) > 1 or self.image(name).elements != elements or sources.min() < 0:
+            if len(node.inputs) > 1 or self.image(name).elements < elements or sources.min() < 0:
                 return
             yield name, sources
 
