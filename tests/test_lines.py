@@ -358,6 +358,17 @@ def test_work_on_an_input_alone_is_done_where_it_is_loaded():
     check(model, **CHIP)
 
 
+@pytest.mark.parametrize("operands", ["a t", "t a"])
+def test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_end(operands: str):
+    nodes = [node("Conv", "x v", "a", name="a"), node("Conv", "a w", "t", name="t", pads=[1, 1, 1, 1])]
+    nodes += [node("Add", operands, "s"), node("Resize", "s - - sizes", "y", mode="linear")]
+    constants = {"v": random(6, 3, 1, 1), "w": random(6, 6, 3, 3), "sizes": np.array([1, 6, 18, 18])}
+    result = passes(make_model(nodes, {"x": (1, 3, 9, 9)}, ["y"], constants), **CHIP)
+    work = following(result.graph, result.arch)
+    assert work["t"].stencils
+    assert "a" not in work or not work["a"].stencils
+
+
 def test_the_slow_layer_gets_the_cores():
     weights = {"w": random(16, 16, 3, 3), "v": random(16, 16, 1, 1)}
     nodes = [node("Conv", "x w", "t", name="slow", pads=[1, 1, 1, 1]), node("Conv", "t v", "y", name="quick")]

@@ -139,10 +139,15 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
         # What a layer has made comes later than an input, and others wait for it.
         given = [name for name in given if owners[name][0][0] not in graph.inputs] or given
         if given:
-            joined = isinstance(node.operator, Concat)
-            lead = max(given, key=made.__getitem__) if is_tokens(graph.tensors[node.output].image) else given[0]
-            owners[node.output] = tuple(pair for name in given for pair in owners[name]) if joined else owners[lead]
-            _charge(found, owners[node.output], graph, node, arch)
+            if isinstance(node.operator, Concat):
+                owners[node.output] = tuple(pair for name in given for pair in owners[name])
+                continue
+            lead = max(given, key=made.__getitem__)
+            owners[node.output] = owners[lead]
+            # NOTE: where a layer and a shortcut are added, counting that where it is done makes MobileNet-v2 and
+            # EfficientNet-B0 8 % worse (latency x interval).
+            charged = lead if is_tokens(graph.tensors[node.output].image) else given[0]
+            _charge(found, owners[charged], graph, node, arch)
     return found
 
 

@@ -63,6 +63,8 @@ _JOINED = "tests/test_joined.py::test_"
 _LAID = "tests/test_token_layout.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
+_HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
+EARLY, LINES = "raptor/mapping/early_maps.py", "raptor/spatial/lower_lines.py"
 PACES = "raptor/mapping/paces.py"
 COPIES = "raptor/spatial/copies.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
@@ -107,6 +109,22 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SPREAD}with_cores_of_their_own_all_chains_and_attentions_take_about_as_long", Defect(TOKEN_CORES, "each.best(self.shares[item], None,", "each.best(self.shares[item], self.senders(attention),")),
     Wrong("tests/test_token_cores.py::test_an_attention_passes_on_values_of_its_own_tokens", Defect(TOKEN_CORES, "early if graph.tensors[n].image.width == product.queries", "early")),
     Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),
+    # Tokens and images in one model
+    Wrong(f"{_HYBRID}attentions_with_convolutions_between_are_not_one_beside_another", Defect(TOKEN_CORES, "if self.chains[-1] or between or follows:", "if self.chains[-1] or not self.products:")),
+    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_CORES, "        if between:\n            self.next_stage(between)", "        if not self.products:\n            self.next_stage(between)")),
+    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_CORES, "range(before + 1, self.now + 1)", "range(before + 1, self.now)")),
+    Wrong(f"{_HYBRID}attentions_that_do_not_depend_on_each_other_are", Defect(TOKEN_CORES, "for name in node.inputs) == len(self.products)", "for name in node.inputs) <= len(self.products)")),
+    Wrong(f"{_HYBRID}layers_of_tokens_without_attention_are_no_stages", Defect(TOKEN_CORES, "if not any(found.products) or", "if not found.products or")),
+    Wrong(f"{_HYBRID}groups_end_at_breaks_or_count_what_lies_within", Defect(TOKEN_CORES, "if group[0] < at < group[1])", "if group[0] <= at < group[1])")),
+    Wrong(f"{_HYBRID}a_group_is_occupied_while_a_sample_is_in_other_layers", Defect(TOKEN_CORES, "[ns + stages.between_ns(group, layer_ns) for", "[ns + 0 * len(group) for")),
+    Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "if is_tokens(given) and _taken(move.operator.sources, given) is not None:", "if is_tokens(given) and given.channels < 0:")),
+    Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "channels = np.flatnonzero(taken[: given.channels])", "channels = np.arange(given.channels)")),
+    Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
+    Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
+    Wrong(f"{_STREAMS}[mix_ffn]", Defect(LINES, "for y, lead in enumerate(leads):\n            found.setdefault(places[lead], []).append(y)", "for y, _ in enumerate(leads):\n            found.setdefault(places[leads[0]], []).append(y)")),
+    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "taken, wanted = sources >= 0,", "taken, wanted = sources >= sources.min() - sources.min(),")),
+    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "self.image(name).elements < elements or", "self.image(name).elements != elements or")),
+    Wrong("tests/test_lines.py::test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_end[a t]", Defect(FOLLOWING, "owners[node.output] = owners[lead]", "owners[node.output] = owners[given[0]]")),
     Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(FOLLOWING, "made[node.inputs[0]] if renamed", "number if renamed")),
     Wrong(f"{_SPREAD}many_partial_sums_are_added_in_bundles", Defect(UNFOLDED, "math.isqrt(groups)", "1")),
     Wrong(f"{_SPREAD}a_core_twice_in_a_segment_is_refused", Defect(CHECKED, "len(set(own)) < len(own)", "len(own) < 0")),
