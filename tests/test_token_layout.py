@@ -168,3 +168,15 @@ def test_a_sum_over_sequences_whose_tokens_have_two_axes():
         support.node("ReduceSumSquare", "s", "y", axes=[0, 2], keepdims=1),
     ]
     check(make_model(nodes, {"x": (2, 2, 1, 4)}, ["y"], opset=12), xbar=8, xbars_per_core=4, cores=4)
+
+
+def test_a_product_over_several_pixels_with_a_result_like_tokens():
+    """A batch of images is flattened and multiplied; another layer of tokens has the tensors laid out."""
+    nodes = [
+        support.node("Reshape", "x flat", "t", name="flat"),
+        support.node("MatMul", "t w", "y", name="whole"),
+        support.node("MatMul", "s v", "z", name="tokens"),
+    ]
+    constants = {"flat": np.array([1, 2, 12]), "w": random(12, 6), "v": random(4, 5)}
+    model = make_model(nodes, {"x": (2, 2, 1, 3, 2), "s": (1, 6, 4)}, {"y": 3, "z": 3}, constants)
+    check(model, xbar=16, xbars_per_core=4, cores=8)

@@ -450,7 +450,9 @@ class _Changed:
                 image := self.tensors[node.inputs[0]].image
             ):
                 return replace(pool, window=_over_all(image))
-            case Filter() as operator if is_tokens(image := self.tensors[node.output].image):
+            case Filter() as operator if is_pointwise(operator.window) and is_tokens(
+                image := self.tensors[node.output].image
+            ):
                 # A window over one dimension becomes one over lines, also where the layout was right before.
                 return replace(operator, window=Window.point((image.rows, image.width)))
             case _:
