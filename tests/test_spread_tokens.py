@@ -20,8 +20,9 @@ from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known
 from raptor.mapping.spread_tokens import Copies, Spread, in_steps, in_turns, spread
 from raptor.mapping.streaming import cut_channels
-from raptor.mapping.token_cores import Product, Shape, Stages, apart, even, find_stages, in_groups
+from raptor.mapping.token_cores import Product, Shape, Stages, apart, even, in_groups
 from raptor.mapping.token_cuts import Cut, cuts
+from raptor.mapping.token_stages import find_stages
 from raptor.spatial.operations import Overlap
 from raptor.target import arch
 from raptor.target.arch import Target

@@ -11,7 +11,8 @@ from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.depthwise import as_lines
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.token_cores import Stages, find_stages, in_groups
+from raptor.mapping.token_cores import Stages, in_groups
+from raptor.mapping.token_stages import find_stages
 from raptor.target import arch
 from raptor.target.arch import Target
 from tests.pipeline import check

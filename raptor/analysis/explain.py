@@ -38,7 +38,7 @@ from raptor.mapping.file import read_mapping
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import layer_plans
 from raptor.mapping.plans import Plan, pareto
-from raptor.mapping.token_cores import find_stages
+from raptor.mapping.token_stages import find_stages
 from raptor.mapping.views import use_views
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report

@@ -25,7 +25,7 @@ from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.stages import Problem
 from raptor.mapping.streaming import cut_channels, is_streamed, line_parts
-from raptor.mapping.token_cores import constants_of
+from raptor.mapping.token_stages import constants_of
 from raptor.target.arch import Target
 
 SLACK = 1.03

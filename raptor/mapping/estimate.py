@@ -24,7 +24,7 @@ from raptor.mapping.decision import (
 from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.known import Known
 from raptor.mapping.streaming import Parts, line_parts
-from raptor.mapping.token_cores import dot_ns
+from raptor.mapping.token_stages import dot_ns
 from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns

@@ -46,8 +46,9 @@ from raptor.mapping.recurrent import Steps, Whole, one_line, recurrent_steps, re
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_choice import choose_token_cores
-from raptor.mapping.token_cores import Stages, TokenCores, constants_of, find_stages
+from raptor.mapping.token_cores import Stages, TokenCores
 from raptor.mapping.token_layout import is_tokens
+from raptor.mapping.token_stages import constants_of, find_stages
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns

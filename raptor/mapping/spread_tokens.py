@@ -19,7 +19,7 @@ from itertools import groupby
 from raptor.mapping.decision import DotGrid, LineUnfolding, renumbered
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.streaming import Range
-from raptor.mapping.token_cores import NOTHING, Chain, Product, Stages, TokenCores, TokenLayer, even
+from raptor.mapping.token_cores import NO_OTHERS, Chain, Product, Stages, TokenCores, TokenLayer, even
 from raptor.mapping.token_cuts import Cut, cuts
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, vector_ns
@@ -277,7 +277,7 @@ def spread(
     cores: int,
     groups: Sequence[Range],
     knobs: Knobs,
-    layer_ns: Mapping[str, float] = NOTHING,
+    layer_ns: Mapping[str, float] = NO_OTHERS,
 ) -> TokenCores | None:
     """Returns the choice in which groups of attentions have cores of their own, which all serve all chains of theirs.
 

@@ -64,6 +64,7 @@ _LAID = "tests/test_token_layout.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
 _HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
+TOKEN_STAGES = "raptor/mapping/token_stages.py"
 EARLY, LINES = "raptor/mapping/early_maps.py", "raptor/spatial/lower_lines.py"
 PACES = "raptor/mapping/paces.py"
 COPIES = "raptor/spatial/copies.py"
@@ -107,14 +108,14 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/spatial/test_to_readers.py::test_what_the_first_core_reads_stays_there", Defect("raptor/spatial/to_readers.py", "if len(wanted) and 0 not in wanted", "if len(wanted)")),
     Wrong(f"{_SPREAD}groups_share_no_core", Defect(SPREAD, "low.__add__) for key, grid", "int) for key, grid")),
     Wrong(f"{_SPREAD}with_cores_of_their_own_all_chains_and_attentions_take_about_as_long", Defect(TOKEN_CORES, "each.best(self.shares[item], None,", "each.best(self.shares[item], self.senders(attention),")),
-    Wrong("tests/test_token_cores.py::test_an_attention_passes_on_values_of_its_own_tokens", Defect(TOKEN_CORES, "early if graph.tensors[n].image.width == product.queries", "early")),
+    Wrong("tests/test_token_cores.py::test_an_attention_passes_on_values_of_its_own_tokens", Defect(TOKEN_STAGES, "early if graph.tensors[n].image.width == product.queries", "early")),
     Wrong(f"{_SPREAD}wide_products_take_less_of_all_cores", Defect(SPREAD, "way[0] * len(way[1].xbars)", "way[0]")),
     # Tokens and images in one model
-    Wrong(f"{_HYBRID}attentions_with_convolutions_between_are_not_one_beside_another", Defect(TOKEN_CORES, "if self.chains[-1] or between or follows:", "if self.chains[-1] or not self.products:")),
-    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_CORES, "        if between:\n            self.next_stage(between)", "        if not self.products:\n            self.next_stage(between)")),
-    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_CORES, "range(before + 1, self.now + 1)", "range(before + 1, self.now)")),
-    Wrong(f"{_HYBRID}attentions_that_do_not_depend_on_each_other_are", Defect(TOKEN_CORES, "for name in node.inputs) == len(self.products)", "for name in node.inputs) <= len(self.products)")),
-    Wrong(f"{_HYBRID}layers_of_tokens_without_attention_are_no_stages", Defect(TOKEN_CORES, "if not any(found.products) or", "if not found.products or")),
+    Wrong(f"{_HYBRID}attentions_with_convolutions_between_are_not_one_beside_another", Defect(TOKEN_STAGES, "if self.chains[-1] or between or follows:", "if self.chains[-1] or not self.products:")),
+    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_STAGES, "        if between:\n            self.next_stage(between)", "        if not self.products:\n            self.next_stage(between)")),
+    Wrong(f"{_HYBRID}convolutions_cut_a_chain", Defect(TOKEN_STAGES, "range(before + 1, self.now + 1)", "range(before + 1, self.now)")),
+    Wrong(f"{_HYBRID}attentions_that_do_not_depend_on_each_other_are", Defect(TOKEN_STAGES, "for name in node.inputs) == len(self.products)", "for name in node.inputs) <= len(self.products)")),
+    Wrong(f"{_HYBRID}layers_of_tokens_without_attention_are_no_stages", Defect(TOKEN_STAGES, "if not any(found.products) or", "if not found.products or")),
     Wrong(f"{_HYBRID}groups_end_at_breaks_or_count_what_lies_within", Defect(TOKEN_CORES, "if group[0] < at < group[1])", "if group[0] <= at < group[1])")),
     Wrong(f"{_HYBRID}a_group_is_occupied_while_a_sample_is_in_other_layers", Defect(TOKEN_CORES, "[ns + stages.between_ns(group, layer_ns) for", "[ns + 0 * len(group) for")),
     Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "if is_tokens(given) and _taken(move.operator.sources, given) is not None:", "if is_tokens(given) and given.channels < 0:")),
