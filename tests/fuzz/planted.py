@@ -309,6 +309,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_lines", {"xbar": (32, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}),
     ("_lines", {"xbar": (16, 64), "xbars_per_core": 200, "cores": 4, "bits": 16, "cell_bits": 8, "mapping": "rows"}),
     ("_lines", {"xbar": 16, "xbars_per_core": 16, "cores": 3, "mapping": "rows"}),
+    ("_lines", {"xbar": 16, "xbars_per_core": 14, "cores": 3, "mapping": "rows"}),
     ("_rearrangements", {"xbar": 8, "xbars_per_core": 20, "cores": 40, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 60, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 16, "cores": 8, "mapping": "rows"}),
