@@ -5,13 +5,13 @@ A transposition of tokens is a view, of which only what is asked for exists. A f
 which would be put together first. So the function is computed for the tokens, and the view is one of its results.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
-from raptor.mapping.token_layout import is_tokens
+from raptor.mapping.token_layout import is_tokens, without_unused
 from raptor.target.layout import Image
 
 
@@ -20,20 +20,21 @@ def map_before_moves(graph: Graph) -> Graph:
 
     The results are the same to the bit.
     """
-    made = {node.output: node for node in graph.nodes}
-    early = {node.output: made[node.inputs[0]] for node in _late_maps(graph, made)}
+    early = {name: (move, channels) for name, move, channels in _late_maps(graph)}
     if not early:
         return graph
-    tensors = dict(graph.tensors)
-    nodes = [new for node in graph.nodes for new in _swapped(node, early.get(node.output), tensors)]
-    read = {*graph.outputs, *(name for node in nodes for name in node.inputs)}
-    kept = tuple(node for node in nodes if node.output in read or not isinstance(node.operator, Move))
-    defined = {*graph.inputs, *(node.output for node in kept)}
-    return replace(graph, nodes=kept, tensors={n: t for n, t in tensors.items() if n in defined})
+    tensors, nodes = dict(graph.tensors), list[Node]()
+    for node in graph.nodes:
+        nodes += _swapped(node, *early[node.output], tensors) if node.output in early else (node,)
+    return without_unused(replace(graph, nodes=tuple(nodes), tensors=tensors))
 
 
-def _late_maps(graph: Graph, made: Mapping[str, Node]) -> Iterator[Node]:
-    """Yields the functions of one operand that moves make of tokens, if nothing but products reads the result."""
+def _late_maps(graph: Graph) -> Iterator[tuple[str, Node, Indices]]:
+    """Yields functions of one operand that a move makes of tokens, if nothing but products reads the result.
+
+    With the name of the result come the move, and the channels that it takes.
+    """
+    made = {node.output: node for node in graph.nodes}
     others = {name for node in graph.nodes if not isinstance(node.operator, Dot | Rename) for name in node.inputs}
     renamed = {name: node.output for node in graph.nodes if isinstance(node.operator, Rename) for name in node.inputs}
     others.update(graph.outputs)
@@ -47,8 +48,8 @@ def _late_maps(graph: Graph, made: Mapping[str, Node]) -> Iterator[Node]:
         if move is None or not isinstance(move.operator, Move) or len(move.inputs) != 1:
             continue
         given = graph.tensors[move.inputs[0]].image
-        if is_tokens(given) and _taken(move.operator.sources, given) is not None:
-            yield node
+        if is_tokens(given) and (channels := _taken(move.operator.sources, given)) is not None:
+            yield node.output, move, channels
 
 
 def _is_uniform(node: Node) -> bool:
@@ -70,16 +71,11 @@ def _taken(sources: Indices, given: Image) -> Indices | None:
     return channels if same and elements.size == len(channels) * given.pixels else None
 
 
-def _swapped(node: Node, move: Node | None, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Yields a node, or for a function of a moved tensor: the tokens that are moved, the function of them, the move."""
-    if move is None:
-        yield node
-        return
+def _swapped(node: Node, move: Node, channels: Indices, tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Yields for a function of a moved tensor: the tokens that are moved, the function of them, the move."""
     assert isinstance(move.operator, Move)
     name, sources = move.inputs[0], move.operator.sources
     given, element = tensors[name].image, tensors[node.output].element
-    channels = _taken(sources, given)
-    assert channels is not None
     image = Image((given.rows, given.width, len(channels)), 2)
     if len(channels) < given.channels:
         taken = np.arange(given.pixels)[:, None] * given.channels + channels

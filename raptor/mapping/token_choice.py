@@ -23,7 +23,7 @@ def choose_token_cores(
     stage on one chip would keep the next sample waiting. (BERT-base with a stage on each of four chips of 48 cores,
     500 ns a flit: 78.4 samples/s, and 26.6 with it.)
     """
-    cuts = list(stages.cuts())
+    cuts = stages.cuts()
     found = [in_groups(stages, arch, cores, cut, knobs, layer_ns) for cut in cuts]
     found.append(apart(stages, arch, cores, knobs, layer_ns))
     if arch.chips == 1:

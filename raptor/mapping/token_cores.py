@@ -383,17 +383,17 @@ class Stages:
         """The layers of all chains."""
         return {layer.key for chain in self.chains for layer in chain.layers}
 
-    def cuts(self) -> Iterator[tuple[Range, ...]]:
-        """Yields ways to cut the attentions into groups of neighbours, from few to many: evenly, and at each break."""
+    def cuts(self) -> tuple[tuple[Range, ...], ...]:
+        """Returns ways to cut the attentions into groups of neighbours, from few to many: evenly, and at each break."""
         count, ends = len(self.products), sorted({0, *self.breaks, len(self.products)})
-        known: set[tuple[Range, ...]] = set()
+        found: dict[tuple[Range, ...], None] = {}
         for groups in range(1, count + 1):
             at_breaks: list[Range] = []
             for first, last in pairwise(ends):
                 own = min(last - first, max(1, round((last - first) * groups / count)))
                 at_breaks += [(first + a, first + b) for a, b in even(last - first, own)]
-            yield from dict.fromkeys(cut for cut in (even(count, groups), tuple(at_breaks)) if cut not in known)
-            known |= {even(count, groups), tuple(at_breaks)}
+            found |= dict.fromkeys((even(count, groups), tuple(at_breaks)))
+        return tuple(found)
 
     def between_ns(self, group: Range, layer_ns: Mapping[str, float]) -> float:
         """Returns the time of a sample in other layers within a group: at each break, that of the slowest there."""

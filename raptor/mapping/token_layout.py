@@ -52,7 +52,7 @@ def lay_tokens(graph: Graph) -> Graph:
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
     changed = _Changed(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
-    return _without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
+    return without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
 
 
 def is_tokens(image: Image) -> bool:
@@ -516,7 +516,7 @@ def _through(
     return tuple(inputs), np.concatenate([*places, [-1]])[sources]
 
 
-def _without_unused(graph: Graph) -> Graph:
+def without_unused(graph: Graph) -> Graph:
     """Returns the graph without moves and renames that nothing reads."""
     used = set(graph.outputs)
     kept: list[Node] = []

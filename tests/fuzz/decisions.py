@@ -118,7 +118,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_HYBRID}layers_of_tokens_without_attention_are_no_stages", Defect(TOKEN_STAGES, "if not any(found.products) or", "if not found.products or")),
     Wrong(f"{_HYBRID}groups_end_at_breaks_or_count_what_lies_within", Defect(TOKEN_CORES, "if group[0] < at < group[1])", "if group[0] <= at < group[1])")),
     Wrong(f"{_HYBRID}a_group_is_occupied_while_a_sample_is_in_other_layers", Defect(TOKEN_CORES, "[ns + stages.between_ns(group, layer_ns) for", "[ns + 0 * len(group) for")),
-    Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "if is_tokens(given) and _taken(move.operator.sources, given) is not None:", "if is_tokens(given) and given.channels < 0:")),
+    Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "if is_tokens(given) and (channels :=", "if given.channels < 0 and (channels :=")),
     Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "channels = np.flatnonzero(taken[: given.channels])", "channels = np.arange(given.channels)")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
