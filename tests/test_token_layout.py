@@ -12,7 +12,8 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
 from raptor.mapping.cut_lines import cut_lines
-from raptor.mapping.depthwise import as_lines, as_stencils, choose_means
+from raptor.mapping.depthwise import as_lines, as_stencils
+from raptor.mapping.means import choose_means
 from raptor.mapping.token_layout import is_tokens, lay_tokens
 from tests.frontend import support
 from tests.frontend.support import make_model, random

@@ -28,7 +28,7 @@ from raptor.mapping.decision import (
     filter_key,
     layer_nodes,
 )
-from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
+from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
@@ -39,6 +39,7 @@ from raptor.mapping.line_unfolding import (
     line_blocks,
     outputs_of,
 )
+from raptor.mapping.means import is_mean
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, runs_by_line, views_of
 from raptor.mapping.views import use_views

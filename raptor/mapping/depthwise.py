@@ -16,10 +16,10 @@ from raptor.mapping.early_maps import map_before_moves
 from raptor.mapping.joined import join_layers
 from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.signals import lift_signals
-from raptor.mapping.token_layout import is_pointwise, lay_tokens
+from raptor.mapping.sums import join_sums
+from raptor.mapping.token_layout import lay_tokens
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
 from raptor.target.timing import mvmul_ns, vector_ns
 
 
@@ -37,48 +37,16 @@ def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, chips[key])}
 
 
-def choose_means(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
-    """Returns the layers, by key, that only add up their channels, and take less time on the vector unit.
-
-    The front end makes them for means, as in a layer normalisation.
-    """
-    layers = layer_nodes(graph)
-    means = {key: f for key, f in filters_of(graph).items() if is_mean(graph, layers[key])}
-    return {key: OnVectorUnit() for key, f in means.items() if sum_ns(arch, *f.weights.shape[1:]) < _mean_ns(arch, f)}
-
-
-def _mean_ns(arch: Target, filter_: Filter) -> float:
-    """Returns the time of the MVMs of one pixel of a layer with one kernel position."""
-    _, channels, results = filter_.weights.shape
-    return -(-channels // arch.xbar_rows) * mvmul_ns(arch, -(-results // arch.outputs_per_xbar))
-
-
-def sum_ns(arch: Target, channels: int, results: int) -> float:
-    """Returns the time in ns to add up the channels of a pixel, and to repeat the sum in `results` channels."""
-    return vector_ns(arch, channels, 1) + (vector_ns(arch, results, 1) if results > 1 else 0.0)
-
-
-def is_mean(graph: Graph, node: Node) -> bool:
-    """Tells whether all weights of a layer are one number, so that it adds up the channels of each pixel."""
-    filter_, floats = node.operator, all(graph.tensors[n].element == MODELLED for n in (*node.inputs, node.output))
-    if not isinstance(filter_, Filter) or filter_.groups > 1 or filter_.key or filter_.relu or not floats:
-        return False
-    weights, first = filter_.weights, filter_.weights.flat[0]
-    # Most layers differ in their first weights, and comparing all of a large one takes time.
-    return is_pointwise(filter_.window) and bool((weights[0, 0] == first).all() and (weights == first).all())
-
-
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     """Returns the graph as the decision computes it: without crossbars for the layers on the vector unit.
 
     If the flow is by line, sequences are laid out as tokens, signals are images of one line, and joined layers are one.
     """
     on_vectors = {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)}
-    applied = as_stencils(graph, on_vectors)
     if not isinstance(decision.flow, ByLine):
-        return applied
+        return as_stencils(graph, on_vectors)
     joined = {key: layer for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer)}
-    return join_layers(as_lines(applied), joined)
+    return join_layers(as_lines(as_stencils(join_sums(graph, joined), on_vectors)), joined)
 
 
 def as_lines(graph: Graph) -> Graph:

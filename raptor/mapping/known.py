@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
-from raptor.mapping.depthwise import as_lines, as_stencils, choose_depthwise, choose_means, use_vector_unit
+from raptor.mapping.depthwise import as_lines, as_stencils, choose_depthwise, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.joined import choose_joined, join_layers
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
+from raptor.mapping.means import choose_means
 from raptor.mapping.plans import Plan
 from raptor.mapping.streaming import Parts, line_parts, runs_by_line
+from raptor.mapping.sums import choose_sums, join_sums
 from raptor.mapping.views import join_views, use_views
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
@@ -44,11 +46,13 @@ class Known:
     def on_crossbars(self, graph: Graph, arch: Target) -> tuple[OnCrossbars, ...]:
         """Returns what is left of a graph for crossbars: without joined layers, and with them if there are any."""
         if self.prepared is None or self.prepared[0] is not graph:
-            vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-            laid = as_lines(as_stencils(graph, vector))
+            sums = choose_sums(graph)
+            summed = join_sums(graph, sums)
+            vector = choose_depthwise(summed, arch) | choose_means(summed, arch)
+            laid = as_lines(as_stencils(summed, vector))
             joined = choose_joined(laid, arch)
             ways = (dict[str, JoinedLayer](), joined) if joined else (joined,)
-            found = tuple(OnCrossbars(vector | way, join_views(join_layers(laid, way))) for way in ways)
+            found = tuple(OnCrossbars(sums | vector | way, join_views(join_layers(laid, way))) for way in ways)
             self.prepared = graph, found
         return self.prepared[1]
 
