@@ -20,19 +20,19 @@ def map_before_moves(graph: Graph) -> Graph:
 
     The results are the same to the bit.
     """
-    early = {name: (move, channels) for name, move, channels in _late_maps(graph)}
+    early = dict(_late_maps(graph))
     if not early:
         return graph
     tensors, nodes = dict(graph.tensors), list[Node]()
     for node in graph.nodes:
-        nodes += _swapped(node, *early[node.output], tensors) if node.output in early else (node,)
+        nodes += _swapped(node, early[node.output], tensors) if node.output in early else (node,)
     return without_unused(replace(graph, nodes=tuple(nodes), tensors=tensors))
 
 
-def _late_maps(graph: Graph) -> Iterator[tuple[str, Node, Indices]]:
+def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
     """Yields functions of one operand that a move makes of tokens, if nothing but products reads the result.
 
-    With the name of the result come the move, and the channels that it takes.
+    With the name of the result comes the move.
     """
     made = {node.output: node for node in graph.nodes}
     others = {name for node in graph.nodes if not isinstance(node.operator, Dot | Rename) for name in node.inputs}
@@ -45,11 +45,15 @@ def _late_maps(graph: Graph) -> Iterator[tuple[str, Node, Indices]]:
         if node.output not in multiplied and renamed.get(node.output) not in multiplied - others:
             continue
         move = made.get(node.inputs[0])
-        if move is None or not isinstance(move.operator, Move) or len(move.inputs) != 1:
-            continue
-        given = graph.tensors[move.inputs[0]].image
-        if is_tokens(given) and (channels := _taken(move.operator.sources, given)) is not None:
-            yield node.output, move, channels
+        if move is not None and isinstance(move.operator, Move) and _turns(move, graph):
+            yield node.output, move
+
+
+def _turns(move: Node, graph: Graph) -> bool:
+    """Tells whether a move makes something else than tokens of tokens."""
+    return all(is_tokens(graph.tensors[n].image) for n in move.inputs) and not is_tokens(
+        graph.tensors[move.output].image
+    )
 
 
 def _is_uniform(node: Node) -> bool:
@@ -71,19 +75,27 @@ def _taken(sources: Indices, given: Image) -> Indices | None:
     return channels if same and elements.size == len(channels) * given.pixels else None
 
 
-def _swapped(node: Node, move: Node, channels: Indices, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Yields for a function of a moved tensor: the tokens that are moved, the function of them, the move."""
+def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Yields for a function of a moved tensor: the tokens that are moved, the function of them, the move.
+
+    Where the move takes the same channels of all tokens, these are a part of each of them. Otherwise the tokens are
+    pixels of the moved tensor.
+    """
     assert isinstance(move.operator, Move)
-    name, sources = move.inputs[0], move.operator.sources
-    given, element = tensors[name].image, tensors[node.output].element
-    image = Image((given.rows, given.width, len(channels)), 2)
-    if len(channels) < given.channels:
+    sources, given = move.operator.sources, tensors[move.inputs[0]].image
+    channels = _taken(sources, given) if len(move.inputs) == 1 else None
+    if channels is None:
+        image, taken, place = Image((1, *sources.shape), 2), sources, np.arange(sources.size).reshape(sources.shape)
+    else:
+        image = Image((given.rows, given.width, len(channels)), 2)
         taken = np.arange(given.pixels)[:, None] * given.channels + channels
-        yield Node(move.name, move.op_type, Move(taken), (name,), part := f"{node.output}.taken")
-        tensors[part] = replace(tensors[name], name=part, shape=image.shape, image=image, in_model=False)
-        name = part
-    yield replace(node, inputs=(name,), output=(early := f"{node.output}.early"))
-    tensors[early] = replace(tensors[name], name=early, shape=image.shape, image=image, element=element, in_model=False)
-    pixel, channel = np.divmod(sources, given.channels)
-    place = pixel * len(channels) + np.searchsorted(channels, channel)
+        pixel, channel = np.divmod(sources, given.channels)
+        place = pixel * len(channels) + np.searchsorted(channels, channel)
+    element, early, names = tensors[node.output].element, f"{node.output}.early", move.inputs
+    alike = replace(tensors[names[0]], shape=image.shape, image=image, in_model=False)
+    if channels is None or len(channels) < given.channels:
+        yield Node(move.name, move.op_type, Move(taken), names, part := f"{node.output}.taken")
+        tensors[part], names = replace(alike, name=part), (part,)
+    yield replace(node, inputs=names, output=early)
+    tensors[early] = replace(alike, name=early, element=element)
     yield Node(move.name, move.op_type, Move(place), (early,), node.output)

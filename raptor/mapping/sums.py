@@ -15,13 +15,15 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Constant, Filter, Floats, Graph, Indices, Map, Node, Operator, Rename, Tensor
+from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor
 from raptor.graph.window import Window
 from raptor.mapping.decision import JoinedLayer
 from raptor.mapping.means import is_mean
 from raptor.target.element import MODELLED
 
-ONE: Floats = np.ones(1, np.float32)
+Doubles = npt.NDArray[np.float64]
+ONE: Doubles = np.ones(1)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +32,7 @@ class _Term:
 
     source: str
     layer: Node | None
-    factor: Floats
+    factor: Doubles
 
     @property
     def filter(self) -> Filter | None:
@@ -43,7 +45,7 @@ class _Sum:
 
     node: Node
     terms: list[_Term] = field(default_factory=list[_Term])
-    constants: list[Floats] = field(default_factory=list[Floats])
+    constants: list[Doubles] = field(default_factory=list[Doubles])
     inner: list[Node] = field(default_factory=list[Node])
 
 
@@ -71,8 +73,8 @@ class _Together:
         yield Node(names, first.op_type, self.operator, (self.terms[0].source,), first.output)
         others: list[tuple[Operator, tuple[str, ...]]] = []
         if self.sum.constants:
-            constant = sum(self.sum.constants, np.zeros((1, 1, 1), np.float32))
-            others.append((Map("add", (0, Constant(constant))), ()))
+            constant = sum(self.sum.constants, np.zeros((1, 1, 1)))
+            others.append((Map("add", (0, Constant(constant.astype(np.float32)))), ()))
         others += [(Map("add", (0, 1)), (term.layer.output if term.layer else term.source,)) for term in self.rest]
         last = first.output
         for i, (operator, more) in enumerate(others or [(Rename(), ())], 1):
@@ -160,7 +162,7 @@ class _Sums:
                 parts += reversed(more)
         return found
 
-    def parts(self, node: Node, factor: Floats, found: _Sum) -> list[tuple[str, Floats]] | None:
+    def parts(self, node: Node, factor: Doubles, found: _Sum) -> list[tuple[str, Doubles]] | None:
         """Returns the operands of a node with their factors, if it adds them; None if it is no part of a sum.
 
         Adds to `found` the node, its constants, and the node as a term if it is a layer.
@@ -168,7 +170,7 @@ class _Sums:
         tensors = self.graph.tensors
         if any(tensors[name].element != MODELLED for name in (*node.inputs, node.output)):
             return None
-        parts: list[tuple[str, Floats]] = []
+        parts, constants = list[tuple[str, Doubles]](), list[Doubles]()
         match node.operator:
             case Filter() as operator if _is_simple(operator) and not is_mean(self.graph, node):
                 found.terms.append(_Term(node.inputs[0], node, factor))
@@ -177,7 +179,7 @@ class _Sums:
                     if isinstance(operand, int):
                         parts.append((node.inputs[operand], own))
                     elif _of_channels(operand):
-                        found.constants.append(operand.pixels[0, 0] * own)
+                        constants.append(operand.pixels[0, 0] * own)
                     else:
                         return None
             case Map("mul", (int(a), Constant() as b)) | Map("mul", (Constant() as b, int(a))) if _of_channels(b):
@@ -186,6 +188,7 @@ class _Sums:
                 return None
         if any(tensors[name].image != tensors[node.output].image for name, _ in parts):
             return None
+        found.constants += constants
         found.inner.append(node)
         return parts
 
@@ -203,9 +206,10 @@ class _Sums:
             same = self.graph.tensors[source].image == self.graph.tensors[whole.node.output].image
             alike = [term for term in terms if (term.filter or same) and _lies_in(term.filter, largest.filter)]
             weights = _added(alike, largest.filter)
-            if len(alike) > 1 and np.isfinite(weights).all():
+            constant = sum(whole.constants, ONE)
+            if len(alike) > 1 and all((abs(values) < LARGEST).all() for values in (weights, constant)):
                 alike.sort(key=lambda term: 0 if term.layer is None else self.places[term.layer.output])
-                yield _Together(whole, alike, replace(largest.filter, weights=weights))
+                yield _Together(whole, alike, replace(largest.filter, weights=weights.astype(np.float32)))
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -218,7 +222,7 @@ def _is_simple(operator: Filter) -> bool:
 
 
 def _of_channels(constant: Constant) -> bool:
-    return constant.pixels.shape[:2] == (1, 1)
+    return constant.pixels.shape[:2] == (1, 1) and bool(np.isfinite(constant.pixels).all())
 
 
 def _is_plain(together: _Together) -> bool:
@@ -258,16 +262,15 @@ def _taps(window: Window | None, largest: Window) -> list[int] | None:
     return [int(np.ravel_multi_index(place, largest.kernel)) for place in product(*axes)]
 
 
-def _added(terms: Sequence[_Term], largest: Filter) -> Floats:
+def _added(terms: Sequence[_Term], largest: Filter) -> Doubles:
     """Returns the weights of the layer that does what all terms do."""
-    weights: npt.NDArray[np.float64] = np.zeros(largest.weights.shape, np.float64)
+    weights: Doubles = np.zeros(largest.weights.shape)
     for term in terms:
-        filter_ = term.filter
-        taps = _taps(filter_.window if filter_ else None, largest.window)
+        taps = _taps(term.filter.window if term.filter else None, largest.window)
         assert taps is not None, "it lies in the largest"
-        if filter_ is not None:
-            weights[taps] += filter_.weights * term.factor.astype(np.float64)
+        if term.filter is not None:
+            weights[taps] += term.filter.weights * term.factor
         else:
             channels: Indices = np.arange(weights.shape[2], dtype=np.int64)
             weights[taps[0], channels % weights.shape[1], channels] += term.factor
-    return weights.astype(np.float32)
+    return weights

@@ -152,18 +152,29 @@ class _Layouts:
             if key not in known and self.takes(key, channels):
                 known[key] = channels
         sums = {self.alike.find(node.output) for node in self.pools}
-        for node in self.graph.nodes:
-            if not isinstance(node.operator, Move):
-                continue
-            names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
-            names = {name: key for name, key in names.items() if key not in sums}
-            count = next((self.image(name).elements // known[key] for name, key in names.items() if key in known), 0)
-            if count and not known.keys() >= {*names.values()} and self.keeps_tokens(node, count):
-                for name, key in names.items():
-                    channels = self.image(name).elements // count
-                    if key not in known and self.takes(key, channels):
-                        known[key] = channels
+        moves = [node for node in self.graph.nodes if isinstance(node.operator, Move)]
+        before = -1
+        while before < len(known):
+            before = len(known)
+            for node in moves:
+                names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
+                self.spread(node, {name: key for name, key in names.items() if key not in sums}, known)
         return self.with_sums(known)
+
+    def spread(self, node: Node, names: dict[str, str], known: dict[str, int]) -> None:
+        """Adds to the `known` sets those that a move connects with one of them. names: its tensors, with their sets."""
+        one = next((name for name, key in names.items() if key in known), None)
+        if one is None or known.keys() >= {*names.values()}:
+            return
+        channels = known[names[one]]
+        count = self.image(one).elements // channels
+        if self.keeps_tokens(node, count):
+            found = {key: self.image(name).elements // count for name, key in names.items()}
+        elif self.picks_tokens(node, channels):
+            found = dict.fromkeys(names.values(), channels)
+        else:
+            return
+        known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
 
     def takes(self, key: str, channels: int) -> bool:
         """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so."""
@@ -233,6 +244,23 @@ class _Layouts:
         token = np.concatenate([_positions(image) // (image.elements // count) for image in given])
         taken, wanted = sources >= 0, _positions(made) // (made.elements // count)
         return bool(taken.any()) and np.array_equal(token[sources[taken]], wanted[taken])
+
+    def picks_tokens(self, node: Node, channels: int) -> bool:
+        """Tells whether a move only puts whole tokens of so many channels in another order, or leaves some out."""
+        assert isinstance(node.operator, Move)
+        given, made = [self.image(name) for name in node.inputs], self.image(node.output)
+        if any(image.elements % channels for image in (*given, made)):
+            return False
+        firsts = np.cumsum([0, *(image.elements for image in given)])
+        place = np.concatenate([_positions(image) + first for image, first in zip(given, firsts, strict=False)])
+        sources = node.operator.sources.reshape(-1)
+        wanted = np.empty_like(sources)
+        wanted[_positions(made)] = np.where(sources >= 0, place[sources], -1)
+        tokens = wanted.reshape(-1, channels)
+        whole = (
+            (tokens[:, :1] >= 0) & (tokens[:, :1] % channels == 0) & (np.diff(tokens, axis=1) == 1).all(axis=1)[:, None]
+        )
+        return bool(whole.all())
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
