@@ -24,6 +24,8 @@ _DOMAINS = (*STANDARD_DOMAINS, "ai.onnx.preview")
 """Domains whose functions onnx knows."""
 _WITHOUT_KERNEL = frozenset(("Swish",))
 """Operators that have an importer, but not even onnxruntime computes them after version 24."""
+_COMPUTED = frozenset(("Range",))
+"""Operators whose function is a loop, while onnxruntime computes them: also what only shapes decide, as in Swin's masks."""
 
 
 def expand(proto: ModelProto) -> Mapping[str, str]:
@@ -44,7 +46,7 @@ def expand(proto: ModelProto) -> Mapping[str, str]:
 
 
 def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    if node.domain not in versions or is_control(node):
+    if node.domain not in versions or is_control(node) or node.op_type in _COMPUTED:
         return False
     version = versions[node.domain]
     known = is_refused(node.op_type) or find_importer(node.op_type, version, node.domain) is not None

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from raptor.backend import RaptorBackend
 from raptor.common.errors import UnsupportedError, UserError
@@ -66,3 +67,26 @@ def test_infinite_weights_of_products_are_refused(op_type: str):
     model = make_model([node(op_type, "x w")], {"x": (1, 2, 4, 4)}, ["y"], {"w": np.full((4, 4), -np.inf, np.float32)})
     with pytest.raises(UserError, match="weights 'w': 16 of 16 values are not finite"):
         load(model)
+
+
+def test_a_range_that_shapes_decide_is_computed():
+    """Swin's masks: a tensor of zeros whose size comes from computed padding, and positions along its rows.
+
+    The function of Range is a loop, which only constants could resolve.
+    """
+    nodes = [
+        node("Shape", "x", "shape", name="shape"),
+        node("Mod", "shape two", "odd", name="odd"),
+        node("Concat", "before odd", "pads", axis=0, name="pads"),
+        node("Pad", "x pads", "padded", name="pad"),
+        node("Shape", "padded", "size", name="size"),
+        node("ConstantOfShape", "size", "zeros", name="zeros"),
+        node("Shape", "zeros", "again", name="again"),
+        node("Gather", "again last", "n", name="n"),
+        node("Range", "zero n one", "places", name="places"),
+        node("Cast", "places", "p", to=TensorProto.FLOAT, name="p"),
+        node("Mul", "padded p", "y", name="y"),
+    ]
+    whole = {"zero": 0, "one": 1, "two": 2, "last": 3, "before": [0, 0, 0, 0]}
+    constants: dict[str, Any] = {k: np.array(v, np.int64) for k, v in whole.items()}
+    compare(make_model(nodes, {"x": (1, 2, 3, 4)}, ["y"], constants))
