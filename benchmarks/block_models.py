@@ -862,3 +862,40 @@ def linear_attention(b: Block) -> str:
     o, total = (b.op("Slice", o, b.ints(i), b.ints(j), b.ints(3)) for i, j in ((0, 8), (8, 9)))
     o = b.op("Transpose", b.op("Div", o, b.op("Add", total, b.floats(1e-3))), perm=[0, 1, 3, 2])
     return b.op("Add", x, b.conv(b.op("Reshape", o, b.ints(1, 16, 12, 12)), 16, 16, 1))
+
+
+@block(1, 26, 32)
+def rope_pairs(b: Block) -> str:
+    """Attention whose queries and keys are rotated in pairs of channels, but not the class token in front (EVA-02)."""
+    shape, positions = b.ints(1, 26, 2, 16), (b.const(random(25, 16, seed=k)) for k in (1, 2))
+    cosines, sines = positions
+
+    def rotated(z: str) -> str:
+        """Rotates [1, 2, 26, 16]."""
+        first = b.op("Slice", z, b.ints(0), b.ints(1), b.ints(2))
+        rest = b.op("Slice", z, b.ints(1), b.ints(26), b.ints(2))
+        even, odd = (b.op("Slice", rest, b.ints(k), b.ints(16), b.ints(3), b.ints(2)) for k in (0, 1))
+        pairs = [b.op("Unsqueeze", half, b.ints(-1)) for half in (b.op("Neg", odd), even)]
+        turned = b.op("Reshape", b.op("Concat", *pairs, axis=-1), b.ints(1, 2, 25, 16))
+        rest = b.op("Add", b.op("Mul", rest, cosines), b.op("Mul", turned, sines))
+        return b.op("Concat", first, rest, axis=2)
+
+    q, k, v = (b.op("Transpose", b.op("Reshape", b.linear("x", 32, 32), shape), perm=[0, 2, 1, 3]) for _ in range(3))
+    q = b.op("Mul", rotated(q), b.floats(0.5))
+    k = b.op("Mul", b.op("Transpose", rotated(k), perm=[0, 1, 3, 2]), b.floats(0.5))
+    o = b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v)
+    return b.linear(b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1, 3]), b.ints(1, 26, 32)), 32, 32)
+
+
+@block(1, 16, 16, 16)
+def parallel_convs(b: Block) -> str:
+    """Two blocks as MobileOne and RepVGG are trained: the sum of several layers and of a norm of the image."""
+
+    def summed(x: str, groups: int, *kernels: int) -> str:
+        statistics = [b.const(1 + random(16, seed=k) ** 2) for k in range(4)]
+        found = b.op("BatchNormalization", x, *statistics)
+        for kernel in kernels:
+            found = b.op("Add", found, b.conv(x, 16, 16, kernel, groups=groups))
+        return b.op("Relu", found)
+
+    return summed(summed(b.op("Relu", b.conv("x", 16, 16)), 16, 3, 3, 1), 1, 3, 1)

@@ -25,7 +25,7 @@ _DOMAINS = (*STANDARD_DOMAINS, "ai.onnx.preview")
 _WITHOUT_KERNEL = frozenset(("Swish",))
 """Operators that have an importer, but not even onnxruntime computes them after version 24."""
 _COMPUTED = frozenset(("Range",))
-"""Operators whose function is a loop, while onnxruntime computes them: also what only shapes decide, as in Swin's masks."""
+"""Operators whose function is a loop, while onnxruntime computes what shapes decide, as for the masks of Swin."""
 
 
 def expand(proto: ModelProto) -> Mapping[str, str]:

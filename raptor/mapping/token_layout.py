@@ -163,18 +163,19 @@ class _Layouts:
 
     def spread(self, node: Node, names: dict[str, str], known: dict[str, int]) -> None:
         """Adds to the `known` sets those that a move connects with one of them. names: its tensors, with their sets."""
-        one = next((name for name, key in names.items() if key in known), None)
-        if one is None or known.keys() >= {*names.values()}:
+        if known.keys() >= {*names.values()}:
             return
-        channels = known[names[one]]
-        count = self.image(one).elements // channels
-        if self.keeps_tokens(node, count):
-            found = {key: self.image(name).elements // count for name, key in names.items()}
-        elif self.picks_tokens(node, channels):
-            found = dict.fromkeys(names.values(), channels)
-        else:
+        for one, key in names.items():
+            channels = known.get(key, 0)
+            count = self.image(one).elements // channels if channels else 0
+            if count > 1 and self.keeps_tokens(node, count):
+                found = {other: self.image(name).elements // count for name, other in names.items()}
+            elif count > 1 and channels > 1 and self.picks_tokens(node, channels):
+                found = dict.fromkeys(names.values(), channels)
+            else:
+                continue
+            known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
             return
-        known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
 
     def takes(self, key: str, channels: int) -> bool:
         """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so."""
@@ -257,10 +258,8 @@ class _Layouts:
         wanted = np.empty_like(sources)
         wanted[_positions(made)] = np.where(sources >= 0, place[sources], -1)
         tokens = wanted.reshape(-1, channels)
-        whole = (
-            (tokens[:, :1] >= 0) & (tokens[:, :1] % channels == 0) & (np.diff(tokens, axis=1) == 1).all(axis=1)[:, None]
-        )
-        return bool(whole.all())
+        starts = tokens[:, 0]
+        return bool((starts >= 0).all() and not (starts % channels).any() and (np.diff(tokens, axis=1) == 1).all())
 
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
