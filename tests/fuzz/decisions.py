@@ -60,13 +60,13 @@ _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
-_LAID = "tests/test_token_layout.py::test_"
+_LAID, _SUMS = "tests/test_token_layout.py::test_", "tests/test_sums.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
 _HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
 TOKEN_STAGES = "raptor/mapping/token_stages.py"
 EARLY, LINES = "raptor/mapping/early_maps.py", "raptor/spatial/lower_lines.py"
-PACES = "raptor/mapping/paces.py"
+PACES, SUMS = "raptor/mapping/paces.py", "raptor/mapping/sums.py"
 COPIES = "raptor/spatial/copies.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
 _EVEN = "tests/spatial/test_even_out.py::test_"
@@ -118,10 +118,23 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_HYBRID}layers_of_tokens_without_attention_are_no_stages", Defect(TOKEN_STAGES, "if not any(found.products) or", "if not found.products or")),
     Wrong(f"{_HYBRID}groups_end_at_breaks_or_count_what_lies_within", Defect(TOKEN_CORES, "if group[0] < at < group[1])", "if group[0] <= at < group[1])")),
     Wrong(f"{_HYBRID}a_group_is_occupied_while_a_sample_is_in_other_layers", Defect(TOKEN_CORES, "[ns + stages.between_ns(group, layer_ns) for", "[ns + 0 * len(group) for")),
-    Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "if is_tokens(given) and (channels :=", "if given.channels < 0 and (channels :=")),
+    Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "isinstance(move.operator, Move) and _turns(move, graph)", "isinstance(move.operator, Move) and not _turns(move, graph)")),
     Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "channels = np.flatnonzero(taken[: given.channels])", "channels = np.arange(given.channels)")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
+    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
+    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "while before < len(known):", "while before < 0:")),
+    Wrong("tests/frontend/test_functions.py::test_a_range_that_shapes_decide_is_computed", Defect("raptor/frontend/functions.py", "is_control(node) or node.op_type in _COMPUTED", "is_control(node)")),
+    # Sums of layers
+    Wrong(f"{_SUMS}the_graph_computes_the_same[image-1-2]", Defect(SUMS, "channels % weights.shape[1], channels] += term.factor", "channels % weights.shape[1], channels] = term.factor")),
+    Wrong(f"{_SUMS}the_graph_computes_the_same[-2-1]", Defect(SUMS, "t * window.dilations[d] - window.pads[d]", "t * window.dilations[d]")),
+    Wrong(f"{_SUMS}a_difference_with_factors_is_one_layer", Defect(SUMS, "-factor if function == \"sub\" else factor", "factor")),
+    Wrong(f"{_SUMS}a_difference_with_factors_is_one_layer", Defect(SUMS, "operand.pixels[0, 0] * own", "operand.pixels[0, 0]")),
+    Wrong(f"{_SUMS}what_is_read_elsewhere_stays", Defect(SUMS, "or self.uses[name] == 1", "or self.uses[name]")),
+    Wrong(f"{_SUMS}a_factor_of_another_tensor_keeps_the_outer_sum", Defect(SUMS, "if not groups or _is_plain(groups[0]):", "if len(groups) < 9:")),
+    Wrong(f"{_SUMS}the_mean_of_a_norm_is_no_layer_of_the_sum", Defect(SUMS, " and not is_mean(self.graph, node)", "")),
+    Wrong(f"{_SUMS}weights_that_are_too_large_together_stay_apart", Defect(SUMS, "(abs(values) < LARGEST)", "(abs(values) < 2 * LARGEST)")),
+    Wrong(f"{_SUMS}a_stored_decision_must_name_the_first_layer_of_the_sum", Defect(SUMS, "layers.get(layer.output) == JoinedLayer(first.output)", "layers.get(layer.output)")),
     Wrong(f"{_STREAMS}[mix_ffn]", Defect(LINES, "for y, lead in enumerate(leads):\n            found.setdefault(places[lead], []).append(y)", "for y, _ in enumerate(leads):\n            found.setdefault(places[leads[0]], []).append(y)")),
     Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "taken, wanted = sources >= 0,", "taken, wanted = sources >= -1,")),
     Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "self.image(name).elements < elements or", "self.image(name).elements != elements or")),
@@ -154,8 +167,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_NEIGHBOURS}neighbours_share_cores_of_a_chip", Defect(ROWS, "if knobs.neighbours:", "if knobs.neighbours < 0:")),
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(ROWS, "if knobs.latency > 1:", "if knobs.latency < 0:")),
     # Blocks of networks that stream
-    Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUT, "if key not in known and self.takes(key, channels):\n                        known", "if key not in known and self.takes(key, channels) and channels == self.image(node.inputs[0]).elements // count:\n                        known")),
-    Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUT, "if not isinstance(node.operator, Move):\n                continue\n            names", "if not isinstance(node.operator, Move) or len(node.inputs) > 1:\n                continue\n            names")),
+    Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUT, "if k not in known and self.takes(k, n)})", "if k not in known and self.takes(k, n) and n == self.image(node.inputs[0]).elements // count})")),
+    Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUT, "if isinstance(node.operator, Move)]\n        before", "if isinstance(node.operator, Move) and len(node.inputs) == 1]\n        before")),
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "_piece(before, after, sources)) > 1", "_piece(before, after, sources)) == before.channels")),
     Wrong(f"{_LAID}pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
     Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
