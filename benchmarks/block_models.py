@@ -899,3 +899,16 @@ def parallel_convs(b: Block) -> str:
         return b.op("Relu", found)
 
     return summed(summed(b.op("Relu", b.conv("x", 16, 16)), 16, 3, 3, 1), 1, 3, 1)
+
+
+@block(1, 16, 8, 8)
+def multi_query(b: Block) -> str:
+    """Attention of four heads to the same keys and values, which are pixels of a smaller image (MobileNet-v4)."""
+    q = b.op("Transpose", b.op("Reshape", b.conv("x", 16, 64, 1), b.ints(1, 4, 16, 64)), perm=[0, 1, 3, 2])
+    q = b.op("Mul", q, b.floats(0.5))
+    k, v = (b.conv(b.conv("x", 16, 16, groups=16, stride=2), 16, 16, 1) for _ in range(2))
+    k = b.op("Mul", b.op("Unsqueeze", b.op("Reshape", k, b.ints(1, 16, 16)), b.ints(1)), b.floats(0.5))
+    v = b.op("Unsqueeze", b.op("Transpose", b.op("Reshape", v, b.ints(1, 16, 16)), perm=[0, 2, 1]), b.ints(1))
+    o = b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v)
+    o = b.op("Reshape", b.op("Transpose", o, perm=[0, 1, 3, 2]), b.ints(1, 64, 8, 8))
+    return b.op("Add", "x", b.conv(o, 64, 16, 1))

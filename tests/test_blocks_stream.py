@@ -20,6 +20,7 @@ TIMES = {
     "mix_ffn": 2.9,
     "mixer": 5.0,
     "mixer_model": 3.1,
+    "multi_query": 2.5,
     "parallel_convs": 2.1,
     "perceiver": 3.7,
     "pointnet": 1.9,

@@ -125,6 +125,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
     Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "while before < len(known):", "while before < 0:")),
     Wrong("tests/frontend/test_functions.py::test_a_range_that_shapes_decide_is_computed", Defect("raptor/frontend/functions.py", "is_control(node) or node.op_type in _COMPUTED", "is_control(node)")),
+    Wrong(f"{_STREAMS}[multi_query]", Defect("raptor/mapping/operands.py", "image.channel_axis == 1 and image.rows > 1", "image.channel_axis == 1 and image.rows < 1")),
     # Sums of layers
     Wrong(f"{_SUMS}the_graph_computes_the_same[image-1-2]", Defect(SUMS, "channels % weights.shape[1], channels] += term.factor", "channels % weights.shape[1], channels] = term.factor")),
     Wrong(f"{_SUMS}the_graph_computes_the_same[-2-1]", Defect(SUMS, "t * window.dilations[d] - window.pads[d]", "t * window.dilations[d]")),
