@@ -32,6 +32,12 @@ MODELS = (
     "bat_resnext26ts",
     "lraspp_mobilenet_v3_large",
     "deeplabv3_mobilenet_v3_large",
+    "eva02_tiny_patch14_224",
+    "mobilenetv4_hybrid_medium",
+    "mobileone_s0",
+    "repvgg_a0",
+    "fastvit_t8",
+    "repvit_m0_9",
 )
 SEGMENTED = 1, 3, 192, 192
 """Shape of the input of a network that labels pixels."""
