@@ -181,3 +181,17 @@ def test_a_product_over_several_pixels_with_a_result_like_tokens():
     constants = {"flat": np.array([1, 2, 12]), "w": random(12, 6), "v": random(4, 5)}
     model = make_model(nodes, {"x": (2, 2, 1, 3, 2), "s": (1, 6, 4)}, {"y": 3, "z": 3}, constants)
     check(model, xbar=16, xbars_per_core=4, cores=8)
+
+
+def test_the_largest_element_of_a_token_is_no_sum():
+    """Random graphs found it: `ReduceLogSumExp` adds the largest element of a token to a sum over its elements."""
+    nodes = [
+        support.node("Reshape", "x s", "t", name="tokens"),
+        support.node("MatMul", "t w", "y", name="layer"),
+        support.node("ReduceLogSumExp", "t", "z", axes=[2], keepdims=0, name="sum"),
+    ]
+    graph = load(make_model(nodes, {"x": (12,)}, ["y", "z"], {"w": random(3, 3), "s": np.array([2, 2, 3])})).graph
+    given = {"x": random(12, seed=3)}
+    before, after = evaluate(graph, given), evaluate(as_lines(graph), given)
+    for name in graph.outputs:
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-5)

@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto
 
 from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
+from raptor.frontend.bodies import rename_reads
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
 from raptor.frontend.empty import drop_empty
 from raptor.frontend.folding import NO_KERNEL, fold, fold_sizes, write_data
@@ -45,6 +46,8 @@ CONVERTED = "converted"
 """Name of the data of weights that conversion has changed, in place of a file name."""
 INLINED = "_inlfunc_"
 """Prefix of the names that onnxruntime gives to tensors inside of functions."""
+GENERATED = "_new_shape"
+"""Prefix of the names that onnxruntime gives to shapes of reshapes that it has joined."""
 
 
 @contextmanager
@@ -143,6 +146,7 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
             inferred = infer_shapes(read_without_weights(target))
             fold_sizes(inferred)
+            _rename_generated(inferred)
             shaped.write_bytes(inferred.SerializeToString())
             run(shaped, again, weights="again.bin")
             again.replace(target)
@@ -156,6 +160,16 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
             target.write_bytes(folded.SerializeToString())
             return
         raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
+
+
+def _rename_generated(proto: ModelProto) -> None:
+    """Gives constants that onnxruntime named other names, in place: in the next run it would use them once more."""
+    generated = {t.name for t in proto.graph.initializer if t.name.startswith(GENERATED)}
+    names = {name: f"again.{name}" for name in generated - {v.name for v in proto.graph.output}}
+    for tensor in proto.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in proto.graph.node:
+        rename_reads(node, names)
 
 
 def _has_inlined_functions(path: Path) -> bool:

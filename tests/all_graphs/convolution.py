@@ -48,6 +48,24 @@ def conv(b: Builder) -> None:
     b.emit("Conv", inputs, **attributes)
 
 
+@step("convolution", 2)
+def parallel_layers(b: Builder) -> None:
+    """Adds layers of one image, copies of it with factors, or the image itself, as networks are trained."""
+    x = image(b)
+    _, channels, *dims = b.shape(x)
+    group, dilation = b.pick([1, channels]), b.number(1, 2)
+    total = ""
+    for kind in [b.pick([1, 3, 3]), *(b.pick([0, 1, 2, 3]) for _ in range(b.number(1, 3)))]:
+        term = x
+        if kind % 2:
+            weights = b.constant(channels, channels // group, *[kind] * len(dims), fan_in=channels * kind)
+            around = {"pads": [kind // 2 * dilation] * 2 * len(dims), "dilations": [dilation] * len(dims)}
+            term = b.emit("Conv", [x, weights, *([b.constant(channels)] if b.chance() else [])], group=group, **around)
+        if kind == 2 or b.chance(4):
+            term = b.emit("Mul", [term, b.constant(channels, *[1] * len(dims))])
+        total = b.emit(b.pick(["Add", "Add", "Sub"]), [total, term]) if total else term
+
+
 @step("convolution", 3)
 def conv_transpose(b: Builder) -> None:
     x = image(b)

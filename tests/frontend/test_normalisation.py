@@ -154,3 +154,15 @@ def test_computed_scales_are_refused():
     model = make_model([node("LayerNormalization", "x w")], {"x": (2, 3), "w": (3,)}, {"y": 2})
     with pytest.raises(UnsupportedError, match="'w' must be a constant"):
         load(model)
+
+
+def test_norms_of_groups_whose_shapes_onnxruntime_joins_twice():
+    """Random graphs found it: the second run gave a joined shape the name that one of the first run had."""
+    nodes = [
+        node("MeanVarianceNormalization", "x", "m", name="m"),
+        node("GroupNormalization", "m a b", "n", num_groups=2, name="n"),
+        node("GroupNormalization", "x a b", "y", num_groups=2, name="y"),
+        node("Reshape", "n s", "z", name="z"),
+    ]
+    constants = {"a": random(4), "b": random(4, seed=1), "s": np.array([1, 4, -1], np.int64)}
+    compare(make_model(nodes, {"x": (1, 4, 3, 5)}, ["y", "z"], constants, opset=21, ir_version=10), 1e-4)
