@@ -78,7 +78,7 @@ class _Together:
         others += [(Map("add", (0, 1)), (term.layer.output if term.layer else term.source,)) for term in self.rest]
         last = first.output
         for i, (operator, more) in enumerate(others or [(Rename(), ())], 1):
-            name = node.output if i == max(1, len(others)) else f"{node.output}.{i}"
+            name = node.output if i == max(1, len(others)) else f"{node.output}.sum{i}"
             yield Node(node.name, node.op_type, operator, (last, *more), name)
             tensors.setdefault(name, replace(result, name=name, in_model=False))
             last = name
