@@ -104,7 +104,7 @@ def agree(model: ModelProto, left: list[set[str]]) -> None:
 
 
 def test_a_difference_with_factors_is_one_layer():
-    """What FastViT is trained with: x + g (layers of x - norm of x)."""
+    """Adds x and g times the difference of layers of x and its norm, as FastViT does in training."""
     nodes, weights = two()
     nodes += [node("Add", "a b", "ab", name="ab"), norm("x", "n", "norm"), node("Sub", "ab n", "d", name="d")]
     nodes += [node("Mul", "d g", "gd", name="gd"), node("Add", "x gd", "y", name="last")]
@@ -142,6 +142,15 @@ def test_what_is_read_elsewhere_stays():
     agree(built(nodes, weights, outputs=("y", "b")), [{"a"}, {"b"}])
     assert "a" not in choose_sums(prepared(built(nodes, weights, outputs=("y", "b"))))
     agree(built(nodes, weights, outputs=("y", "ax", "b")), [{"a"}, {"b"}])
+
+
+def test_a_layer_that_is_added_to_itself_is_read_twice():
+    """Random graphs found it: the layer was to be a part of itself."""
+    a, weights = conv("x", "a", 3)
+    model = built([a, node("Add", "a a", "y", name="last")], weights)
+    agree(model, [{"a"}])
+    assert not choose_sums(prepared(model))
+    check(model, **ROWS)
 
 
 def test_a_factor_of_another_tensor_keeps_the_outer_sum():

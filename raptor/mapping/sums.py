@@ -129,7 +129,7 @@ class _Sums:
 
     @cached_property
     def uses(self) -> Counter[str]:
-        return Counter(name for node in self.graph.nodes for name in node.inputs) + Counter(self.graph.outputs)
+        return Counter(name for node in self.graph.nodes for name in _operands(node)) + Counter(self.graph.outputs)
 
     def found(self) -> list[_Together]:
         """Returns the sums in which several terms are one layer, in the order of the graph."""
@@ -214,6 +214,13 @@ class _Sums:
     @cached_property
     def places(self) -> dict[str, int]:
         return {node.output: i for i, node in enumerate(self.graph.nodes, 1)}
+
+
+def _operands(node: Node) -> list[str]:
+    """Returns the tensors that a node reads; one that it reads twice, twice."""
+    if isinstance(node.operator, Map):
+        return [node.inputs[o] for o in node.operator.operands if isinstance(o, int)]
+    return [*node.inputs]
 
 
 def _is_simple(operator: Filter) -> bool:
