@@ -39,7 +39,7 @@ def conv(
     return node("Conv", f"{x} {y}_w {y}_b", y, name=y, pads=pads, **sizes), {f"{y}_w": weights[0], f"{y}_b": weights[1]}
 
 
-def block(*, groups: int = 1, stride: int = 1, extra: str = "", outputs: tuple[str, ...] = ("y",)) -> ModelProto:
+def block(*, groups: int = 1, stride: int = 1, extra: str = "") -> ModelProto:
     """Block of a RepVGG: a convolution of 3x3 and one of 1x1, and a norm of the image if the stride is 1.
 
     extra: what else is added.
@@ -56,7 +56,7 @@ def block(*, groups: int = 1, stride: int = 1, extra: str = "", outputs: tuple[s
         last = "all"
     nodes += [node("Relu", last, "c", name="c"), node("MaxPool", "c", "y", kernel_shape=[2, 2])]
     weights: dict[str, Any] = {k: v for _, some in made for k, v in some.items()} | SCALE | {"shift": random(CHANNELS)}
-    return make_model(nodes, {"x": (1, CHANNELS, 8, 9)}, list(outputs), weights)
+    return make_model(nodes, {"x": (1, CHANNELS, 8, 9)}, ["y"], weights)
 
 
 def prepared(model: ModelProto) -> Graph:
@@ -85,9 +85,9 @@ def built(nodes: list[Any], weights: dict[str, Any], outputs: tuple[str, ...] = 
     return make_model(nodes, {"x": (1, CHANNELS, 8, 9)}, list(outputs), weights)
 
 
-def two(stride: int = 1, **of_b: int) -> tuple[list[Any], dict[str, Any]]:
+def two(**of_b: int) -> tuple[list[Any], dict[str, Any]]:
     """Makes two convolutions of the model input: `a` of 3x3, and `b`."""
-    (a, a_weights), (b, b_weights) = conv("x", "a", 3, stride=stride), conv("x", "b", **{"size": 1, **of_b})
+    (a, a_weights), (b, b_weights) = conv("x", "a", 3), conv("x", "b", **{"size": 1, **of_b})
     return [a, b], a_weights | b_weights
 
 

@@ -48,6 +48,11 @@ class _Sum:
     constants: list[Doubles] = field(default_factory=list[Doubles])
     inner: list[Node] = field(default_factory=list[Node])
 
+    @property
+    def constant(self) -> Doubles:
+        """The sum of the constants: [1, 1, channels or 1]."""
+        return sum(self.constants, np.zeros((1, 1, 1)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Together:
@@ -73,8 +78,7 @@ class _Together:
         yield Node(names, first.op_type, self.operator, (self.terms[0].source,), first.output)
         others: list[tuple[Operator, tuple[str, ...]]] = []
         if self.sum.constants:
-            constant = sum(self.sum.constants, np.zeros((1, 1, 1)))
-            others.append((Map("add", (0, Constant(constant.astype(np.float32)))), ()))
+            others.append((Map("add", (0, Constant(self.sum.constant.astype(np.float32)))), ()))
         others += [(Map("add", (0, 1)), (term.layer.output if term.layer else term.source,)) for term in self.rest]
         last = first.output
         for i, (operator, more) in enumerate(others or [(Rename(), ())], 1):
@@ -205,9 +209,10 @@ class _Sums:
             assert largest.filter is not None
             same = self.graph.tensors[source].image == self.graph.tensors[whole.node.output].image
             alike = [term for term in terms if (term.filter or same) and _lies_in(term.filter, largest.filter)]
+            if len(alike) == 1:
+                continue
             weights = _added(alike, largest.filter)
-            constant = sum(whole.constants, ONE)
-            if len(alike) > 1 and all((abs(values) < LARGEST).all() for values in (weights, constant)):
+            if all((abs(values) < LARGEST).all() for values in (weights, whole.constant)):
                 alike.sort(key=lambda term: 0 if term.layer is None else self.places[term.layer.output])
                 yield _Together(whole, alike, replace(largest.filter, weights=weights.astype(np.float32)))
 
@@ -244,14 +249,9 @@ def _lies_in(filter_: Filter | None, largest: Filter) -> bool:
         stands = window.in_dims == window.out_dims and all(s == 1 for s in window.strides)
         return stands and largest.in_channels == largest.weights.shape[2] and _taps(None, window) is not None
     own = filter_.window
-    same = (own.in_dims, own.out_dims, own.strides, own.batch) == (
-        window.in_dims,
-        window.out_dims,
-        window.strides,
-        window.batch,
-    )
+    same = replace(own, kernel=window.kernel, pads=window.pads, dilations=window.dilations) == window
     shapes = (filter_.groups, filter_.weights.shape[1:]) == (largest.groups, largest.weights.shape[1:])
-    return same and shapes and not own.transposed and _taps(own, window) is not None
+    return same and shapes and _taps(own, window) is not None
 
 
 def _taps(window: Window | None, largest: Window) -> list[int] | None:

@@ -252,12 +252,7 @@ class _Layouts:
         given, made = [self.image(name) for name in node.inputs], self.image(node.output)
         if any(image.elements % channels for image in (*given, made)):
             return False
-        firsts = np.cumsum([0, *(image.elements for image in given)])
-        place = np.concatenate([_positions(image) + first for image, first in zip(given, firsts, strict=False)])
-        sources = node.operator.sources.reshape(-1)
-        wanted = np.empty_like(sources)
-        wanted[_positions(made)] = np.where(sources >= 0, place[sources], -1)
-        tokens = wanted.reshape(-1, channels)
+        tokens = _moved_from(node.operator, given, made).reshape(-1, channels)
         starts = tokens[:, 0]
         return bool((starts >= 0).all() and not (starts % channels).any() and (np.diff(tokens, axis=1) == 1).all())
 
@@ -410,6 +405,15 @@ def _positions(image: Image) -> Ints:
     return image.to_pixels(np.arange(image.elements).reshape(image.shape)).reshape(-1)
 
 
+def _moved_from(operator: Move, given: list[Image], made: Image) -> Ints:
+    """Returns for each element that a move makes that of its operands, all in C order; -1 for a zero."""
+    firsts = np.cumsum([0, *(image.elements for image in given)])
+    place = np.concatenate([*(_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
+    found = np.empty(operator.sources.size, np.int64)
+    found[_positions(made)] = place[operator.sources.reshape(-1)]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Changed:
     """Makes the nodes of the new graph.
@@ -488,10 +492,7 @@ class _Changed:
     def moved(self, node: Node, operator: Move) -> Move:
         """Returns the same move between the new layouts."""
         given = [self.graph.tensors[n].image for n in node.inputs]
-        firsts = np.cumsum([0, *(image.elements for image in given)])
-        place = np.concatenate([*(_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
-        wanted = np.empty(operator.sources.size, np.int64)
-        wanted[_positions(self.graph.tensors[node.output].image)] = place[operator.sources.reshape(-1)]
+        wanted = _moved_from(operator, given, self.graph.tensors[node.output].image)
         return move([self.tensors[n].image for n in node.inputs], wanted, self.tensors[node.output].image)
 
     def constant(self, node: Node, constant: Constant) -> Constant:
