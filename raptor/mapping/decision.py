@@ -137,9 +137,9 @@ class OnVectorUnit(Known):
 
 @dataclass(frozen=True, slots=True)
 class JoinedLayer(Known):
-    """A layer that the products of another `layer` compute, too: both multiply the same pixels of one image.
+    """A layer that the products of another `layer` compute, too: both multiply pixels of one image.
 
-    `layer`: the key of the other one, whose record is for the output channels of both, side by side.
+    `layer`: the key of the other one, whose record is for both: for their output channels side by side, or for their sum.
     """
 
     layer: str
