@@ -139,7 +139,7 @@ class OnVectorUnit(Known):
 class JoinedLayer(Known):
     """A layer that the products of another `layer` compute, too: both multiply pixels of one image.
 
-    `layer`: the key of the other one, whose record is for both: for their output channels side by side, or for their sum.
+    `layer`: the key of the other one, whose record is for both: their output channels side by side, or their sum.
     """
 
     layer: str
