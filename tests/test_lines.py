@@ -107,9 +107,9 @@ def test_blocks_times_their_matrices_are_the_convolution(
             matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
             assert matrix.pixels <= pixels
             given_ = lines[slice(*band.lines), slice(*block.pixels)].reshape(-1)
-            product = (given_ @ matrix.values(filter_)).reshape(len(band.outs), matrix.count, outs)
+            product = (given_ @ matrix.values(filter_)).reshape(len(band.outs), len(matrix.places), outs)
             for place, line in zip(band.outs, product, strict=True):
-                for x, pixel in enumerate(line, block.outs[0]):
+                for x, pixel in zip(block.outs, line, strict=True):
                     if place in numbers and cols[0] <= x < cols[1]:
                         found[numbers[place], x] += pixel
     wanted = wanted.reshape(-1, width, outs)

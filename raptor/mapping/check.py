@@ -335,9 +335,9 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
                 widths = {part: _width(outputs_of(filter_, part, outs, tiles)) for part in group}
                 core = layer.core(s, g, p)
                 xbars = sum(
-                    min(grid.copies, uses) * -(-len(band.outs) * count * widths[part] // most)
+                    min(grid.copies, uses) * -(-len(band.outs) * len(places) * widths[part] // most)
                     for band in phases
-                    for (part, (_, _, count)), uses in shapes.items()
+                    for (part, (_, _, places)), uses in shapes.items()
                 )
                 found[core] = max(found.get(core, 0), xbars)  # segments of a core share their matrices
     return found

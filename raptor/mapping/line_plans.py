@@ -207,7 +207,7 @@ class _Cost:
 
     def matrix_xbars(self, band: BandShape, block: Block) -> int:
         """Returns the crossbars of the matrix of a block."""
-        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
+        columns = len(band.outs) * len(block.outs) * self.reading
         return -(-columns // self.arch.outputs_per_xbar)
 
     def xbars(self, shapes: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
@@ -244,7 +244,7 @@ class _Cost:
         total, sums = 0.0, accumulating(self.arch)
         for band, count in self.phases.items():
             for block in blocks:
-                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
+                elements = len(band.outs) * len(block.outs) * self.reading
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
                 total += count * (product + elements * vector_element_ns(sums))
         return total

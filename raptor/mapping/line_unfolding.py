@@ -29,6 +29,7 @@ from raptor.mapping.window_axis import Place, axis_of, line_axes, places
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
+Pixels = tuple[int, ...]
 
 MOST_ADDED = 8
 """Largest number of partial sums that one core adds, of those that different cores make for the same outputs."""
@@ -36,13 +37,13 @@ MOST_ADDED = 8
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A range `pixels` of input pixels of a line, and the range `outs` of output pixels for which they are multiplied.
+    """A range `pixels` of input pixels of a line, and the output pixels `outs` for which they are multiplied.
 
-    `outs` may reach beyond the image.
+    `outs` are in order. They may lie beyond the image; in a dilated window, there are gaps between them.
     """
 
     pixels: Range
-    outs: Range
+    outs: Pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,9 @@ class LineMatrix:
     """The matrix of weights between a block and its outputs. It takes `xbars` crossbars side by side.
 
     Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
-    pixel, output channel of `outs`). `shift`: the place that the first output pixel reads first, counted from that of
-    the first pixel of the block. `pixels`, `count`: numbers of input and output pixels. `copy`: number of this one
-    among equal matrices.
+    pixel, output channel of `outs`). `pixels`: number of input pixels. `shift`: the place that the first output pixel
+    reads first, counted from that of the first pixel of the block. `places`: output pixels, counted from the first.
+    `copy`: number of this one among equal matrices.
     """
 
     ins: Range
@@ -84,7 +85,7 @@ class LineMatrix:
     band: BandShape
     pixels: int
     shift: int
-    count: int
+    places: Pixels
     xbars: int
     copy: int = 0
 
@@ -96,20 +97,20 @@ class LineMatrix:
     @property
     def cols(self) -> Range:
         """Range of all columns, which begins at 0, as in `Matrix`."""
-        return 0, len(self.band.outs) * self.count * (self.outs[1] - self.outs[0])
+        return 0, len(self.band.outs) * len(self.places) * (self.outs[1] - self.outs[0])
 
     def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
         row, in_y = _line_taps(window, band)
-        col, in_x = _taps(window, -1, self.pixels, self.shift, np.arange(self.count))
+        col, in_x = _taps(window, -1, self.pixels, self.shift, np.array(self.places, np.int64))
         # [lines, output lines, pixels, output pixels]
         tap = row[:, :, None, None] * window.kernel[-1] + col
         inside = in_y[:, :, None, None] & in_x
         taps: list[int] = tap[inside].tolist()
         weights = {k: filter_.matrix(k, self.ins, self.outs) for k in set(taps)}
         inputs, outputs = (b - a for a, b in (self.ins, self.outs))
-        sizes = band.lines, self.pixels, inputs, len(band.outs), self.count, outputs
+        sizes = band.lines, self.pixels, inputs, len(band.outs), len(self.places), outputs
         found = np.zeros(sizes, filter_.weights.dtype)
         # NOTE: an element is touched once. Indices of all of them at once would make arrays of the same size.
         for (line, out_line, pixel, out), k in zip(np.argwhere(inside).tolist(), taps, strict=True):
@@ -140,11 +141,6 @@ def input_range(window: Window, outs: Range) -> Range:
     return axis_of(window, -1).inputs_of(outs)
 
 
-def reached(window: Window, pixels: Range) -> Range:
-    """Returns the output pixels that read at least one of the input pixels, also those beyond the image."""
-    return axis_of(window, -1).outputs_of(pixels)
-
-
 def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
     """Returns the output channels among `outs` that read input channels of `part`; empty if there are none.
 
@@ -169,7 +165,8 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple
     high, missing = min(window.in_dims[-1], high + missing), max(0, high + missing - window.in_dims[-1])
     low = max(0, low - missing)
     cuts = [(at, min(at + pixels, high)) for at in range(low, high, pixels)]
-    return tuple(Block(cut, reached(window, cut)) for cut in cuts if reached(window, cut)[0] < reached(window, cut)[1])
+    found = ((cut, axis_of(window, -1).met_by(cut)) for cut in cuts)
+    return tuple(Block(cut, met) for cut, met in found if met)
 
 
 def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
@@ -178,7 +175,7 @@ def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
         own = (first, min(first + outputs, outs[1]))
         pixels = input_range(window, own)
         if pixels[0] < pixels[1]:
-            yield Block(pixels, own)
+            yield Block(pixels, tuple(range(*own)))
 
 
 def bundles(groups: int) -> tuple[range, ...]:
@@ -207,10 +204,11 @@ def block_outputs(window: Window, pixels: int) -> int:
     return max(0, (pixels * axis.spread - 1 - axis.reach) // axis.stride + 1)
 
 
-def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
-    """Returns `pixels`, `shift` and `count` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
-    shift = axis_of(window, -1).shift(block.pixels[0], block.outs[0])
-    return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
+def block_shape(window: Window, block: Block) -> tuple[int, int, Pixels]:
+    """Returns `pixels`, `shift` and `places` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
+    first = block.outs[0]
+    shift = axis_of(window, -1).shift(block.pixels[0], first)
+    return block.pixels[1] - block.pixels[0], shift, tuple([out - first for out in block.outs])
 
 
 @lru_cache(maxsize=1024)

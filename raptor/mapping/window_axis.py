@@ -63,13 +63,8 @@ class Axis:
         low, high = max(0, -(-first // self.spread)), min(self.inputs, last // self.spread + 1)
         return low, max(low, high)
 
-    def outputs_of(self, given: Range) -> Range:
-        """Returns the range of outputs that read at least one of some inputs, also those beyond the image."""
-        low = -((self.reach - self.place(given[0])) // self.stride)
-        return low, max(low, self.place(given[1] - 1) // self.stride + 1)
-
     def met_by(self, given: Range) -> tuple[int, ...]:
-        """Returns the outputs that read at least one of some inputs, as `outputs_of`, but without those in between."""
+        """Returns the outputs that read at least one of some inputs, in order, also those beyond the image."""
         firsts = (self.place(i) - k * self.dilation for i in range(*given) for k in range(self.kernel))
         found = (divmod(first, self.stride) for first in firsts)
         return tuple(sorted({out for out, rest in found if rest == 0}))

@@ -251,7 +251,7 @@ def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]) -> Itera
     """Writes each line matrix, and together the kernel matrices that differ in the kernel position only."""
     for m in (m for m in matrices if isinstance(m, LineMatrix)):
         ins, outs = (f"{a}:{b}" for a, b in (m.ins, m.outs))
-        yield f"in {ins} x {m.band.lines}x{m.pixels} out {outs} x {len(m.band.outs)}x{m.count}"
+        yield f"in {ins} x {m.band.lines}x{m.pixels} out {outs} x {len(m.band.outs)}x{len(m.places)}"
     kernel = [m for m in matrices if isinstance(m, Matrix)]
     for (rows, cols), run in groupby(kernel, key=lambda m: (m.rows, m.cols)):
         taps = [m.tap for m in run]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -250,15 +251,15 @@ class _CoreLines:
                 used[matrix] += 1
                 weight = self.matrices.setdefault(copy, len(self.matrices))
                 steps[-1].products.append(_Product(weight, index, outs, block, steps[-1].size))
-                steps[-1].size += len(shape.outs) * (block.outs[1] - block.outs[0]) * (outs[1] - outs[0])
+                steps[-1].size += len(shape.outs) * len(block.outs) * (outs[1] - outs[0])
         _find_inputs(steps)
         return tuple(steps)
 
     def matrix(self, part: Range, outs: Range, block: Block, band: BandShape) -> LineMatrix:
         """Returns the matrix that a block of channels `part` is multiplied with."""
-        pixels, shift, count = block_shape(self.layer.operator.window, block)
-        columns = len(band.outs) * count * (outs[1] - outs[0])
-        return LineMatrix(part, outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
+        pixels, shift, places = block_shape(self.layer.operator.window, block)
+        columns = len(band.outs) * len(places) * (outs[1] - outs[0])
+        return LineMatrix(part, outs, band, pixels, shift, places, -(-columns // self.layer.xbar[1]))
 
     def line(self, emit: Emit, on_core: _OnCore, band: Band, steps: _Steps) -> Iterator[Tile]:
         """Emits the products of one band, step by step. Yields the result of each step."""
@@ -284,6 +285,13 @@ class _CoreLines:
         emit(layer.compute((), op), self.core, y / layer.operator.window.out_lines)
         return result
 
+    def inside(self, outs: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yields the runs of output pixels that this core adds: index of the first among `outs`, number of pixels."""
+        own = (n for n, out in enumerate(outs) if self.cols[0] <= out < self.cols[1])
+        for _, run in groupby(own, key=lambda n: outs[n] - n if self.layer.whole else n):
+            first, *others = run
+            yield first, 1 + len(others)
+
     def find_runs(self, p: int, met: _Met) -> Ints:
         """Returns the runs (see `Overlap`) that add the products of the bands `met` to part `p` of an output line."""
         layer = self.layer
@@ -294,14 +302,10 @@ class _CoreLines:
         for i, shape in met:
             products = ((k, q) for k, step in enumerate(self.work[shape]) for q in step.products)
             for k, q in ((k, q) for k, q in products if q.outs[0] <= low and high <= q.outs[1]):
-                width = q.outs[1] - q.outs[0]
-                a, b = max(self.cols[0], q.block.outs[0]), min(self.cols[1], q.block.outs[1])
-                count = q.block.outs[1] - q.block.outs[0]
-                at = q.at + (i * count + a - q.block.outs[0]) * width + low - q.outs[0]
-                source = first_source + k
-                if a < b and layer.whole:
-                    found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))
-                else:
-                    found += (((x - self.cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
+                width, outs = q.outs[1] - q.outs[0], q.block.outs
+                first, source = q.at + i * len(outs) * width + low - q.outs[0], first_source + k
+                for n, pixels in self.inside(outs):
+                    to, at = (outs[n] - self.cols[0]) * own, first + n * width
+                    found.append((to, source, at, pixels * own))
             first_source += len(self.work[shape])
         return np.array(sorted(found), np.int64).reshape(-1, 4)

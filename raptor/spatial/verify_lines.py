@@ -156,7 +156,7 @@ class _Matrices:
     @property
     def product(self) -> tuple[Ints, ...]:
         """Columns: output pixels of a line of the product, first output channel, number of output channels."""
-        rows = [(m.count, m.outs[0], m.outs[1] - m.outs[0]) for m in self.found]
+        rows = [(len(m.places), m.outs[0], m.outs[1] - m.outs[0]) for m in self.found]
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
     def outs(self, dims: int) -> Ints:
@@ -167,6 +167,12 @@ class _Matrices:
         most = max((len(m.band.outs) for m in self.found), default=1)
         rows = [m.band.outs + m.band.outs[-1:] * (most - len(m.band.outs)) for m in self.found]
         return np.array(rows, np.int64).reshape(-1, most, dims)
+
+    @property
+    def cols(self) -> Ints:
+        """[matrix, pixel of a line of its product] -> output pixel, counted from the first. The last fills rows."""
+        most = max((len(m.places) for m in self.found), default=1)
+        return np.array([m.places + m.places[-1:] * (most - len(m.places)) for m in self.found], np.int64)
 
 
 @dataclass(slots=True)
@@ -286,7 +292,11 @@ class _Layer:
         inside = (pixel + pixels <= count) & (offset + own <= width) & ((own == width) | (pixels == 1))
         places = blocks.out_place[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
         same = (places == self.place(self.operator.window.out_dims, row)).all(axis=1)
-        return inside & same & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
+        k, i = spread(pixels)
+        cols = self.matrices.cols
+        found = blocks.out_col[product[i]] + cols[matrix[i], np.minimum(pixel[i] + k, cols.shape[1] - 1)]
+        same[i[found != col[i] + k]] = False
+        return inside & same & (low + offset == channel)
 
     def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
         """Returns the runs that add products, and the region of each sum.
