@@ -178,6 +178,14 @@ def aspp(b: Block) -> str:
     return b.conv(b.op("Concat", *br, g, axis=1), 64, 16, 1)
 
 
+@block(1, 16, 28, 28)
+def atrous(b: Block) -> str:
+    """Kernels that reach over most of the image, as DeepLab has them."""
+    x = b.conv("x", 16, 64)
+    br = [b.conv(x, 64, 32, 1), *(b.conv(x, 64, 32, 3, dilation=rate) for rate in (6, 12, 18))]
+    return b.conv(b.op("Concat", *br, axis=1), 128, 32, 1)
+
+
 @block(1, 16, 16, 16)
 def fpn(b: Block) -> str:
     x = b.conv("x", 16, 32)
@@ -292,6 +300,14 @@ def tcn(b: Block) -> str:
     for d in (1, 2, 4):
         y = b.op("Relu", b.conv(y, ci, 32, 3, dilation=d, pads=[2 * d, 0], dims=1))
         ci = 32
+    return y
+
+
+@block(1, 16, 256)
+def dilated_residuals(b: Block) -> str:
+    y = b.conv("x", 16, 32, 1, dims=1)
+    for d in (1, 2, 4, 8, 16, 32):
+        y = b.op("Add", y, b.op("Relu", b.conv(y, 32, 32, 3, dilation=d, dims=1)))
     return y
 
 

@@ -109,9 +109,9 @@ def _window(b: Builder, shape: Shape, *, dilations: bool) -> tuple[dict[str, lis
     per_dim: list[tuple[int, ...]] = []
     for size in shape[2:]:
         kernel, stride = b.number(1, 3), b.number(1, 2)
-        before, behind = b.number(0, kernel - 1), b.number(0, kernel - 1)
-        dilation = b.number(1, 2) if dilations else 1
+        dilation = b.pick([1, 1, 2, 2, 5]) if dilations else 1
         reach = dilation * (kernel - 1) + 1
+        before, behind = b.number(0, reach - 1), b.number(0, reach - 1)
         if size + before + behind < reach:
             return None
         per_dim.append((kernel, stride, before, behind, dilation, (size + before + behind - reach) // stride + 1))

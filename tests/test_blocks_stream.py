@@ -9,9 +9,11 @@ from blocks import explained
 TIMES = {
     "anchor_free": 1.4,
     "anchors": 1.7,
+    "atrous": 2.9,
     "autoencoder": 12.0,
     "cbam": 2.7,
     "dfl": 1.4,
+    "dilated_residuals": 1.4,
     "conv_attentions": 2.6,
     "detr_decoder": 2.3,
     "gcn": 1.8,

@@ -33,6 +33,7 @@ from raptor.mapping.line_unfolding import (
     block_outputs,
     block_shape,
     line_blocks,
+    share_inside,
 )
 from raptor.mapping.window_axis import lines_read
 from raptor.pim import PimProgram
@@ -55,7 +56,7 @@ def windows(draw: st.DrawFn) -> Window:
     dims = draw(st.integers(2, 3))
     kernel = (*(draw(st.integers(1, 3)) for _ in range(dims - 1)), draw(st.integers(1, 4)))
     strides = tuple(draw(st.integers(1, 3)) for _ in kernel)
-    dilations = tuple(draw(st.integers(1, 2)) for _ in kernel)
+    dilations = tuple(draw(st.integers(1, 3)) for _ in kernel)
     pads = tuple(draw(st.integers(0, (k - 1) * d)) for k, d in zip(kernel, dilations, strict=True))
     largest = (3, 5, 12) if dims == 3 else (12, 12)
     if draw(st.booleans()):
@@ -84,9 +85,18 @@ def test_the_lines_that_a_line_reads(window: Window):
             assert found == {(tap, line) for line, tap in read}
 
 
-@given(windows(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.booleans(), st.data())
+@given(
+    windows(),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.data(),
+)
 def test_blocks_times_their_matrices_are_the_convolution(
-    window: Window, ins: int, outs: int, pixels: int, height: int, owning: bool, data: st.DataObject
+    window: Window, ins: int, outs: int, pixels: int, height: int, owning: bool, clipped: bool, data: st.DataObject
 ):
     """The sum of all blocks' products, for some columns of the output, equals the filter's definition."""
     filter_ = Filter(random(window.tap_count, ins, outs), window)
@@ -102,10 +112,13 @@ def test_blocks_times_their_matrices_are_the_convolution(
     found = np.zeros((window.out_lines, width, outs), np.float32)
     lines = image.reshape(window.in_lines, window.in_dims[-1], ins)
     numbers = {place: y for y, place in enumerate(np.ndindex(window.out_dims[:-1]))}
-    for band, shape in bands(window, height):
-        for block in line_blocks(window, cols, pixels, outputs):
+    for band, shape in bands(window, height, clipped=clipped):
+        for block in line_blocks(window, cols, pixels, outputs, clipped=clipped):
             matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
             assert matrix.pixels <= pixels
+            if clipped:
+                assert all(cols[0] <= x < cols[1] for x in block.outs)
+                assert all(place in numbers for place in band.outs)
             given_ = lines[slice(*band.lines), slice(*block.pixels)].reshape(-1)
             product = (given_ @ matrix.values(filter_)).reshape(len(band.outs), len(matrix.places), outs)
             for place, line in zip(band.outs, product, strict=True):
@@ -114,6 +127,31 @@ def test_blocks_times_their_matrices_are_the_convolution(
                         found[numbers[place], x] += pixel
     wanted = wanted.reshape(-1, width, outs)
     np.testing.assert_allclose(found[:, slice(*cols)], wanted[:, slice(*cols)], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "clipped", "wanted"),
+    [
+        (1, False, [((4, 5), (-2, 4, 10)), ((5, 6), (-1, 5, 11)), ((10, 11), (4, 10, 16)), ((11, 12), (5, 11, 17))]),
+        (1, True, [((4, 5), (4,)), ((5, 6), (5,)), ((10, 11), (4,)), ((11, 12), (5,))]),
+        (2, True, [((4, 6), (4, 5)), ((10, 12), (4, 5))]),
+        (3, True, [((4, 7), (4, 5)), ((10, 13), (4, 5))]),
+    ],
+)
+def test_blocks_of_a_dilated_line(pixels: int, *, clipped: bool, wanted: list[tuple[tuple[int, int], tuple[int, ...]]]):
+    """Pixels and outputs in between take no part: output 5 reads pixels -1, 5 and 11 of 20."""
+    window = Window((1, 20), (1, 20), (1, 3), (1, 1), (0, 6), (1, 6))
+    assert [(b.pixels, b.outs) for b in line_blocks(window, (4, 6), pixels, 0, clipped=clipped)] == wanted
+
+
+def test_lines_of_a_dilated_image():
+    """Of 20 lines, the first reaches lines 0 and 6; one before the image is left out if bands are clipped."""
+    window = Window((20, 4), (20, 4), (3, 1), (1, 1), (6, 0), (6, 1))
+    first, *_ = (band for band, _ in bands(window, 1, clipped=False))
+    assert first.outs == ((-6,), (0,), (6,))
+    found = [[y for (y,) in band.outs] for band, _ in bands(window, 1, clipped=True)]
+    assert [found[y] for y in (0, 7, 19)] == [[0, 6], [1, 7, 13], [13, 19]]
+    assert share_inside(window) == pytest.approx((20 + 2 * 14) / 60)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 3), (5, 4)])

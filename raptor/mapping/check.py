@@ -247,7 +247,8 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 
 
 def _line_blocks(chip: _Chip, grid: LineGrid, window: Window, part: Range, cols: Range) -> tuple[Block, ...]:
-    return line_blocks(window, cols, min(grid.pixels, block_pixels(part, chip.arch.xbar_rows)), grid.outputs)
+    pixels = min(grid.pixels, block_pixels(part, chip.arch.xbar_rows))
+    return line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
 
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
@@ -322,7 +323,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
     tiles: channel ranges of its output.
     """
     grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
-    phases = {shape for _, shape in bands(window, grid.height)}
+    phases = {shape for _, shape in bands(window, grid.height, clipped=grid.clipped)}
     found: dict[int, int] = {}
     for s, cols in enumerate(grid.cols):
         for g, group in enumerate(grid.ins):

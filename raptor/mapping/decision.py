@@ -57,6 +57,7 @@ class LineGrid(Known):
     `outputs`: number of output pixels that a block owns, 0 for blocks side by side (`raptor.mapping.line_unfolding`). A
     line is computed in steps of `step` blocks; between two steps, a core can exchange messages. `copies`: number of
     equal matrices, which the products of a line use in turn, because a crossbar multiplies one vector at a time.
+    `clipped`: matrices have no columns for outputs beyond the image or the columns of the core.
     """
 
     cols: Items[Range]
@@ -67,6 +68,7 @@ class LineGrid(Known):
     outputs: int
     step: int
     copies: int = 1
+    clipped: bool = False
 
     @property
     def cores(self) -> int:
@@ -313,8 +315,9 @@ def _grid(grid: LineGrid) -> str:
     ins = " ".join("+".join(map(_range, group)) or "none" for group in grid.ins)
     parts = f"columns {' '.join(map(_range, grid.cols))} x inputs {ins} x outputs {' '.join(map(_range, grid.outs))}"
     owned = f" owning {grid.outputs} outputs" if grid.outputs else ""
-    copies = f", {grid.copies} copies" if grid.copies != 1 else ""
-    return f"{parts}, blocks of {grid.height} lines x {grid.pixels} pixels{owned}, {grid.step} a step{copies}"
+    more = f", {grid.copies} copies" if grid.copies != 1 else ""
+    more += ", clipped" if grid.clipped else ""
+    return f"{parts}, blocks of {grid.height} lines x {grid.pixels} pixels{owned}, {grid.step} a step{more}"
 
 
 def _range(part: Range) -> str:

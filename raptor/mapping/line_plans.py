@@ -20,6 +20,7 @@ from raptor.mapping.line_unfolding import (
     input_range,
     line_blocks,
     outputs_of,
+    share_inside,
 )
 from raptor.mapping.plans import Plan
 from raptor.mapping.streaming import Parts, Range, cut_channels
@@ -35,6 +36,10 @@ from raptor.target.timing import (
     mvmul_ns,
     vector_element_ns,
 )
+
+WASTEFUL = 0.6
+"""Below this share of outputs inside the image, clipped blocks are tried as well. They need more matrices, so a kernel
+of 3 pixels gains from them on images of 2 pixels, or with a dilation of a third of the image."""
 
 
 def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
@@ -77,12 +82,12 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
             for groups, chosen in _grids(operator, parts, outs)
         }
-        for height, pixels, outputs in _styles(window, parts, cols, arch):
+        for height, pixels, outputs, clipped in _styles(window, parts, cols, arch):
             most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-            blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
+            blocks = {r: [line_blocks(window, c, most[r], outputs, clipped=clipped) for c in cols] for r in parts}
             if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
                 continue
-            phases = _phases(window, height)
+            phases = _phases(window, height, clipped=clipped)
             shapes = {r: [_distinct(window, b) for b in segments] for r, segments in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
                 ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
@@ -95,7 +100,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                     step = max(1, int(knobs.step_ns / costs[0][0].block_ns(blocks, parts[0])))
                     # More copies are of no use: a core has at most `rob_size` products under way.
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
-                    grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
+                    grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
                     yield Plan(grid, xbars, core_ns)
 
 
@@ -104,9 +109,10 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
-    phases = _phases(operator.window, grid.height)
+    window, clipped = operator.window, grid.clipped
+    phases = _phases(window, grid.height, clipped=clipped)
     most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-    blocks = {r: [line_blocks(operator.window, c, most[r], grid.outputs) for c in grid.cols] for r in parts}
+    blocks = {r: [line_blocks(window, c, most[r], grid.outputs, clipped=clipped) for c in grid.cols] for r in parts}
     return max(
         _Cost(operator.window, arch, phases, grid.outs, n, extra, 1.0).core_ns(blocks, group, grid.cols, len(grid.ins))
         for group, n in _shares(operator, grid.ins, grid.outs, outs)
@@ -150,7 +156,15 @@ def _after_ns(
     return after.core_ns(columns, sum(widths) / outs[-1][-1][1], widths)
 
 
-def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
+def _styles(
+    window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target
+) -> Iterator[tuple[int, int, int, bool]]:
+    """Yields height, pixels and outputs of blocks, and whether they are clipped, which few windows gain from."""
+    ways = (False, True) if share_inside(window) < WASTEFUL else (False,)
+    yield from ((*style, clipped) for style in _shapes(window, parts, cols, arch) for clipped in ways)
+
+
+def _shapes(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
     """Yields height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
     most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
     for pixels in _halves(most):
@@ -173,9 +187,9 @@ def _halves(most: int) -> Iterator[int]:
     yield 1
 
 
-def _phases(window: Window, height: int) -> dict[BandShape, int]:
+def _phases(window: Window, height: int, *, clipped: bool) -> dict[BandShape, int]:
     """Counts the bands of each shape."""
-    return dict(Counter(shape for _, shape in bands(window, height)))
+    return dict(Counter(shape for _, shape in bands(window, height, clipped=clipped)))
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,10 @@ output are added afterwards.
 In a transposed convolution, a block is multiplied with all kernel positions at once. If the stride is the kernel, no
 two blocks reach the same output, and there is nothing to add.
 
+Some blocks also reach outputs beyond the image or the columns of a core. They may have the same matrix as other blocks,
+or `clipped` ones without columns for these outputs. If the kernel is wide compared with the image, that saves most of
+the columns.
+
 Alternatively, blocks overlap by the kernel, and each owns its output pixels, so that fewer additions are needed. The
 parameter `outputs` selects this: 0 for blocks side by side, else the number of output pixels of a block. If a line has
 too few elements to fill the rows of a crossbar, a block takes several lines, called a band.
@@ -17,8 +21,8 @@ too few elements to fill the rows of a crossbar, a block takes several lines, ca
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
+from functools import cache, lru_cache
+from itertools import product, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +43,8 @@ MOST_ADDED = 8
 class Block:
     """A range `pixels` of input pixels of a line, and the output pixels `outs` for which they are multiplied.
 
-    `outs` are in order. They may lie beyond the image; in a dilated window, there are gaps between them.
+    `outs` are in order. They may lie beyond the image, unless they are clipped. In a dilated window, there are gaps
+    between them.
     """
 
     pixels: Range
@@ -50,7 +55,7 @@ class Block:
 class Band:
     """A range `lines` of input lines that are multiplied together, and the output lines `outs` that use them.
 
-    The lines of a band are in one slice of a volume. `outs` may lie beyond the image.
+    The lines of a band are in one slice of a volume. `outs` may lie beyond the image, unless they are clipped.
     """
 
     lines: Range
@@ -152,21 +157,25 @@ def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]
 
 
 @lru_cache(maxsize=4096)
-def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
+def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool) -> tuple[Block, ...]:
     """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
 
     With `outputs` above 0, each block has the pixels that so many output pixels need; then blocks may overlap.
+    clipped: the blocks are multiplied for none but `outs`.
     """
     if outputs:
         return tuple(_owning(window, outs, outputs))
-    low, high = input_range(window, outs)
-    # The last block is made whole if the image has enough pixels: it then needs no matrix of its own.
-    missing = -(high - low) % pixels
-    high, missing = min(window.in_dims[-1], high + missing), max(0, high + missing - window.in_dims[-1])
-    low = max(0, low - missing)
-    cuts = [(at, min(at + pixels, high)) for at in range(low, high, pixels)]
-    found = ((cut, axis_of(window, -1).met_by(cut)) for cut in cuts)
-    return tuple(Block(cut, met) for cut, met in found if met)
+    runs = axis_of(window, -1).runs_of(outs)
+    cuts: list[Range] = []
+    for (low, high), (end, _) in zip_longest(runs, runs[1:], fillvalue=(window.in_dims[-1],) * 2):
+        # The last block is made whole if there are enough pixels: it then needs no matrix of its own.
+        missing = -(high - low) % pixels
+        high, missing = min(end, high + missing), max(0, high + missing - end)
+        low = max(cuts[-1][1] if cuts else 0, low - missing)
+        cuts += ((at, min(at + pixels, high)) for at in range(low, high, pixels))
+    met = ((cut, axis_of(window, -1).met_by(cut)) for cut in cuts)
+    found = ((cut, tuple([x for x in xs if outs[0] <= x < outs[1]]) if clipped else xs) for cut, xs in met)
+    return tuple(Block(cut, xs) for cut, xs in found if xs)
 
 
 def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
@@ -212,24 +221,25 @@ def block_shape(window: Window, block: Block) -> tuple[int, int, Pixels]:
 
 
 @lru_cache(maxsize=1024)
-def bands(window: Window, height: int) -> tuple[tuple[Band, BandShape], ...]:
+def bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[Band, BandShape], ...]:
     """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads.
 
-    Bands of equal shape share their matrices.
+    Bands of equal shape share their matrices. clipped: they are multiplied for none but the lines of the image.
     """
     found = (
-        _band(window, first, min(height, window.in_dims[-2] - first[-1]))
+        _band(window, first, min(height, window.in_dims[-2] - first[-1]), clipped=clipped)
         for first in places(window.in_dims)
         if first[-1] % height == 0
     )
     return tuple((band, shape) for band, shape in found if any(_is_inside(window, out) for out in band.outs))
 
 
-def _band(window: Window, first: Place, height: int) -> tuple[Band, BandShape]:
+def _band(window: Window, first: Place, height: int, *, clipped: bool) -> tuple[Band, BandShape]:
     """Makes the band of `height` input lines from `first` on, with all output lines that read one of them, if any."""
     line, axes = int(np.ravel_multi_index(first, window.in_dims[:-1])), line_axes(window)
     ends = (*(at + 1 for at in first[:-1]), first[-1] + height)
-    outs = tuple(product(*(axis.met_by((a, b)) for axis, a, b in zip(axes, first, ends, strict=True))))
+    met = product(*(axis.met_by((a, b)) for axis, a, b in zip(axes, first, ends, strict=True)))
+    outs = tuple(out for out in met if not clipped or _is_inside(window, out))
     shift = tuple(axis.shift(at, out) for axis, at, out in zip(axes, first, outs[0] if outs else first, strict=True))
     relative = tuple(tuple(a - b for a, b in zip(out, outs[0], strict=True)) for out in outs)
     return Band((line, line + height), outs), BandShape(height, shift, relative)
@@ -238,3 +248,17 @@ def _band(window: Window, first: Place, height: int) -> tuple[Band, BandShape]:
 def _is_inside(window: Window, out: Place) -> bool:
     """Tells whether a place is one of an output line of the image."""
     return all(0 <= at < size for at, size in zip(out, window.out_dims, strict=False))
+
+
+@cache
+def share_inside(window: Window) -> float:
+    """Returns the share of outputs that read an input and lie inside the image, over all inputs of an image.
+
+    Without clipping, matrices have columns for the others, too.
+    """
+    share = 1.0
+    for dim in range(len(window.kernel)):
+        axis, size = axis_of(window, dim), window.out_dims[dim]
+        met = [out for given in range(window.in_dims[dim]) for out in axis.met_by((given, given + 1))]
+        share *= sum(0 <= out < size for out in met) / max(1, len(met))
+    return share

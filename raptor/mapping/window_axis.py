@@ -63,6 +63,21 @@ class Axis:
         low, high = max(0, -(-first // self.spread)), min(self.inputs, last // self.spread + 1)
         return low, max(low, high)
 
+    def runs_of(self, outs: Range) -> tuple[Range, ...]:
+        """Returns the input ranges that some outputs read, from left to right, with a gap between neighbours.
+
+        Only a dilation makes gaps: inputs that a stride passes over are part of a range.
+        """
+        firsts = (outs[0] * self.stride - self.pad + k * self.dilation for k in range(self.kernel))
+        step = (outs[1] - 1 - outs[0]) * self.stride
+        ends = ((max(0, -(-a // self.spread)), min(self.inputs, (a + step) // self.spread + 1)) for a in firsts)
+        found: list[Range] = []
+        for low, high in ((low, high) for low, high in ends if low < high):
+            if found and low <= found[-1][1]:
+                low, _ = found.pop()
+            found.append((low, high))
+        return tuple(found)
+
     def met_by(self, given: Range) -> tuple[int, ...]:
         """Returns the outputs that read at least one of some inputs, in order, also those beyond the image."""
         firsts = (self.place(i) - k * self.dilation for i in range(*given) for k in range(self.kernel))

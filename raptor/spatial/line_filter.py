@@ -208,7 +208,8 @@ class _CoreLines:
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         """Emits the share: products, then sums. Yields line, part and tile of the output."""
         window = self.layer.operator.window
-        found = bands(window, self.layer.chosen.grid.height)
+        grid = self.layer.chosen.grid
+        found = bands(window, grid.height, clipped=grid.clipped)
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
@@ -243,7 +244,8 @@ class _CoreLines:
             outs = self.layer.outputs(part, self.outs)
             if outs[0] == outs[1]:
                 continue
-            for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
+            window = self.layer.operator.window
+            for block in line_blocks(window, self.cols, pixels, chosen.outputs, clipped=chosen.clipped):
                 if not steps or len(steps[-1].products) == chosen.step:
                     steps.append(_Step())
                 matrix = self.matrix(part, outs, block, shape)

@@ -13,19 +13,21 @@ def image(b: Builder) -> str:
     return name
 
 
-def sliding(b: Builder, dims: Shape, *, dilated: bool = True) -> dict[str, Any]:
-    """Attributes of a window."""
+def sliding(b: Builder, dims: Shape, *, dilated: bool = True, far: bool = False) -> dict[str, Any]:
+    """Attributes of a window. far: padding may be as wide as the dilated kernel, which pools do not allow."""
     kernels = [b.number(1, min(3 if len(dims) < 3 else 2, n + 1)) for n in dims]
     attributes: dict[str, Any] = {"kernel_shape": kernels}
     if b.chance():
         attributes["strides"] = [b.number(1, 3) for _ in dims]
     if dilated and b.chance(3):
-        attributes["dilations"] = [b.number(1, 2) for _ in dims]
+        attributes["dilations"] = [b.pick([1, 1, 2, 2, 5]) for _ in dims]
     mode = b.pick(["NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
     if mode != "NOTSET":
         attributes["auto_pad"] = mode
     elif b.chance():
-        attributes["pads"] = [b.number(0, k - 1) for k in kernels * 2]
+        dilations = attributes.get("dilations", [1] * len(dims)) if far else [1] * len(dims)
+        spans = [(k - 1) * d for k, d in zip(kernels, dilations, strict=True)]
+        attributes["pads"] = [b.number(0, span) for span in spans * 2]
     return attributes
 
 
@@ -33,7 +35,7 @@ def sliding(b: Builder, dims: Shape, *, dilated: bool = True) -> dict[str, Any]:
 def conv(b: Builder) -> None:
     x = image(b)
     _, channels, *dims = b.shape(x)
-    attributes = sliding(b, tuple(dims))
+    attributes = sliding(b, tuple(dims), far=True)
     group = b.pick([1, 1, channels, *(g for g in range(2, channels) if channels % g == 0)])
     filters = group * b.number(1, max(1, 8 // group))
     kernel = attributes["kernel_shape"]

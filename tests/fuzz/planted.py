@@ -160,9 +160,13 @@ def _wide() -> ModelProto:
 
 
 def _dilated() -> ModelProto:
-    """A layer of one output pixel that reads pixels which do not lie side by side."""
-    nodes = [node("Conv", "x w", "y", name="corners", dilations=[2, 2])]
-    return make_model(nodes, {"x": (1, 4, 3, 3)}, ["y"], {"w": random(7, 4, 2, 2)})
+    """A layer of one output pixel that reads pixels which do not lie side by side, and one with gaps in its lines."""
+    nodes = [
+        node("Conv", "x w", "y", name="corners", dilations=[2, 2]),
+        node("Conv", "z v", "u", name="gaps", dilations=[3, 3], pads=[3, 3, 0, 3]),
+    ]
+    weights = {"w": random(7, 4, 2, 2), "v": random(5, 4, 2, 3)}
+    return make_model(nodes, {"x": (1, 4, 3, 3), "z": (1, 4, 4, 14)}, ["y", "u"], weights)
 
 
 def _classifier() -> ModelProto:
@@ -317,6 +321,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "knobs": {"step_ns": 200}}),
     ("_classifier", {"xbar": 32, "xbars_per_core": 8, "cores": 12, "mapping": "rows"}),
     ("_dilated", {"xbar": 8, "xbars_per_core": 20, "cores": 4, "mapping": "rows"}),
+    ("_dilated", {"xbar": 12, "xbars_per_core": 60, "cores": 12, "mapping": "rows"}),
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
     ("_volumes", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_volumes", {"xbar": (32, 16), "xbars_per_core": 80, "cores": 40, "mapping": "rows"}),

@@ -51,13 +51,25 @@ VOLUME = make_model(
 )
 """A layer over slices, rows and columns."""
 
+ATROUS = conv_model((1, 4, 6, 7), 20, dilations=(2, 4), pads=(2, 4, 2, 4))
+"""A layer that reads pixels which do not lie side by side; most would lie beyond the image."""
+MODELS = {
+    "wide": WIDE,
+    "deep": DEEP,
+    "narrow": NARROW,
+    "cut": CUT,
+    "up": UP,
+    "groups": GROUPS,
+    "volume": VOLUME,
+    "atrous": ATROUS,
+}
+
 Change = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Passes]:
-    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP, "groups": GROUPS, "volume": VOLUME}
-    return {name: passes(model, **CHIP, mapping="rows") for name, model in given.items()}
+    return {name: passes(model, **CHIP, mapping="rows") for name, model in MODELS.items()}
 
 
 def changed(graph: SpatialGraph, kind: type[BodyOp], change: Change, at: int = 0) -> SpatialGraph:
@@ -81,7 +93,7 @@ def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.
     return other
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
+@pytest.mark.parametrize("name", [*MODELS])
 def test_accepted(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     assert any(isinstance(op, ApplyLine) for c in graph.computes for op in c.body)
@@ -93,13 +105,13 @@ def test_a_layer_that_reads_padding_only():
     verify(graph.spatial, graph.arch)
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
+@pytest.mark.parametrize("name", [*MODELS])
 def test_a_product_that_is_not_added(compiled: dict[str, Passes], name: str):
     broken = changed(compiled[name].spatial, Overlap, lambda op: replace(op, runs=op.runs[1:]))
     refused(broken, r"conv: row \d+ column \d+ of .* of y adds kernel position \d+ of channels \(.*\) 0 times")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
+@pytest.mark.parametrize("name", [*MODELS])
 def test_a_product_that_is_added_twice(compiled: dict[str, Passes], name: str):
     def twice(op: Overlap) -> Overlap:
         return replace(op, runs=np.concatenate([op.runs[:1], op.runs]))
@@ -146,7 +158,7 @@ def test_a_block_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes]):
         refused(changed(graph, ApplyLine, shifted, at), "conv: .*(is no block of its matrix|adds at|times)")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups", "volume"])
+@pytest.mark.parametrize("name", [*MODELS])
 def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     at, compute = next((i, c) for i, c in enumerate(graph.computes) if c.matrices)
@@ -158,7 +170,8 @@ def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], n
     shift = matrix.band.shift
     moved = [(*shift[:dim], shift[dim] + 1, *shift[dim + 1 :]) for dim in range(len(shift))]
     bands = [replace(matrix, band=replace(matrix.band, shift=other)) for other in moved]
-    for other in (replace(matrix, shift=matrix.shift + 1), *bands):
+    places = replace(matrix, places=tuple([place + 1 for place in matrix.places]))
+    for other in (replace(matrix, shift=matrix.shift + 1), places, *bands):
         matrices = (*compute.matrices[:used], other, *compute.matrices[used + 1 :])
         computes = (*graph.computes[:at], replace(compute, matrices=matrices), *graph.computes[at + 1 :])
         refused(replace(graph, computes=computes), "conv: .*(is no block of its matrix|adds at|times)")
