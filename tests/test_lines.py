@@ -145,7 +145,7 @@ def test_blocks_of_a_dilated_line(pixels: int, *, clipped: bool, wanted: list[tu
 
 
 def test_lines_of_a_dilated_image():
-    """Of 20 lines, the first reaches lines 0 and 6; one before the image is left out if bands are clipped."""
+    """The first of 20 lines reaches lines 0 and 6; lines before the image are left out of clipped bands."""
     window = Window((20, 4), (20, 4), (3, 1), (1, 1), (6, 0), (6, 1))
     first, *_ = (band for band, _ in bands(window, 1, clipped=False))
     assert first.outs == ((-6,), (0,), (6,))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from raptor.graph.ir import Filter
@@ -38,8 +38,11 @@ from raptor.target.timing import (
 )
 
 WASTEFUL = 0.6
-"""Below this share of outputs inside the image, clipped blocks are tried as well. They need more matrices, so a kernel
-of 3 pixels gains from them on images of 2 pixels, or with a dilation of a third of the image."""
+"""Below this share of outputs inside the image, clipped blocks are tried, too: for a kernel of 3 pixels on an image of 2, or
+with a dilation of a third of the image."""
+
+WORTH_CLIPPING = 0.9
+"""Clipped blocks need more matrices. So their products must take at most this share of the time."""
 
 
 def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
@@ -101,7 +104,8 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                     # More copies are of no use: a core has at most `rob_size` products under way.
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
-                    yield Plan(grid, xbars, core_ns)
+                    if not clipped or _saves_products(operator, parts, arch, grid):
+                        yield Plan(grid, xbars, core_ns)
 
 
 def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
@@ -109,14 +113,34 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
-    window, clipped = operator.window, grid.clipped
-    phases = _phases(window, grid.height, clipped=clipped)
-    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-    blocks = {r: [line_blocks(window, c, most[r], grid.outputs, clipped=clipped) for c in grid.cols] for r in parts}
+    blocks = _blocks_of(operator.window, parts, arch, grid)
     return max(
-        _Cost(operator.window, arch, phases, grid.outs, n, extra, 1.0).core_ns(blocks, group, grid.cols, len(grid.ins))
-        for group, n in _shares(operator, grid.ins, grid.outs, outs)
+        cost.core_ns(blocks, group, grid.cols, len(grid.ins)) for cost, group in _costs(operator, arch, grid, extra)
     )
+
+
+def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> bool:
+    """Tells whether a clipped grid takes much less time for products than the same grid without clipping."""
+    clipped, plain = (
+        max(cost.mvms_ns(blocks, group, grid.cols) for cost, group in _costs(operator, arch, of, 0.0))
+        for of in (grid, replace(grid, clipped=False))
+        for blocks in [_blocks_of(operator.window, parts, arch, of)]
+    )
+    return clipped <= WORTH_CLIPPING * plain
+
+
+def _blocks_of(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict[Range, list[tuple[Block, ...]]]:
+    """Returns the blocks of each channel range and column segment of a grid."""
+    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    return {r: [line_blocks(window, c, most[r], grid.outputs, clipped=grid.clipped) for c in grid.cols] for r in parts}
+
+
+def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":
+    """Yields the costs of different cores of a grid, and the input ranges that each multiplies."""
+    outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
+    phases = _phases(window, grid.height, clipped=grid.clipped)
+    for group, n in _shares(operator, grid.ins, grid.outs, outs):
+        yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
 
 
 def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
@@ -262,6 +286,14 @@ class _Cost:
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
                 total += count * (product + elements * vector_element_ns(sums))
         return total
+
+    def mvms_ns(
+        self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...], cols: tuple[Range, ...]
+    ) -> float:
+        """Returns the time of the MVMs of a core for a sample. Arguments: see `core_ns`."""
+        found = [block for part in group for block in blocks[part][_widest(cols)]]
+        each = ((count, self.matrix_xbars(band, b)) for band, count in self.phases.items() for b in found)
+        return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
         """Returns the time of the longest MVM of a block."""
