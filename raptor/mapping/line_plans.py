@@ -38,8 +38,8 @@ from raptor.target.timing import (
 )
 
 WASTEFUL = 0.6
-"""Below this share of outputs inside the image, clipped blocks are tried, too: for a kernel of 3 pixels on an image of 2, or
-with a dilation of a third of the image."""
+"""Below this share of outputs inside the image, clipped blocks are tried, too: for a kernel of 3 pixels on an image of
+two, or with a dilation of a third of the image."""
 
 WORTH_CLIPPING = 0.9
 """Clipped blocks need more matrices. So their products must take at most this share of the time."""
