@@ -865,6 +865,19 @@ def conv_attentions(b: Block) -> str:
     return x
 
 
+@block(1, 16, 8, 8)
+def image_attention(b: Block) -> str:
+    """Attention over the pixels of an image, with scaled keys that are channels of it, as in CoAtNet."""
+    x = b.conv("x", 16, 32)
+    qkv = b.op("Reshape", b.conv(x, 32, 96, 1), b.ints(1, 2, 48, 64))
+    q, k, v = b.ops(3, "Split", qkv, axis=2)
+    q, v = (b.op("Transpose", each, perm=[0, 1, 3, 2]) for each in (q, v))
+    q, k = (b.op("Mul", each, b.floats(0.5)) for each in (q, k))
+    s = b.op("Softmax", b.op("Add", b.op("MatMul", q, k), b.const(random(1, 2, 64, 64))), axis=-1)
+    o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 1, 3, 2]), b.ints(1, 32, 8, 8))
+    return b.op("Add", x, b.conv(o, 32, 32, 1))
+
+
 @block(1, 8, 12, 12)
 def linear_attention(b: Block) -> str:
     """Attention without a softmax: the products of values and keys first, with a channel of ones for their sum."""

@@ -18,6 +18,7 @@ TIMES = {
     "detr_decoder": 2.3,
     "gcn": 1.8,
     "gmlp": 1.6,
+    "image_attention": 2.0,
     "linear_attention": 4.0,
     "mix_ffn": 2.9,
     "mixer": 5.0,

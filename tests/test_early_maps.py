@@ -13,6 +13,7 @@ from raptor.graph.ir import Dot, Graph, Map, Move, Node
 from raptor.mapping.early_maps import map_before_moves
 from raptor.mapping.streaming import line_parts, multiplies_tokens, views_of
 from raptor.mapping.token_layout import is_tokens, lay_tokens
+from raptor.target.layout import Image
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
 
@@ -92,7 +93,15 @@ def test_others_stay_where_they_are(behind: list[Any], outputs: tuple[str, ...])
     check(model, xbar=16, xbars_per_core=4, cores=8)
 
 
-def test_attention_as_pytorch_exports_it_streams():
-    before, after = laid(BLOCKS["sdpa"]())
+@pytest.mark.parametrize("name", ["sdpa", "image_attention"])
+def test_attention_as_pytorch_exports_it_streams(name: str):
+    before, after = laid(BLOCKS[name]())
     assert not streams(before)
     assert streams(after)
+
+
+def test_keys_that_are_channels_of_an_image_stay_an_image():
+    """The function is computed where the image is, for 32 of its 96 channels."""
+    _, after = laid(BLOCKS["image_attention"]())
+    (early,) = (n for n in after.nodes if isinstance(n.operator, Map) and n.output.endswith(".early"))
+    assert after.tensors[early.output].image == Image((1, 32, 8, 8), 1)

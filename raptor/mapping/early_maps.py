@@ -2,7 +2,8 @@
 
 PyTorch writes the attention of a query on keys as (a q) (a k)^T, with the factor behind the transposition of the keys.
 A transposition of tokens is a view, of which only what is asked for exists. A function of one is a tensor of its own,
-which would be put together first. So the function is computed for the tokens, and the view is one of its results.
+which would be put together first. So the function is computed for the tokens, and the view is one of its results. The
+keys may also be channels of an image, as in CoAtNet.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
+from raptor.mapping.streaming import is_streamed
 from raptor.mapping.token_layout import is_tokens, without_unused
 from raptor.target.layout import Image
 
@@ -50,10 +52,13 @@ def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _turns(move: Node, graph: Graph) -> bool:
-    """Tells whether a move makes something else than tokens of tokens."""
-    return all(is_tokens(graph.tensors[n].image) for n in move.inputs) and not is_tokens(
-        graph.tensors[move.output].image
-    )
+    """Tells whether a move makes something that does not stream of tokens, or of some channels of an image."""
+    given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
+    if all(map(is_tokens, given)):
+        return not is_tokens(made)
+    assert isinstance(move.operator, Move)
+    of_channels = len(given) == 1 and is_streamed(given[0]) and not is_streamed(made)
+    return of_channels and _taken(move.operator.sources, given[0]) is not None
 
 
 def _is_uniform(node: Node) -> bool:
@@ -87,7 +92,8 @@ def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Nod
     if channels is None:
         image, taken, place = Image((1, *sources.shape), 2), sources, np.arange(sources.size).reshape(sources.shape)
     else:
-        image = Image((given.rows, given.width, len(channels)), 2)
+        axis = given.channel_axis
+        image = Image((*given.shape[:axis], len(channels), *given.shape[axis + 1 :]), axis)
         taken = np.arange(given.pixels)[:, None] * given.channels + channels
         pixel, channel = np.divmod(sources, given.channels)
         place = pixel * len(channels) + np.searchsorted(channels, channel)

@@ -119,6 +119,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_HYBRID}groups_end_at_breaks_or_count_what_lies_within", Defect(TOKEN_CORES, "if group[0] < at < group[1])", "if group[0] <= at < group[1])")),
     Wrong(f"{_HYBRID}a_group_is_occupied_while_a_sample_is_in_other_layers", Defect(TOKEN_CORES, "[ns + stages.between_ns(group, layer_ns) for", "[ns + 0 * len(group) for")),
     Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "isinstance(move.operator, Move) and _turns(move, graph)", "isinstance(move.operator, Move) and not _turns(move, graph)")),
+    Wrong(f"{_EARLY}attention_as_pytorch_exports_it_streams[image_attention]", Defect(EARLY, "of_channels = len(given) == 1", "of_channels = False")),
+    Wrong(f"{_EARLY}keys_that_are_channels_of_an_image_stay_an_image", Defect(EARLY, "axis = given.channel_axis", "given, axis = Image((given.rows, given.width, 0), 2), 2")),
     Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "channels = np.flatnonzero(taken[: given.channels])", "channels = np.arange(given.channels)")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
