@@ -121,7 +121,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_EARLY}a_function_of_turned_keys_is_one_of_the_keys[Mul]", Defect(EARLY, "isinstance(move.operator, Move) and _turns(move, graph)", "isinstance(move.operator, Move) and not _turns(move, graph)")),
     Wrong(f"{_EARLY}attention_as_pytorch_exports_it_streams[image_attention]", Defect(EARLY, "of_channels = len(given) == 1", "of_channels = False")),
     Wrong(f"{_EARLY}keys_that_are_channels_of_an_image_stay_an_image", Defect(EARLY, "axis = given.channel_axis", "given, axis = Image((given.rows, given.width, 0), 2), 2")),
-    Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "channels = np.flatnonzero(taken[: given.channels])", "channels = np.arange(given.channels)")),
+    Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "return channels if same and elements.size == len(channels) * given.pixels else None", "return np.arange(given.channels)")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
     Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
