@@ -172,7 +172,8 @@ class _Matrices:
     def cols(self) -> Ints:
         """[matrix, pixel of a line of its product] -> output pixel, counted from the first. The last fills rows."""
         most = max((len(m.places) for m in self.found), default=1)
-        return np.array([m.places + m.places[-1:] * (most - len(m.places)) for m in self.found], np.int64)
+        rows = [m.places + m.places[-1:] * (most - len(m.places)) for m in self.found]
+        return np.array(rows, np.int64).reshape(-1, most)
 
 
 @dataclass(slots=True)

@@ -283,6 +283,7 @@ class Builder:
             self.wholes.append(name)
             return name
         scale = float(np.abs(self.values[name].exact).max())
+        self.need(scale > 0)  # such as a convolution of nothing but padding
         if not 0.1 <= scale <= 4:
             return self.emit("Mul", [name, self.given(np.float32(0.93 / scale))])
         self.pool.append(name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 
 from raptor.common.errors import VerifyError
 from raptor.mapping.line_unfolding import LineMatrix
@@ -100,8 +101,16 @@ def test_accepted(compiled: dict[str, Passes], name: str):
     verify(graph, compiled[name].arch)
 
 
-def test_a_layer_that_reads_padding_only():
-    graph = passes(conv_model((1, 2, 1, 1), 3, (1, 1), strides=(3, 3), pads=(1, 1, 2, 2)), **CHIP, mapping="rows")
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv_model((1, 2, 1, 1), 3, (1, 1), strides=(3, 3), pads=(1, 1, 2, 2)),
+        conv_model((1, 2, 3, 5), 3, (2, 1), dilations=(4, 1), pads=(1, 0, 1, 0)),
+    ],
+    ids=["by its stride", "by its dilation"],
+)
+def test_a_layer_that_reads_padding_only(model: ModelProto):
+    graph = passes(model, **CHIP, mapping="rows")
     verify(graph.spatial, graph.arch)
 
 
