@@ -32,11 +32,9 @@ from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vecto
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
-    Block,
     bands,
-    block_pixels,
     block_shape,
-    line_blocks,
+    blocks_of,
     outputs_of,
 )
 from raptor.mapping.means import is_mean
@@ -221,7 +219,7 @@ def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str
             yield f"cores: one core twice for columns {cols[0]}:{cols[1]}"
         for k, core in enumerate(own):
             group = grid.ins[k // len(grid.outs)]
-            blocks = [block for part in group for block in _line_blocks(chip, grid, window, part, cols)]
+            blocks = [block for part in group for block in blocks_of(window, chip.arch.xbar_rows, grid, part, cols)]
             matrices = k, tuple(dict.fromkeys(block_shape(window, block) for block in blocks))
             if known.setdefault(core, matrices) != matrices:
                 yield f"cores: core {core} has other matrices for columns {cols[0]}:{cols[1]} than before"
@@ -238,17 +236,12 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
     """Yields a sentence for blocks with more rows than a crossbar, and for several blocks side by side in a band."""
     for part in (part for group in grid.ins for part in group):
         for cols in grid.cols:
-            blocks = _line_blocks(chip, grid, window, part, cols)
+            blocks = blocks_of(window, chip.arch.xbar_rows, grid, part, cols)
             rows = max((b.pixels[1] - b.pixels[0] for b in blocks), default=0) * grid.height * (part[1] - part[0])
             if rows > chip.arch.xbar_rows:
                 yield f"grid: blocks of {rows} rows, a crossbar has {chip.arch.xbar_rows}"
             if grid.height > 1 and len(blocks) > 1:
                 yield f"grid.height: {grid.height} lines, but columns {cols[0]}:{cols[1]} take {len(blocks)} blocks"
-
-
-def _line_blocks(chip: _Chip, grid: LineGrid, window: Window, part: Range, cols: Range) -> tuple[Block, ...]:
-    pixels = min(grid.pixels, block_pixels(part, chip.arch.xbar_rows))
-    return line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
 
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
@@ -330,7 +323,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
             shapes = Counter(
                 (part, block_shape(window, block))
                 for part in group
-                for block in _line_blocks(chip, grid, window, part, cols)
+                for block in blocks_of(window, chip.arch.xbar_rows, grid, part, cols)
             )
             for p, outs in enumerate(grid.outs):
                 widths = {part: _width(outputs_of(filter_, part, outs, tiles)) for part in group}

@@ -17,6 +17,7 @@ from raptor.mapping.line_unfolding import (
     block_outputs,
     block_pixels,
     block_shape,
+    blocks_of,
     input_range,
     line_blocks,
     outputs_of,
@@ -121,18 +122,19 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
 
 def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> bool:
     """Tells whether a clipped grid takes much less time for products than the same grid without clipping."""
-    clipped, plain = (
-        max(cost.mvms_ns(blocks, group, grid.cols) for cost, group in _costs(operator, arch, of, 0.0))
-        for of in (grid, replace(grid, clipped=False))
-        for blocks in [_blocks_of(operator.window, parts, arch, of)]
-    )
-    return clipped <= WORTH_CLIPPING * plain
+    plain = replace(grid, clipped=False)
+    return _mvms_ns(operator, parts, arch, grid) <= WORTH_CLIPPING * _mvms_ns(operator, parts, arch, plain)
+
+
+def _mvms_ns(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> float:
+    """Returns the time that the core of a grid with most products takes for them, for a sample."""
+    blocks = _blocks_of(operator.window, parts, arch, grid)
+    return max(cost.mvms_ns(blocks, group, grid.cols) for cost, group in _costs(operator, arch, grid, 0.0))
 
 
 def _blocks_of(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict[Range, list[tuple[Block, ...]]]:
     """Returns the blocks of each channel range and column segment of a grid."""
-    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-    return {r: [line_blocks(window, c, most[r], grid.outputs, clipped=grid.clipped) for c in grid.cols] for r in parts}
+    return {r: [blocks_of(window, arch.xbar_rows, grid, r, c) for c in grid.cols] for r in parts}
 
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":

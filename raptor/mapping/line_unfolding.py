@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
+from raptor.mapping.decision import LineGrid
 from raptor.mapping.window_axis import Place, axis_of, line_axes, places
 
 Ints = npt.NDArray[np.int64]
@@ -176,6 +177,12 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipp
     met = ((cut, axis_of(window, -1).met_by(cut)) for cut in cuts)
     found = ((cut, tuple([x for x in xs if outs[0] <= x < outs[1]]) if clipped else xs) for cut, xs in met)
     return tuple(Block(cut, xs) for cut, xs in found if xs)
+
+
+def blocks_of(window: Window, xbar_rows: int, grid: LineGrid, part: Range, cols: Range) -> tuple[Block, ...]:
+    """Returns the blocks of input channels `part` that a core of a grid multiplies for the output columns `cols`."""
+    pixels = min(grid.pixels, block_pixels(part, xbar_rows))
+    return line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
 
 
 def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:

@@ -16,10 +16,9 @@ from raptor.mapping.line_unfolding import (
     Block,
     LineMatrix,
     bands,
-    block_pixels,
     block_shape,
+    blocks_of,
     bundles,
-    line_blocks,
     outputs_of,
 )
 from raptor.mapping.streaming import Parts, Range
@@ -240,12 +239,10 @@ class _CoreLines:
         used: Counter[LineMatrix] = Counter()
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
-            pixels = min(chosen.pixels, block_pixels(part, self.layer.xbar[0]))
             outs = self.layer.outputs(part, self.outs)
             if outs[0] == outs[1]:
                 continue
-            window = self.layer.operator.window
-            for block in line_blocks(window, self.cols, pixels, chosen.outputs, clipped=chosen.clipped):
+            for block in blocks_of(self.layer.operator.window, self.layer.xbar[0], chosen, part, self.cols):
                 if not steps or len(steps[-1].products) == chosen.step:
                     steps.append(_Step())
                 matrix = self.matrix(part, outs, block, shape)

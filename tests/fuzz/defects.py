@@ -169,7 +169,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(APPLY, "first_source += len(self.work[shape])", "first_source += 0"),
     Defect(APPLY, "for band, shape in found:", "for band, shape in [*found, found[0]]:"),
     Defect(APPLY, "key=lambda n: outs[n] - n if self", "key=lambda n: 0 if self"),
-    Defect(APPLY, "pixels, chosen.outputs, clipped=chosen.clipped):", "pixels, chosen.outputs, clipped=chosen.clipped)[1:]:"),
+    Defect(APPLY, "chosen, part, self.cols):", "chosen, part, self.cols)[1:]:"),
     Defect(LINES, "for cell in grid.under(y, p, cols):\n                begin", "for cell in grid.under(lines[0], p, cols):\n                begin"),
     Defect(GRID, "first = bisect_right(cells, cols[0], key=_end)", "first = bisect_right(cells, cols[0] + 1, key=_end)"),
     Defect(GRID, "cells[first : bisect_left(cells, cols[1], first, key=_begin)]", "cells[first : bisect_left(cells, cols[1] - 1, first, key=_begin)]"),
