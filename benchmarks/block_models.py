@@ -878,6 +878,14 @@ def image_attention(b: Block) -> str:
     return b.op("Add", x, b.conv(o, 32, 32, 1))
 
 
+@block(1, 3, 64, 64)
+def space_to_depth(b: Block) -> str:
+    """The stem of TResNet: blocks of 4x4 pixels become channels of the first layer's input."""
+    x = b.op("Transpose", b.op("Reshape", "x", b.ints(1, 3, 16, 4, 16, 4)), perm=[0, 3, 5, 1, 2, 4])
+    x = b.op("Relu", b.conv(b.op("Reshape", x, b.ints(1, 48, 16, 16)), 48, 32))
+    return b.conv(x, 32, 32)
+
+
 @block(1, 8, 12, 12)
 def linear_attention(b: Block) -> str:
     """Attention without a softmax: the products of values and keys first, with a channel of ones for their sum."""

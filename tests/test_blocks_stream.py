@@ -32,6 +32,7 @@ TIMES = {
     "sdpa": 1.9,
     "seg_argmax": 2.7,
     "sentence": 2.1,
+    "space_to_depth": 1.8,
     "stat_pool": 3.1,
     "token_argmax": 1.4,
     "upscaled": 4.0,

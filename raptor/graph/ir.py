@@ -25,7 +25,7 @@ A tensor holds floats or integers (`Tensor.element`; which types go together: `r
 its elements in C order, seen as pixels with channels (`raptor.target.layout`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -158,6 +158,14 @@ class ChannelSum:
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Channels of the inputs side by side, in order."""
+
+    def sources(self, images: Sequence[Image]) -> Indices:
+        """Returns the `sources` of the `Move` that does the same; `images`: those of the inputs."""
+        firsts = np.cumsum([0, *(image.elements for image in images)])
+        numbers = (
+            np.arange(i.elements).reshape(i.pixels, i.channels) + f for i, f in zip(images, firsts, strict=False)
+        )
+        return np.concatenate(list(numbers), axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,9 +13,10 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Concat, Dot, Filter, Graph, Move, Node, Pool, Rename, Stencil
+from raptor.graph.ir import Concat, Dot, Filter, Graph, Move, Node, Pool, Stencil
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding, filter_key
+from raptor.mapping.latest import Born, births
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Parts, Range, line_parts
 from raptor.mapping.window_axis import lines_read
@@ -74,8 +75,8 @@ class _Exchange:
     """Who holds what, and what was sent.
 
     held: by name of a tensor the core of each element, [rows, width, channels]; a size is 1 where all along it are
-    alike. bytes: [cores + 1, cores + 1], from each core to each core; the last one is `ELSEWHERE`. born: order in which
-    tensors were made; one that is only renamed keeps that of its operand. seen: what cores have read.
+    alike. bytes: [cores + 1, cores + 1], from each core to each core; the last one is `ELSEWHERE`. born: when each
+    tensor is made (`births`). seen: what cores have read.
     """
 
     graph: Graph
@@ -85,11 +86,12 @@ class _Exchange:
     parts: dict[str, Parts] = field(init=False)
     held: dict[str, Ints] = field(default_factory=dict[str, Ints])
     bytes: Floats = field(init=False)
-    born: dict[str, int] = field(default_factory=dict[str, int])
+    born: dict[str, Born] = field(init=False)
     seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
 
     def __post_init__(self) -> None:
         self.parts = line_parts(self.graph, self.arch.xbar_rows)
+        self.born = births(self.graph)
         self.bytes = np.zeros((self.arch.core_count + 1, self.arch.core_count + 1))
 
     def begin(self, name: str, *, fed: bool) -> None:
@@ -98,14 +100,12 @@ class _Exchange:
         held = np.full((1, self.image(name).width if loaders else 1, 1), ELSEWHERE if fed else IN_MEMORY)
         for cols, core in loaders:
             held[:, slice(*cols)] = core
-        self.held[name], self.born[name] = held, len(self.born)
+        self.held[name] = held
 
     def follow(self, node: Node) -> None:
         """Records what a node reads, and who holds its result."""
         operator = node.operator
         layer = self.layers.get(filter_key(node)) if isinstance(operator, Filter) else None
-        renamed = isinstance(operator, Rename) and node.inputs[0] in self.born
-        self.born[node.output] = self.born[node.inputs[0]] if renamed else len(self.born)
         if isinstance(operator, Filter) and isinstance(layer, LineUnfolding):
             self.held[node.output] = self.by_line(node, operator.window, layer)
         elif isinstance(layer, KernelUnfolding | FullyConnected):

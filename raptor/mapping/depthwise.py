@@ -17,6 +17,7 @@ from raptor.mapping.joined import join_layers
 from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.operands import operands_as_lines
 from raptor.mapping.signals import lift_signals
+from raptor.mapping.strided import read_in_place
 from raptor.mapping.sums import join_sums
 from raptor.mapping.token_layout import lay_tokens
 from raptor.mapping.widths import layer_target
@@ -52,7 +53,7 @@ def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
 
 def as_lines(graph: Graph) -> Graph:
     """Returns the graph with its sequences, long lines, signals and volumes laid out for the flow by line."""
-    return lift_signals(cut_lines(operands_as_lines(map_before_moves(lay_tokens(graph)))))
+    return lift_signals(cut_lines(operands_as_lines(map_before_moves(lay_tokens(read_in_place(graph))))))
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

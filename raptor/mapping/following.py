@@ -23,7 +23,6 @@ from raptor.graph.ir import (
     Node,
     Operator,
     Pool,
-    Rename,
     Requantise,
     Softmax,
     Stencil,
@@ -31,6 +30,7 @@ from raptor.graph.ir import (
 from raptor.graph.steps import Recipe
 from raptor.graph.window import Window
 from raptor.mapping.decision import filter_key
+from raptor.mapping.latest import births
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
@@ -122,10 +122,8 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
     at_reader = at_readers(graph)
     found: defaultdict[str, Following] = defaultdict(Following)
-    made = dict.fromkeys(graph.inputs, -1)
-    for number, node in enumerate(graph.nodes):
-        renamed = isinstance(node.operator, Rename) and node.inputs[0] in made
-        made[node.output] = made[node.inputs[0]] if renamed else number
+    made = births(graph)
+    for node in graph.nodes:
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
             if node.operator.relu:

@@ -64,9 +64,9 @@ class _Joiner:
         match node.operator:
             case Rename() if node.inputs[0] in self.origins:
                 self.origins[node.output] = self.origin(node.inputs[0])
-            case Concat():
+            case Concat() as operator:
                 images = [self.graph.tensors[name].image for name in node.inputs]
-                self.origins[node.output] = node.inputs, _side_by_side(images).reshape(-1)
+                self.origins[node.output] = node.inputs, operator.sources(images).reshape(-1)
             case Move() as operator:
                 inputs, sources = self.through(node, operator)
                 self.origins[node.output] = inputs, sources.reshape(-1)
@@ -99,13 +99,6 @@ class _Joiner:
 def _streams(graph: Graph, node: Node) -> bool:
     """Tells whether the result and all inputs of a node can be lines."""
     return all(is_streamed(graph.tensors[name].image) for name in (node.output, *node.inputs))
-
-
-def _side_by_side(images: Sequence[Image]) -> Indices:
-    """Returns the `sources` of the `Move` that concatenates the channels of images."""
-    firsts = np.cumsum([0, *(image.elements for image in images)])
-    numbers = (np.arange(i.elements).reshape(i.pixels, i.channels) + f for i, f in zip(images, firsts, strict=False))
-    return np.concatenate(list(numbers), axis=1)
 
 
 @dataclass(slots=True)
@@ -164,7 +157,7 @@ class _Orders:
             self.orders[node.output] = order
             sources = sources[:, order]
         sizes = {(i.rows, i.width) for i in (*images, self.graph.tensors[node.output].image)}
-        if len(sizes) == 1 and np.array_equal(_side_by_side(images), sources):
+        if len(sizes) == 1 and np.array_equal(Concat().sources(images), sources):
             if len(images) > 1:
                 return Concat()
             if images[0].has_layout_of(self.graph.tensors[node.output].image):

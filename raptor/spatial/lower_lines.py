@@ -29,6 +29,7 @@ from raptor.graph.ir import (
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
 from raptor.mapping.following import at_readers
+from raptor.mapping.latest import Born, births
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import (
     MOST_LINES,
@@ -77,19 +78,20 @@ class LineLowering(TileLowering):
     """Lowers nodes by line if that works, else by tile.
 
     parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far. steps: the results
-    of the nodes of each layer, by its key; those of a recurrent layer are several. born: order in which the tensors
-    were made, by name of their first tile. at_reader: see `at_readers`.
+    of the nodes of each layer, by its key; those of a recurrent layer are several. born: when each tensor is made
+    (`births`). at_reader: see `at_readers`.
     """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
     steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    born: dict[str, int] = field(default_factory=dict[str, int])
+    born: dict[str, Born] = field(default_factory=dict[str, Born])
     at_reader: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.parts_of = line_parts(self.graph, self.flow.xbar[0])
         self.at_reader = at_readers(self.graph)
+        self.born = births(self.graph)
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
@@ -192,7 +194,6 @@ class LineLowering(TileLowering):
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
         """Records that a tensor exists as these lines."""
         width = self.graph.tensors[name].image.width
-        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
         self.grids[name] = grid
         regions = (
             (Region(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
@@ -425,7 +426,7 @@ class LineLowering(TileLowering):
         """
         firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
         there = [n for n in firsts if self.same_pixels(n, node.output)]
-        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born[n]) for n in there}
         return max(there, key=made.__getitem__, default=None)
 
     def same_pixels(self, name: str, other: str) -> bool:
@@ -609,9 +610,8 @@ class LineLowering(TileLowering):
     def move_lines(self, node: Node, operator: Move) -> None:
         """Moves elements line by line, on the cores of the operand that is made last."""
         grids = tuple(self.grid(name) for name in node.inputs)
-        made = list(self.tensors)
         on_cores = [self.residency.core_of(grid.lines[0][0][0].tile) is not None for grid in grids]
-        lead = max(range(len(grids)), key=lambda t: (on_cores[t], made.index(node.inputs[t])))
+        lead = max(range(len(grids)), key=lambda t: (on_cores[t], self.born[node.inputs[t]]))
         parts, places = self.parts_of[node.output], self.places(node, operator)
         moved = MovedLines(node, self.element(node.output), parts, places, grids, lead)
         grid = moved.lower(self.emit, partial(self.line_on, node), self.residency.core_of)

@@ -64,7 +64,9 @@ _LAID, _SUMS = "tests/test_token_layout.py::test_", "tests/test_sums.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _FORMS = "tests/test_attention_forms.py::test_"
 _HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
+_STRIDED = "tests/test_strided.py::test_"
 TOKEN_STAGES = "raptor/mapping/token_stages.py"
+STRIDED, LATEST = "raptor/mapping/strided.py", "raptor/mapping/latest.py"
 EARLY, LINES = "raptor/mapping/early_maps.py", "raptor/spatial/lower_lines.py"
 PACES, SUMS = "raptor/mapping/paces.py", "raptor/mapping/sums.py"
 COPIES = "raptor/spatial/copies.py"
@@ -124,6 +126,17 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_EARLY}only_the_channels_that_are_moved_get_the_function", Defect(EARLY, "return channels if same and elements.size == len(channels) * given.pixels else None", "return np.arange(given.channels)")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "return all(o.pixels.size == 1 for o in", "return all(o.pixels.size for o in")),
     Wrong(f"{_EARLY}others_stay_where_they_are", Defect(EARLY, "if not _is_uniform(node) or node.output in others:", "if not _is_uniform(node):")),
+    # Blocks of an image that are channels
+    Wrong(f"{_STRIDED}blocks_are_read_where_they_are", Defect(STRIDED, "* channels + blocks.channels", "* channels + blocks.channels[::-1]")),
+    Wrong(f"{_STRIDED}blocks_are_read_where_they_are[with a stride]", Defect(STRIDED, "(old.kernel, old.strides, old.pads))", "(old.kernel, old.strides, old.kernel))")),
+    Wrong(f"{_STRIDED}blocks_are_read_where_they_are[columns first]", Defect(STRIDED, "        case Move(sources):\n            return", "        case Move(sources) if not len(sources):\n            return")),
+    Wrong(f"{_STRIDED}others_are_read_as_they_are", Defect(STRIDED, "set(window.dilations) <= {1}", "set(window.dilations) <= {1, 2}")),
+    Wrong(f"{_STRIDED}others_are_read_as_they_are", Defect(STRIDED, " or len(np.unique(taken)) < taken.size", "")),
+    Wrong(f"{_STRIDED}others_are_read_as_they_are", Defect(STRIDED, "len(taken) in (1, image.pixels)", "len(taken) == image.pixels")),
+    Wrong(f"{_STRIDED}others_are_read_as_they_are", Defect(STRIDED, "return blocks if np.array_equal(taken, blocks.elements(image.channels)) else None", "return blocks")),
+    Wrong(f"{_STREAMS}[space_to_depth]", Defect(STRIDED, "return sources.pop() if moves and", "return sources.pop() if not moves and")),
+    Wrong("tests/test_latest.py::test_a_scaled_shortcut_is_as_old_as_its_layer", Defect(LATEST, "max((waited for waited, _ in given), default=-1), number", "number, number")),
+    Wrong("tests/test_latest.py::test_a_sum_is_on_the_cores_of_the_last_layer", Defect(LINES, "is not None, self.born[n]) for n in there}", "is not None, len(n)) for n in there}")),
     Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
     Wrong("tests/frontend/test_normalisation.py::test_norms_of_groups_whose_shapes_onnxruntime_joins_twice", Defect("raptor/frontend/canonical.py", "            _rename_generated(inferred)\n", "")),
     Wrong(f"{_LAID}the_largest_element_of_a_token_is_no_sum", Defect(LAYOUT, " - banned - others", " - banned")),
@@ -144,7 +157,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "taken, wanted = sources >= 0,", "taken, wanted = sources >= -1,")),
     Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "self.image(name).elements < elements or", "self.image(name).elements != elements or")),
     Wrong("tests/test_lines.py::test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_end[a t]", Defect(FOLLOWING, "owners[node.output] = owners[lead]", "owners[node.output] = owners[given[0]]")),
-    Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(FOLLOWING, "made[node.inputs[0]] if renamed", "number if renamed")),
+    Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(LATEST, "found[node.output] = given[0]", "found[node.output] = number, number")),
     Wrong("tests/test_lines.py::test_blocks_of_a_dilated_line[1-False-wanted0]", Defect(UNFOLDED, "axis_of(window, -1).runs_of(outs)", "(input_range(window, outs),)")),
     Wrong("tests/test_lines.py::test_lines_of_a_dilated_image", Defect(UNFOLDED, "if not clipped or _is_inside(window, out))", "if True)")),
     Wrong("tests/test_lines.py::test_lines_of_a_dilated_image", Defect(UNFOLDED, "share *= sum(0 <= out < size for out in met)", "share *= sum(0 <= out for out in met)")),

@@ -311,7 +311,7 @@ def test_an_output_of_the_first_pixel():
 
 
 def test_an_order_of_a_late_sample_is_found_for_relays():
-    found = passes(both_ways(), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
+    found = passes(both_ways("RNN"), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
     flow = found.schedule.flow
     assert isinstance(flow, ByLine)
     assert flow.sample > 1
@@ -363,7 +363,7 @@ def test_the_latest_times_keep_the_end_and_the_order(skipped: Passes):
 
 def test_a_wrong_value_from_a_relay_is_refused():
     """The verifier follows each element through the relays."""
-    found = passes(both_ways(), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
+    found = passes(both_ways("RNN"), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
     graph = found.spatial
     computes = list(graph.computes)
     i, op = next(

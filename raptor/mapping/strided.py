@@ -1,0 +1,142 @@
+"""Layers of images whose blocks of pixels were put into channels, as layers with a larger kernel and stride.
+
+Space to depth in front of a layer (TResNet, the focus of YOLOv5) moves every element. But a layer of the image itself
+reads the same ones, with a kernel and a stride that are as many times larger as a block is. It has the same weights in
+another order. Patches that become tokens stay as they are: their moves follow the loads of the image, and a layer of
+all lines of a patch would wait for the last one.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raptor.graph.ir import Concat, Filter, Graph, Indices, Move, Node, Rename, Tensor
+from raptor.mapping.token_layout import without_unused
+from raptor.target.layout import Image
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """An image cut into blocks, each of which is a pixel of another tensor.
+
+    counts, sizes: in each dimension of the image the number of blocks, and the pixels of a block. places: [channels of
+    the other tensor, dimensions], the pixel of the block that a channel comes from. channels: the channel of the image.
+    """
+
+    counts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    places: Indices
+    channels: Indices
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of the image."""
+        return _times(self.counts, self.sizes)
+
+    def elements(self, channels: int) -> Indices:
+        """Returns the elements of an image of `channels` channels: [blocks, channels of the other tensor]."""
+        begins = np.stack(np.unravel_index(np.arange(math.prod(self.counts)), self.counts), axis=-1) * self.sizes
+        places = np.moveaxis(begins[:, None] + self.places, -1, 0)
+        return np.ravel_multi_index(tuple(places), self.dims) * channels + self.channels
+
+
+def read_in_place(graph: Graph) -> Graph:
+    """Returns the graph with layers that read blocks of an image's pixels where they are."""
+    made = {node.output: node for node in graph.nodes}
+    nodes = tuple(_in_place(node, made, graph.tensors) for node in graph.nodes)
+    if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    return without_unused(replace(graph, nodes=nodes))
+
+
+def _in_place(node: Node, made: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> Node:
+    """Returns the node, as a layer of the image itself if it reads blocks of one."""
+    if not isinstance(node.operator, Filter) or not _is_simple(node.operator):
+        return node
+    source = _only_source(node.inputs[0], made)
+    if source is None:
+        return node
+    image = tensors[source].image
+    blocks = _blocks(_taken(node.inputs[0], source, made, tensors), image, node.operator.window.in_dims)
+    if blocks is None:
+        return node
+    return replace(node, operator=_layer(node.operator, blocks, image.channels), inputs=(source,))
+
+
+def _is_simple(operator: Filter) -> bool:
+    """Tells whether a layer with weights of its own reads neighbouring pixels, with all their channels."""
+    window = operator.window
+    plain = window.batch == 1 and not window.transposed and set(window.dilations) <= {1}
+    return plain and operator.groups == 1 and not operator.key
+
+
+def _only_source(name: str, made: Mapping[str, Node]) -> str | None:
+    """Returns the one tensor whose elements a tensor consists of, if they were moved; else None."""
+    sources, moves, pending = set[str](), False, [name]
+    while pending and len(sources) < 2:
+        name = pending.pop()
+        node = made.get(name)
+        if node is None or not isinstance(node.operator, Move | Rename | Concat):
+            sources.add(name)
+        else:
+            moves = moves or isinstance(node.operator, Move)
+            pending += node.inputs
+    return sources.pop() if moves and len(sources) == 1 else None
+
+
+def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> Indices:
+    """Returns for each element of a tensor, [pixels, channels], the number of the one of `source` that it is, or -1."""
+    image = tensors[name].image
+    if name == source:
+        return np.arange(image.elements).reshape(image.pixels, image.channels)
+    node = made[name]
+    given = [_taken(each, source, made, tensors).reshape(-1) for each in node.inputs]
+    match node.operator:
+        case Move(sources):
+            return np.concatenate([*given, np.array([-1])])[sources]
+        case Concat() as operator:
+            return np.concatenate(given)[operator.sources([tensors[each].image for each in node.inputs])]
+        case _:
+            return given[0].reshape(image.pixels, image.channels)
+
+
+def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _Blocks | None:
+    """Returns the blocks of an image, `counts` in each dimension, that these elements are: [pixels, channels].
+
+    None if they are no blocks, or blocks of one pixel.
+    """
+    dims = image.pixel_dims[-len(counts) :]
+    if len(dims) < len(counts) or (math.prod(dims), math.prod(counts)) != (image.pixels, len(taken)):
+        return None
+    if taken.size != image.elements or len(taken) in (1, image.pixels):
+        return None
+    if any(size % count for size, count in zip(dims, counts, strict=True)):
+        return None
+    if taken.min() < 0 or len(np.unique(taken)) < taken.size:
+        return None
+    first: Indices = taken[0]
+    sizes = tuple(d // n for d, n in zip(dims, counts, strict=True))
+    places = np.stack(np.unravel_index(first // image.channels, dims), axis=-1)
+    blocks = _Blocks(counts, sizes, places, first % image.channels)
+    if (blocks.places >= sizes).any():
+        return None
+    return blocks if np.array_equal(taken, blocks.elements(image.channels)) else None
+
+
+def _layer(operator: Filter, blocks: _Blocks, channels: int) -> Filter:
+    """Returns the layer of the image, which has `channels` channels."""
+    old, weights = operator.window, operator.weights
+    kernel, strides, pads = (_times(each, blocks.sizes) for each in (old.kernel, old.strides, old.pads))
+    outer = np.stack(np.unravel_index(np.arange(old.tap_count), old.kernel), axis=-1) * blocks.sizes
+    places = np.moveaxis(outer[:, None] + blocks.places, -1, 0)
+    rows = np.ravel_multi_index(tuple(places), kernel) * channels + blocks.channels
+    turned = np.empty((rows.size, weights.shape[2]), weights.dtype)
+    turned[rows.reshape(-1)] = weights.reshape(turned.shape)
+    window = replace(old, in_dims=blocks.dims, kernel=kernel, strides=strides, pads=pads)
+    return replace(operator, window=window, weights=turned.reshape(window.tap_count, channels, -1))
+
+
+def _times(values: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(value * size for value, size in zip(values, sizes, strict=True))
