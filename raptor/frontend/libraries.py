@@ -30,6 +30,9 @@ InvalidModel = onnx.checker.ValidationError
 InvalidTypes = onnx.shape_inference.InferenceError
 
 
+_OF_AXES = ("axes", "starts", "ends")
+"""Attributes of an early `Slice` with a number for each axis."""
+
 _WIDTHS = (8, 16, 32, 64)
 _NUMPY: Mapping[str, type[np.generic]] = MappingProxyType(
     {f"tensor({name})": np.dtype(name).type for name in ("bool", *(f"{s}int{b}" for s in ("", "u") for b in _WIDTHS))}
@@ -49,12 +52,40 @@ def read_without_weights(path: Path) -> ModelProto:
 
 def infer_shapes(proto: ModelProto) -> ModelProto:
     """Returns a copy with the shape of every tensor that follows from those of the inputs."""
+    proto = _with_sorted_axes(proto)
     if not has_contributed(proto):
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     inferred = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True)
     del inferred.graph.node[:]
     inferred.graph.node.extend(proto.graph.node)
     return inferred
+
+
+def _with_sorted_axes(proto: ModelProto) -> ModelProto:
+    """Returns the model, as a copy if a `Slice` has axes in another order: onnx infers no shapes of these.
+
+    Axes are attributes before version 10 of `Slice`. onnxruntime swaps them where it moves a `Transpose` behind it.
+    """
+    if not any(_has_unsorted_axes(node) for node in proto.graph.node):
+        return proto
+    changed = ModelProto()
+    changed.CopyFrom(proto)
+    for node in filter(_has_unsorted_axes, changed.graph.node):
+        lists = [a.ints for a in node.attribute if a.name in _OF_AXES]
+        order = sorted(range(len(lists[0])), key=_axes(node).__getitem__)
+        for numbers in lists:
+            numbers[:] = [numbers[i] for i in order]
+    return changed
+
+
+def _has_unsorted_axes(node: NodeProto) -> bool:
+    axes = _axes(node) if node.op_type == "Slice" else []
+    lengths = {len(a.ints) for a in node.attribute if a.name in _OF_AXES}
+    return sorted(axes) != axes and lengths == {len(axes)}
+
+
+def _axes(node: NodeProto) -> list[int]:
+    return [axis for a in node.attribute if a.name == "axes" for axis in a.ints]
 
 
 def standard_operators() -> Mapping[str, Any]:

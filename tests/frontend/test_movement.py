@@ -61,6 +61,20 @@ def test_slice(starts: Any, ends: Any, axes: Any, steps: Any):
 def test_slice_of_old():
     compare(single("Slice", (4, 6, 5), opset=9, starts=[1, 0], ends=[3, -1], axes=[0, 2]))
     compare(single("Slice", (4, 6, 5), opset=9, starts=[1, 0], ends=[100, 3]))
+    compare(single("Slice", (4, 6, 5), opset=9, starts=[0, 1], ends=[-1, 3], axes=[2, 0]))
+
+
+def test_an_early_slice_behind_which_a_transposition_moves():
+    """onnxruntime swaps its axes, which stay attributes; onnx infers a shape only of axes in order."""
+    nodes = [
+        node("Transpose", "x", "t", name="turn", perm=[2, 1, 0]),
+        node("Slice", "t", "y", name="slice", starts=[-3, 0], ends=[1000, 1], axes=[1, 2]),
+        node("Relu", "x", "r", name="relu"),
+        node("Transpose", "r", "u", name="again", perm=[2, 1, 0]),
+        node("Slice", "u", "z", name="part", starts=[-3, 0], ends=[1000, 1], axes=[1, 2]),
+        node("Tanh", "u", "v", name="tanh"),
+    ]
+    compare(make_model(nodes, {"x": (3, 4, 5)}, {"y": 3, "z": 3, "v": 3}, opset=9))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
