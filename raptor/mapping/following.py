@@ -8,7 +8,7 @@ that counts in a depthwise layer, which weighs few pixels at once.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import (
@@ -23,6 +23,7 @@ from raptor.graph.ir import (
     Node,
     Operator,
     Pool,
+    Rename,
     Requantise,
     Softmax,
     Stencil,
@@ -31,6 +32,7 @@ from raptor.graph.steps import Recipe
 from raptor.graph.window import Window
 from raptor.mapping.decision import filter_key
 from raptor.mapping.latest import births
+from raptor.mapping.streaming import line_parts, views_of
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
@@ -109,6 +111,43 @@ def at_readers(graph: Graph) -> dict[str, str]:
     return found
 
 
+def next_layers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
+    """Yields the layers that read each pixel of a tensor once, perhaps through other operators; the first one leads.
+
+    `readers`: the nodes that read each tensor. A layer that reads `name` itself has it as its input.
+    """
+    for node in readers.get(name, ()):
+        if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
+            yield node
+        elif isinstance(node.operator, Elementwise | Rename | ChannelSum):
+            yield from next_layers(readers, node.output)
+
+
+def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
+    """Returns the results of element-wise functions of views alone, and the key of the layer on whose cores they are.
+
+    Such views are made where the next layer reads them, be it through these functions (`TokenLowering.wanted`).
+    """
+    views = views_of(graph, line_parts(graph, arch.xbar_rows))
+    readers = readers_of(graph)
+    found: dict[str, str] = {}
+    for node in graph.nodes if views else ():
+        if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
+            layer = next(next_layers(readers, node.inputs[0]), None)
+            if layer is not None and is_tokens(graph.tensors[node.output].image):
+                found[node.output] = filter_key(layer)
+    return found
+
+
+def readers_of(graph: Graph) -> dict[str, list[Node]]:
+    """Returns the nodes that read each tensor, in order."""
+    found: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        for name in node.inputs:
+            found[name].append(node)
+    return dict(found)
+
+
 def _maps_one(node: Node) -> bool:
     """Tells whether a node is an element-wise function of one tensor and constants."""
     return isinstance(node.operator, Elementwise) and len(node.inputs) == 1
@@ -120,7 +159,7 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
     That on a model input alone is done where the input is loaded; its key is the name of the input.
     """
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
-    at_reader = at_readers(graph)
+    at_reader = at_readers(graph) | _of_views(graph, arch)
     found: defaultdict[str, Following] = defaultdict(Following)
     made = births(graph)
     for node in graph.nodes:

@@ -11,11 +11,12 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Pool, Rename, Softmax, Stencil
+from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding, filter_key
+from raptor.mapping.following import next_layers, readers_of
 from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
-from raptor.mapping.token_layout import is_pointwise, is_tokens
+from raptor.mapping.token_layout import is_tokens
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.line_pools import is_global
@@ -54,9 +55,7 @@ class TokenLowering(LineLowering):
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
         self.lazy = views_of(self.graph, self.parts_of)
-        for node in self.graph.nodes:
-            for name in node.inputs:
-                self.readers.setdefault(name, []).append(node)
+        self.readers = readers_of(self.graph)
 
     def lower(self, node: Node) -> None:
         match node.operator:
@@ -147,15 +146,10 @@ class TokenLowering(LineLowering):
         None if there is no such layer, or if it reads other pixels. If several cores read the channels, each gets some
         of their ranges, to pass them on to the others.
         """
-        for node in self.readers.get(name, ()):
-            if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
-                chosen = self.decision.layers[filter_key(node)]
-                if isinstance(chosen, LineUnfolding) and node.inputs[0] == name:
-                    return [(cols, chosen.taker(s, part)) for s, cols in enumerate(chosen.grid.cols)]
-            if isinstance(node.operator, Elementwise | Rename | ChannelSum):
-                found = self.wanted(node.output, part)
-                if found is not None:
-                    return found
+        for node in next_layers(self.readers, name):
+            chosen = self.decision.layers[filter_key(node)]
+            if isinstance(chosen, LineUnfolding):
+                return [(cols, chosen.taker(s, part)) for s, cols in enumerate(chosen.grid.cols)]
         return None
 
     def owners(self, name: str, y: int) -> Segments:
