@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
-from raptor.graph.ir import Filter, Graph, Move
+from raptor.graph.ir import Concat, Filter, Graph, Move
 from raptor.mapping.strided import read_in_place
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
@@ -18,6 +18,7 @@ WEIGHTS = {
     "w": random(5, 12, 3, 3),
     "grouped": random(6, 4, 3, 3),
     "one": random(5, 12, 1, 1),
+    "pairs": random(5, 6, 3, 3),
     "product": random(12, 5),
 }
 INTS = {"a0": [0], "a1": [1], "two": [2], "rows": [2], "cols": [3], "end": [99]} | {
@@ -94,6 +95,19 @@ def test_blocks_are_read_where_they_are(name: str):
     assert two.window.out_dims == one.window.out_dims
     assert two.window.kernel == tuple(2 * size for size in one.window.kernel)
     assert two.window.strides == tuple(2 * size for size in one.window.strides)
+    given = {"x": random(1, 3, 6, 8, seed=3).astype(np.float64)}
+    assert np.allclose(evaluate(before, given)["y"], evaluate(after, given)["y"], rtol=1e-5, atol=1e-5)
+    check(model, xbar=16, xbars_per_core=64, cores=16)
+
+
+def test_every_second_column():
+    """Slices side by side that onnxruntime does not join leave no concatenation behind that nobody reads."""
+    slices = [node("Slice", f"x a{col} end cols two", f"s{col}") for col in (0, 1)]
+    model = moving(*slices, node("Concat", "s0 s1", "m", axis=1), conv("pairs", pads=[1, 1, 1, 1]))
+    before, after = read(model)
+    assert any(isinstance(n.operator, Concat) for n in before.nodes)
+    assert [type(n.operator) for n in after.nodes] == [Filter]
+    assert layer(after).window.kernel == (3, 6)
     given = {"x": random(1, 3, 6, 8, seed=3).astype(np.float64)}
     assert np.allclose(evaluate(before, given)["y"], evaluate(after, given)["y"], rtol=1e-5, atol=1e-5)
     check(model, xbar=16, xbars_per_core=64, cores=16)

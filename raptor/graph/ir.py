@@ -159,7 +159,8 @@ class ChannelSum:
 class Concat:
     """Channels of the inputs side by side, in order."""
 
-    def sources(self, images: Sequence[Image]) -> Indices:
+    @staticmethod
+    def sources(images: Sequence[Image]) -> Indices:
         """Returns the `sources` of the `Move` that does the same; `images`: those of the inputs."""
         firsts = np.cumsum([0, *(image.elements for image in images)])
         numbers = (
@@ -294,6 +295,14 @@ class Graph:
         if "int" not in kinds:
             return "float"
         return "mixed" if "float" in kinds else "int"
+
+    def readers(self) -> dict[str, list[Node]]:
+        """Returns the nodes that read each tensor, in order; a tensor that nobody reads is left out."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                found.setdefault(name, []).append(node)
+        return found
 
     def verify(self) -> None:
         """Raises `VerifyError` unless every node follows its operands, and shapes and types agree with operators."""

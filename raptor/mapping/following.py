@@ -129,7 +129,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
     Such views are made where the next layer reads them, be it through these functions (`TokenLowering.wanted`).
     """
     views = views_of(graph, line_parts(graph, arch.xbar_rows))
-    readers = readers_of(graph)
+    readers = graph.readers()
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
         if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
@@ -137,15 +137,6 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
             if layer is not None and is_tokens(graph.tensors[node.output].image):
                 found[node.output] = filter_key(layer)
     return found
-
-
-def readers_of(graph: Graph) -> dict[str, list[Node]]:
-    """Returns the nodes that read each tensor, in order."""
-    found: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        for name in node.inputs:
-            found[name].append(node)
-    return dict(found)
 
 
 def _maps_one(node: Node) -> bool:

@@ -58,14 +58,11 @@ def joinable(graph: Graph) -> list[list[_Branch]]:
 
 def _branches(graph: Graph) -> Iterator[_Branch]:
     """Yields the layers of floats with a kernel of 1x1 whose result only a function reads, such as a bias."""
-    readers: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        for name in node.inputs:
-            readers[name].append(node)
+    readers = graph.readers()
 
     def functions(node: Node) -> Iterator[Node]:
         """Yields the functions behind a node, as long as nothing else reads what is between them."""
-        while node.output not in graph.outputs and len(readers[node.output]) == 1:
+        while node.output not in graph.outputs and len(readers.get(node.output, ())) == 1:
             (node,) = readers[node.output]
             if not _is_function(node):
                 return

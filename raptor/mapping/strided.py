@@ -96,8 +96,8 @@ def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[st
     match node.operator:
         case Move(sources):
             return np.concatenate([*given, np.array([-1])])[sources]
-        case Concat() as operator:
-            return np.concatenate(given)[operator.sources([tensors[each].image for each in node.inputs])]
+        case Concat():
+            return np.concatenate(given)[Concat.sources([tensors[each].image for each in node.inputs])]
         case _:
             return given[0].reshape(image.pixels, image.channels)
 

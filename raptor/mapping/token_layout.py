@@ -20,6 +20,7 @@ from raptor.frontend.building import smallest
 from raptor.frontend.moves import move
 from raptor.graph.ir import (
     ChannelSum,
+    Concat,
     Constant,
     Dot,
     Elementwise,
@@ -545,11 +546,11 @@ def _through(
 
 
 def without_unused(graph: Graph) -> Graph:
-    """Returns the graph without moves and renames that nothing reads."""
+    """Returns the graph without rearrangements that nothing reads."""
     used = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if node.output in used or not isinstance(node.operator, Move | Rename):
+        if node.output in used or not isinstance(node.operator, Move | Rename | Concat):
             used.update(node.inputs)
             kept.append(node)
     defined = {*graph.inputs, *(node.output for node in kept)}

@@ -64,9 +64,9 @@ class _Joiner:
         match node.operator:
             case Rename() if node.inputs[0] in self.origins:
                 self.origins[node.output] = self.origin(node.inputs[0])
-            case Concat() as operator:
+            case Concat():
                 images = [self.graph.tensors[name].image for name in node.inputs]
-                self.origins[node.output] = node.inputs, operator.sources(images).reshape(-1)
+                self.origins[node.output] = node.inputs, Concat.sources(images).reshape(-1)
             case Move() as operator:
                 inputs, sources = self.through(node, operator)
                 self.origins[node.output] = inputs, sources.reshape(-1)
@@ -114,9 +114,7 @@ class _Orders:
 
     def reordered(self) -> Graph:
         """Returns the graph with the channels of each `Move` in the order of its operands, where that is possible."""
-        for node in self.graph.nodes:
-            for name in node.inputs:
-                self.readers.setdefault(name, []).append(node)
+        self.readers = self.graph.readers()
         nodes = tuple(replace(node, operator=self.operator(node)) for node in self.graph.nodes)
         # Another order of channels than the model's: the two cannot be compared.
         changed = {name: replace(self.graph.tensors[name], in_model=False) for name in self.orders}
@@ -157,7 +155,7 @@ class _Orders:
             self.orders[node.output] = order
             sources = sources[:, order]
         sizes = {(i.rows, i.width) for i in (*images, self.graph.tensors[node.output].image)}
-        if len(sizes) == 1 and np.array_equal(Concat().sources(images), sources):
+        if len(sizes) == 1 and np.array_equal(Concat.sources(images), sources):
             if len(images) > 1:
                 return Concat()
             if images[0].has_layout_of(self.graph.tensors[node.output].image):

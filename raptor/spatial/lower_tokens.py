@@ -14,7 +14,7 @@ import numpy.typing as npt
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding, filter_key
-from raptor.mapping.following import next_layers, readers_of
+from raptor.mapping.following import next_layers
 from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
 from raptor.mapping.token_layout import is_tokens
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
@@ -55,7 +55,7 @@ class TokenLowering(LineLowering):
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
         self.lazy = views_of(self.graph, self.parts_of)
-        self.readers = readers_of(self.graph)
+        self.readers = self.graph.readers()
 
     def lower(self, node: Node) -> None:
         match node.operator:
