@@ -14,6 +14,7 @@ from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.libraries import InvalidModel, check_standard, function_versions
 from raptor.frontend.reading import Source
 from raptor.frontend.registry import MOVES, QUANTISED, is_supported_op, op_reason
+from raptor.frontend.versions import version_of
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -122,7 +123,10 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
             fixed.update(node.output)
         elif not is_supported_op(node.domain, node.op_type):
             known = reasons.get(node.output[0]) if node.output else None
-            reason = known or op_reason(node.domain, node.op_type, function_versions().get(node.op_type))
+            # A random operator, for one, is defined by others in each version, and they are not supported either.
+            oldest = function_versions().get(node.op_type)
+            later = oldest if oldest is not None and version_of(proto) < oldest else None
+            reason = known or op_reason(node.domain, node.op_type, later)
             unsupported.append(UnsupportedNode(label(node), node.op_type, reason))
     if unsupported:
         raise UnsupportedError(unsupported)

@@ -148,7 +148,7 @@ def is_refused(op_type: str) -> bool:
 
 
 def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
-    """Says why `find_importer` found nothing. `oldest`: the first version that needs no importer, if there is one."""
+    """Says why `find_importer` found nothing. `oldest`: a later version that needs no importer, if there is one."""
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
         return f"operators of the domain {domain} are not supported"
     if op_type in _REFUSED:

@@ -90,3 +90,10 @@ def test_a_range_that_shapes_decide_is_computed():
     whole = {"zero": 0, "one": 1, "two": 2, "last": 3, "before": [0, 0, 0, 0]}
     constants: dict[str, Any] = {k: np.array(v, np.int64) for k, v in whole.items()}
     compare(make_model(nodes, {"x": (1, 2, 3, 4)}, ["y"], constants))
+
+
+def test_a_function_of_what_is_not_supported():
+    """The standard defines it by random numbers, in all of its versions: a later one would not help."""
+    model = make_model([node("Bernoulli", "x")], {"x": (2, 3)}, ["y"], opset=22)
+    with pytest.raises(UnsupportedError, match=r"my_bernoulli \(Bernoulli\): not supported$"):
+        load(model)
