@@ -32,8 +32,10 @@ from raptor.mapping.line_unfolding import (
     bands,
     block_outputs,
     block_shape,
+    count_blocks,
     line_blocks,
     share_inside,
+    unequal_segments,
 )
 from raptor.mapping.window_axis import lines_read
 from raptor.pim import PimProgram
@@ -127,6 +129,45 @@ def test_blocks_times_their_matrices_are_the_convolution(
                         found[numbers[place], x] += pixel
     wanted = wanted.reshape(-1, width, outs)
     np.testing.assert_allclose(found[:, slice(*cols)], wanted[:, slice(*cols)], atol=1e-5)
+
+
+@st.composite
+def long_lines(draw: st.DrawFn) -> Window:
+    """Draws a window over one line that is long compared with the kernel."""
+    inputs, kernel, stride = draw(st.integers(20, 300)), draw(st.integers(1, 7)), draw(st.integers(1, 5))
+    dilation = draw(st.sampled_from((1, 1, 2, 3, 7)))
+    reach = (kernel - 1) * dilation
+    pad = draw(st.integers(0, reach + 3))
+    transposed = draw(st.booleans())
+    if transposed:
+        outputs = max(1, (inputs - 1) * stride + reach + 1 - pad + draw(st.integers(-5, 5)))
+    else:
+        outputs = max(1, (inputs + pad + draw(st.integers(-3, reach + 3)) - reach - 1) // stride + 1)
+    shape = (1, inputs), (1, outputs), (1, kernel), (1, stride), (0, pad), (1, dilation)
+    return Window(*shape, transposed=transposed)
+
+
+@given(long_lines(), st.integers(1, 40), st.integers(1, 60), st.booleans(), st.booleans())
+@settings(max_examples=500)
+def test_blocks_are_counted_as_they_are_made(window: Window, pixels: int, pieces: int, owning: bool, clipped: bool):
+    """By shape; the segments that stand for others have every shape; first and last block are there."""
+    width = window.out_dims[-1]
+    cols = tuple((width * i // pieces, width * (i + 1) // pieces) for i in range(min(pieces, width)))
+    cols = tuple((a, b) for a, b in cols if a < b)
+    outputs = block_outputs(window, pixels) if owning else 0
+    chosen = unequal_segments(window, cols, pixels)
+    shapes: dict[tuple[int, int], frozenset[object]] = {}
+    for segment in cols:
+        made = line_blocks(window, segment, pixels, outputs, clipped=clipped)
+        counted = count_blocks(window, segment, pixels, outputs, clipped=clipped)
+        wanted = Counter(block_shape(window, block) for block in made)
+        found: Counter[object] = Counter()
+        for block, alike in counted:
+            found[block_shape(window, block)] += alike
+        assert found == wanted
+        assert [b for b, _ in counted[:1] + counted[-1:]] == list(made[:1] + made[-1:])
+        shapes[segment] = frozenset(wanted.items())
+    assert set(shapes.values()) == {shapes[segment] for segment in chosen}
 
 
 @pytest.mark.parametrize(

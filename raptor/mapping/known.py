@@ -90,7 +90,9 @@ def layer_plans(
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch.xbar_rows):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NOTHING)
-            place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs
+            # A line is cut into no more pieces than there are cores.
+            pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
+            place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
             if place not in known.plans:
                 known.plans[place] = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
             if known.plans[place]:

@@ -17,11 +17,11 @@ from raptor.mapping.line_unfolding import (
     block_outputs,
     block_pixels,
     block_shape,
-    blocks_of,
+    count_blocks,
     input_range,
-    line_blocks,
     outputs_of,
     share_inside,
+    unequal_segments,
 )
 from raptor.mapping.plans import Plan
 from raptor.mapping.streaming import Parts, Range, cut_channels
@@ -45,6 +45,9 @@ two, or with a dilation of a third of the image."""
 WORTH_CLIPPING = 0.9
 """Clipped blocks need more matrices. So their products must take at most this share of the time."""
 
+Counted = tuple[tuple[Block, int], ...]
+"""Blocks, each with the number of blocks that it stands for (`count_blocks`)."""
+
 
 def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
@@ -56,9 +59,7 @@ def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NO
     flit = memory_flit_ns(arch)
     read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
     yield Plan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
-    for cols in _splits((0, image.width)):
-        if len(cols) > readers:
-            break
+    for cols in _splits((0, image.width), readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
         message = message_ns(arch, -(-line // readers)) + MESSAGE_NS
@@ -81,18 +82,24 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
     """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
-    for cols in _splits((0, window.out_dims[-1])):
+    for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
+        widest = _widest(cols)
         extras = {
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
             for groups, chosen in _grids(operator, parts, outs)
         }
         for height, pixels, outputs, clipped in _styles(window, parts, cols, arch):
             most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-            blocks = {r: [line_blocks(window, c, most[r], outputs, clipped=clipped) for c in cols] for r in parts}
-            if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
+            segments = unequal_segments(window, cols, max(most.values()))
+            blocks = {
+                r: {c: count_blocks(window, c, most[r], outputs, clipped=clipped) for c in (widest, *segments)}
+                for r in parts
+            }
+            if height > 1 and any(len(b) > 1 for found in blocks.values() for b in found.values()):
                 continue
             phases = _phases(window, height, clipped=clipped)
-            shapes = {r: [_distinct(window, b) for b in segments] for r, segments in blocks.items()}
+            shapes = {r: [_distinct(window, b) for b in found.values()] for r, found in blocks.items()}
+            busiest = {r: found[widest] for r, found in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
                 ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
                 extra = extras[len(groups), len(chosen)]
@@ -100,8 +107,8 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                 costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
                 xbars = max(cost.xbars(shapes, group) for cost, group in costs)
                 if xbars <= arch.xbars_per_core:
-                    core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for cost, group in costs)
-                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(blocks, parts[0])))
+                    core_ns = max(cost.core_ns(busiest, group, widest, len(groups)) for cost, group in costs)
+                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(shapes[parts[0]])))
                     # More copies are of no use: a core has at most `rob_size` products under way.
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
@@ -114,10 +121,9 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
-    blocks = _blocks_of(operator.window, parts, arch, grid)
-    return max(
-        cost.core_ns(blocks, group, grid.cols, len(grid.ins)) for cost, group in _costs(operator, arch, grid, extra)
-    )
+    blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
+    costs = _costs(operator, arch, grid, extra)
+    return max(cost.core_ns(blocks, group, widest, len(grid.ins)) for cost, group in costs)
 
 
 def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> bool:
@@ -128,13 +134,15 @@ def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid
 
 def _mvms_ns(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> float:
     """Returns the time that the core of a grid with most products takes for them, for a sample."""
-    blocks = _blocks_of(operator.window, parts, arch, grid)
-    return max(cost.mvms_ns(blocks, group, grid.cols) for cost, group in _costs(operator, arch, grid, 0.0))
+    blocks = _busiest(operator.window, parts, arch, grid)
+    return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
 
 
-def _blocks_of(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict[Range, list[tuple[Block, ...]]]:
-    """Returns the blocks of each channel range and column segment of a grid."""
-    return {r: [blocks_of(window, arch.xbar_rows, grid, r, c) for c in grid.cols] for r in parts}
+def _busiest(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict[Range, Counted]:
+    """Returns the blocks of the widest column segment of a grid, by channel range."""
+    segment = _widest(grid.cols)
+    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    return {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
 
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":
@@ -219,9 +227,9 @@ def _phases(window: Window, height: int, *, clipped: bool) -> dict[BandShape, in
 
 
 @lru_cache(maxsize=4096)
-def _distinct(window: Window, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def _distinct(window: Window, blocks: Counted) -> tuple[Block, ...]:
     """Returns one block of each shape: blocks of equal shape share a matrix."""
-    return tuple({block_shape(window, b): b for b in blocks}.values())
+    return tuple({block_shape(window, block): block for block, _ in blocks}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,19 +267,16 @@ class _Cost:
         """Returns the crossbars of blocks of unequal shapes, each with a matrix of its own."""
         return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
 
-    def core_ns(
-        self,
-        blocks: dict[Range, list[tuple[Block, ...]]],
-        group: tuple[Range, ...],
-        cols: tuple[Range, ...],
-        groups: int,
-    ) -> float:
-        """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`."""
-        arch, sums, segment = self.arch, accumulating(self.arch), _widest(cols)
-        products = sum(self.part_ns(blocks[part][segment]) for part in group)
-        pixels = sum(self.pixels(blocks[part][segment]) * (part[1] - part[0]) for part in group)
-        width = cols[segment][1] - cols[segment][0]
-        results = self.window.out_lines * width * self.widest
+    def core_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...], segment: Range, groups: int) -> float:
+        """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`.
+
+        `blocks`: those of the column segment of the core, by channel range. `group`: the ranges that it multiplies.
+        `groups`: number of groups whose partial sums are added.
+        """
+        arch, sums = self.arch, accumulating(self.arch)
+        products = sum(self.part_ns(blocks[part]) for part in group)
+        pixels = sum(self.pixels(blocks[part]) * (part[1] - part[0]) for part in group)
+        results = self.window.out_lines * (segment[1] - segment[0]) * self.widest
         moved = message_element_ns(arch)
         added = vector_element_ns(sums) + 2 * message_element_ns(sums)
         reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
@@ -279,40 +284,42 @@ class _Cost:
         sent = SENDINGS * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
 
-    def part_ns(self, blocks: tuple[Block, ...]) -> float:
+    def part_ns(self, blocks: Counted) -> float:
         """Returns the time of the MVMs of some blocks and of their additions, for all lines of a sample."""
         total, sums = 0.0, accumulating(self.arch)
         for band, count in self.phases.items():
-            for block in blocks:
+            for block, alike in blocks:
                 elements = len(band.outs) * len(block.outs) * self.reading
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
-                total += count * (product + elements * vector_element_ns(sums))
+                total += alike * count * (product + elements * vector_element_ns(sums))
         return total
 
-    def mvms_ns(
-        self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...], cols: tuple[Range, ...]
-    ) -> float:
+    def mvms_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...]) -> float:
         """Returns the time of the MVMs of a core for a sample. Arguments: see `core_ns`."""
-        found = [block for part in group for block in blocks[part][_widest(cols)]]
-        each = ((count, self.matrix_xbars(band, b)) for band, count in self.phases.items() for b in found)
+        each = (
+            (alike * count, self.matrix_xbars(band, block))
+            for part in group
+            for block, alike in blocks[part]
+            for band, count in self.phases.items()
+        )
         return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
 
-    def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
-        """Returns the time of the longest MVM of a block."""
-        found = [b for segment in blocks[part] for b in segment]
-        widest = max((self.matrix_xbars(band, b) for band in self.phases for b in found), default=1)
-        return _mvmul_ns(self.arch, widest)
+    def block_ns(self, shapes: list[tuple[Block, ...]]) -> float:
+        """Returns the time of the longest MVM of a block. `shapes`: blocks of unequal shapes, by column segment."""
+        found = (self.matrix_xbars(band, b) for band in self.phases for segment in shapes for b in segment)
+        return _mvmul_ns(self.arch, max(found, default=1))
 
     @staticmethod
-    def pixels(blocks: tuple[Block, ...]) -> int:
+    def pixels(blocks: Counted) -> int:
         """Returns the number of input pixels of a line that the blocks span."""
-        return blocks[-1].pixels[1] - blocks[0].pixels[0] if blocks else 0
+        return blocks[-1][0].pixels[1] - blocks[0][0].pixels[0] if blocks else 0
 
 
 @cache
-def _widest(cols: tuple[Range, ...]) -> int:
-    """Returns the number of the widest segment; of several, that nearest to the middle, which reads most."""
-    return max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
+def _widest(cols: tuple[Range, ...]) -> Range:
+    """Returns the widest segment; of several, that nearest to the middle, which reads most."""
+    chosen = max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
+    return cols[chosen]
 
 
 @cache
@@ -320,11 +327,11 @@ def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
 
-def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
-    """Yields the ways to cut a range into nearly equal pieces, one for each possible size of the largest piece."""
+def _splits(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
+    """Yields the ways to cut a range into at most `most` nearly equal pieces, one for each size of the largest."""
     start, stop = whole
     known: set[int] = set()
-    for count in range(1, stop - start + 1):
+    for count in range(1, min(most, stop - start) + 1):
         size = -(-(stop - start) // count)
         if size not in known:
             known.add(size)
@@ -340,5 +347,5 @@ def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
 
 def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
-    for pieces in _splits((0, len(parts))):
+    for pieces in _splits((0, len(parts)), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

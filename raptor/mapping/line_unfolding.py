@@ -165,18 +165,98 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipp
     clipped: the blocks are multiplied for none but `outs`.
     """
     if outputs:
-        return tuple(_owning(window, outs, outputs))
-    runs = axis_of(window, -1).runs_of(outs)
-    cuts: list[Range] = []
-    for (low, high), (end, _) in zip_longest(runs, runs[1:], fillvalue=(window.in_dims[-1],) * 2):
-        # The last block is made whole if there are enough pixels: it then needs no matrix of its own.
-        missing = -(high - low) % pixels
-        high, missing = min(end, high + missing), max(0, high + missing - end)
-        low = max(cuts[-1][1] if cuts else 0, low - missing)
-        cuts += ((at, min(at + pixels, high)) for at in range(low, high, pixels))
-    met = ((cut, axis_of(window, -1).met_by(cut)) for cut in cuts)
+        owned = (_owning(window, (first, min(first + outputs, outs[1]))) for first in range(*outs, outputs))
+        return tuple(block for block in owned if block.pixels[0] < block.pixels[1])
+    axis, runs = axis_of(window, -1), _whole_runs(window, outs, pixels)
+    cuts = ((at, min(at + pixels, high)) for low, high in runs for at in range(low, high, pixels))
+    met = ((cut, axis.met_by(cut)) for cut in cuts)
     found = ((cut, tuple([x for x in xs if outs[0] <= x < outs[1]]) if clipped else xs) for cut, xs in met)
     return tuple(Block(cut, xs) for cut, xs in found if xs)
+
+
+def _whole_runs(window: Window, outs: Range, pixels: int) -> list[Range]:
+    """Returns the input ranges that the output pixels `outs` read, in multiples of `pixels` if the line is long enough.
+
+    The last block of a range then needs no matrix of its own.
+    """
+    runs, found = axis_of(window, -1).runs_of(outs), list[Range]()
+    for (low, high), (end, _) in zip_longest(runs, runs[1:], fillvalue=(window.in_dims[-1],) * 2):
+        missing = -(high - low) % pixels
+        high, missing = min(end, high + missing), max(0, high + missing - end)
+        found.append((max(found[-1][1] if found else 0, low - missing), high))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def count_blocks(
+    window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool
+) -> tuple[tuple[Block, int], ...]:
+    """Returns blocks of `line_blocks`, from left to right, each with the number of blocks that it stands for.
+
+    The time does not depend on the length of the line, unless blocks are clipped: away from the ends of the line, the
+    shapes repeat, since a block depends on where it begins between two outputs (modulo the stride) or, in a transposed
+    window, between two inputs. Some of the returned blocks may have equal shapes. The first and the last block of
+    `line_blocks` are among them.
+    """
+    if clipped:
+        return tuple((block, 1) for block in line_blocks(window, outs, pixels, outputs, clipped=True))
+    counted = _count_owning(window, outs, outputs) if outputs else _count_side_by_side(window, outs, pixels)
+    return tuple(counted)
+
+
+def _count_side_by_side(window: Window, outs: Range, pixels: int) -> Iterator[tuple[Block, int]]:
+    """Yields blocks that cover the input of `outs` side by side, each with the number of blocks that it stands for."""
+    axis = axis_of(window, -1)
+    for low, high in _whole_runs(window, outs, pixels):
+        count = -(-(high - low) // pixels)
+        for number, alike in _representatives(count, (0, count), pixels * axis.spread, axis.stride):
+            cut = low + number * pixels, min(low + (number + 1) * pixels, high)
+            if met := axis.met_by(cut):
+                yield Block(cut, met), alike
+
+
+def _count_owning(window: Window, outs: Range, outputs: int) -> Iterator[tuple[Block, int]]:
+    """Yields blocks that own `outputs` output pixels each, with the number of blocks that it stands for."""
+    axis = axis_of(window, -1)
+    # An output from `first` on reads nothing before the line, and one up to `last` nothing behind it.
+    first, last = -(-axis.pad // axis.stride), (axis.place(axis.inputs - 1) - axis.reach) // axis.stride
+    inside = -(-max(0, first - outs[0]) // outputs), max(0, last + 1 - outs[0]) // outputs
+    count = -(-(outs[1] - outs[0]) // outputs)
+    for number, alike in _representatives(count, inside, outputs * axis.stride, axis.spread):
+        begin = outs[0] + number * outputs
+        block = _owning(window, (begin, min(begin + outputs, outs[1])))
+        if block.pixels[0] < block.pixels[1]:
+            yield block, alike
+
+
+def _representatives(count: int, inside: Range, step: int, modulus: int) -> Iterator[tuple[int, int]]:
+    """Yields block numbers below `count` in order, each with the number of blocks that it stands for.
+
+    Of the blocks `inside`, those are alike whose number times `step` is equal modulo `modulus`. All others stand for
+    themselves, and so do the last block, which may be narrower, and those of a period before it.
+    """
+    period = modulus // math.gcd(step, modulus)
+    first = min(inside[0], count)
+    last = max(first, min(inside[1], count - 1) - period)
+    yield from ((i, 1) for i in range(first))
+    yield from ((i, len(range(i, last, period))) for i in range(first, min(first + period, last)))
+    yield from ((i, 1) for i in range(last, count))
+
+
+@lru_cache(maxsize=4096)
+def unequal_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tuple[Range, ...]:
+    """Returns the column segments whose blocks may have unequal shapes: those near the ends of a line, and one of each
+    width and place between two inputs among the others.
+
+    Others are so far from both ends that they read no padding, even if a block gets up to `pixels` pixels more.
+    """
+    axis, margin = axis_of(window, -1), pixels * axis_of(window, -1).spread
+    first, last = axis.pad + margin, axis.place(axis.inputs) - margin - axis.reach
+    kinds: dict[object, Range] = {}
+    for begin, end in cols:
+        inside = begin * axis.stride >= first and (end - 1) * axis.stride < last
+        kinds.setdefault((end - begin, begin * axis.stride % axis.spread) if inside else begin, (begin, end))
+    return tuple(kinds.values())
 
 
 def blocks_of(window: Window, xbar_rows: int, grid: LineGrid, part: Range, cols: Range) -> tuple[Block, ...]:
@@ -185,13 +265,9 @@ def blocks_of(window: Window, xbar_rows: int, grid: LineGrid, part: Range, cols:
     return line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
 
 
-def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
-    """Yields blocks that own `outputs` output pixels each, without those that read padding only."""
-    for first in range(*outs, outputs):
-        own = (first, min(first + outputs, outs[1]))
-        pixels = input_range(window, own)
-        if pixels[0] < pixels[1]:
-            yield Block(pixels, tuple(range(*own)))
+def _owning(window: Window, own: Range) -> Block:
+    """Returns the block that owns the output pixels `own`; it has no pixels if they read padding only."""
+    return Block(input_range(window, own), tuple(range(*own)))
 
 
 def bundles(groups: int) -> tuple[range, ...]:

@@ -80,6 +80,9 @@ class Axis:
 
     def met_by(self, given: Range) -> tuple[int, ...]:
         """Returns the outputs that read at least one of some inputs, in order, also those beyond the image."""
+        if self.dilation == 1 and self.spread == 1:
+            low, high = self.place(given[0]), self.place(given[1] - 1)
+            return tuple(range(-(-(low - self.reach) // self.stride), high // self.stride + 1))
         firsts = (self.place(i) - k * self.dilation for i in range(*given) for k in range(self.kernel))
         found = (divmod(first, self.stride) for first in firsts)
         return tuple(sorted({out for out, rest in found if rest == 0}))
