@@ -16,7 +16,7 @@ from raptor.common.disjoint import DisjointSets
 from raptor.frontend.building import smallest
 from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
 from raptor.graph.window import Window
-from raptor.mapping.streaming import LONGEST, MOST_LINES
+from raptor.mapping.streaming import MOST_LINES
 from raptor.mapping.token_layout import is_pointwise
 from raptor.target.layout import Image
 
@@ -101,8 +101,7 @@ class _Sequences:
             lines = [self.image(name).width for name in names[key]]
             if widths and max(lines) > MOST_LINES * max(widths):  # else it streams as it is
                 width = _width(lines, widths)
-                most = max(self.image(name).pixels for name in names[key]) // width
-                found |= dict.fromkeys(names[key], width) if width >= FEWEST and most <= LONGEST else {}
+                found |= dict.fromkeys(names[key], width) if width >= FEWEST else {}
         return found
 
     def moved(self) -> Iterator[tuple[list[str], list[int]]]:

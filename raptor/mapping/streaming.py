@@ -30,14 +30,9 @@ MOST_LINES = 4
 """Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
 line that needs all of it is not there earlier than the whole."""
 
-LONGEST = 8192
-"""Largest number of lines and of columns: each line is an operation, and each column takes compile time."""
-
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels, and not too large."""
-    if max(image.rows, image.width) > LONGEST:
-        return False
+    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels."""
     if is_tokens(image):
         return True
     return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
