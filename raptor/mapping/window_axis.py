@@ -68,6 +68,9 @@ class Axis:
 
         Only a dilation makes gaps: inputs that a stride passes over are part of a range.
         """
+        if self.dilation == 1:
+            low, high = self.inputs_of(outs)
+            return ((low, high),) if low < high else ()
         firsts = (outs[0] * self.stride - self.pad + k * self.dilation for k in range(self.kernel))
         step = (outs[1] - 1 - outs[0]) * self.stride
         ends = ((max(0, -(-a // self.spread)), min(self.inputs, (a + step) // self.spread + 1)) for a in firsts)
