@@ -62,6 +62,12 @@ def test_links_lead_somewhere(name: str) -> None:
     assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
 
 
+def test_the_readme_names_every_folder() -> None:
+    text = (ROOT / "README.md").read_text()
+    for folder in sorted(path.parent.name for path in (ROOT / "raptor").glob("*/__init__.py")):
+        assert text.count(f"`raptor/{folder}`") == 1, folder
+
+
 def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
     text = (ROOT / "README.md").read_text()
     assert f"[{len(RULES)} checks]" in text

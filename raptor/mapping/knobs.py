@@ -1,4 +1,6 @@
-"""All numbers of the strategy `rows` that were tuned, not derived, and where each comes from.
+"""Numbers of the strategy `rows` that were tuned, not derived, and where each comes from.
+
+A number that only one module uses is in that module.
 
 Times and sizes of the hardware are not among them: these come from the target (`raptor.target.timing`). "Measured"
 means: compiled for the preset `bench` and run in the built-in simulator (docs/performance.md).

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raptor.target.arch import Device, Widths, load
+from raptor.target.arch import Widths, load
 
 
 def test_every_field_that_takes_part_in_time_is_in_the_target():
@@ -34,11 +34,8 @@ def test_widths_are_apart():
     assert (target.element_bytes, target.accumulator_bytes) == (1, 4)
 
 
-def test_room_for_what_the_files_of_the_simulator_do_not_say():
-    """Several chips are more cores; cells are ideal, unless a device says otherwise."""
+def test_several_chips_are_more_cores():
     target = load("bench", cores=4)
-    assert target.core.xbar.device is None
-    cells = replace(target.core.xbar, device=Device("reram", "a data sheet", row_write_ns=50.0))
-    two = replace(target, chips=2, core=replace(target.core, xbar=cells))
+    two = replace(target, chips=2)
     assert two.core_count == 8
     assert two != target

@@ -29,7 +29,7 @@ from raptor.target.arch.schema import (
 )
 from raptor.target.arch.sources import SOURCES, Source
 from raptor.target.arch.table import Table
-from raptor.target.arch.target import Converters, Core, Crossbar, Device, Memory, Network, Target, Widths
+from raptor.target.arch.target import Converters, Core, Crossbar, Memory, Network, Target, Widths
 
 __all__ = [
     "ARCH_LIMIT_BYTES",
@@ -43,7 +43,6 @@ __all__ = [
     "Core",
     "CoreConfig",
     "Crossbar",
-    "Device",
     "MatrixConfig",
     "Memory",
     "MemoryConfig",

@@ -57,18 +57,6 @@ class Converters:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """A real cell, as a device file describes it. Without one, cells are ideal and written before the program runs.
-
-    `row_write_ns`: time to write a row of a crossbar while the program runs; None if that is not possible.
-    """
-
-    name: str
-    source: str
-    row_write_ns: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Crossbar:
     """A grid of `rows` x `cols` cells of `cell_bits` each; one read of it takes `read_ns`."""
 
@@ -77,7 +65,6 @@ class Crossbar:
     cell_bits: int
     read_ns: float
     converters: Converters
-    device: Device | None = None
 
 
 @dataclass(frozen=True, slots=True)
