@@ -5,13 +5,13 @@ from typing import NoReturn
 
 from raptor.common import collector
 from raptor.common.errors import UserError
-from raptor.common.packages import require_own
+from raptor.common.packages import old_distribution, require_own
 from raptor.common.printable import printable
 from raptor.common.stopping import INTERRUPTED
 
 
 def main() -> NoReturn:
-    """Runs `raptor.cli.app.main`, after checking that the imported packages are RAPTOR's own."""
+    """Runs `raptor.cli.app.main`, after checking that the imported packages and the distribution are RAPTOR's own."""
     with collector.seldom():
         _run()
 
@@ -19,6 +19,8 @@ def main() -> NoReturn:
 def _run() -> NoReturn:
     try:
         require_own("validator")
+        if warning := old_distribution():
+            print(f"raptor: warning: {printable(warning)}", file=sys.stderr)
         from raptor.cli import app
     except UserError as e:
         print(f"raptor: error: {printable(str(e))}", file=sys.stderr)

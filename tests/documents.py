@@ -3,7 +3,7 @@
     console     `$ ` and a command, then what it prints; `make` targets are only looked up (`make -n`)
     python      run in one namespace for the page; a `text` block right after it is what it prints
     py          Python that needs packages which the tests do without: must compile, is not run
-    sh, yaml    run by tests/test_ci_page.py
+    sh, yaml    run by tests/test_ci_page.py and tests/test_release.py
     json, text  not run
 
 The directory starts with the files of tests/pages/NAME, if there are any: those that the page's `py` blocks wrote.

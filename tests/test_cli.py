@@ -764,7 +764,7 @@ def test_help_shows_an_example(name: str, command: object):
 
 
 def test_the_version_is_one(shell: Shell):
-    assert shell.ok("--version").out == f"raptor {raptor.__version__}\n" == f"raptor {version('raptor')}\n"
+    assert shell.ok("--version").out == f"raptor {raptor.__version__}\n" == f"raptor {version('raptor-crossbar')}\n"
     root = Path(__file__).parents[1]
     assert f"\nversion: {raptor.__version__}\n" in (root / "CITATION.cff").read_text()
     assert f"\n## [{raptor.__version__}]" in (root / "CHANGELOG.md").read_text()

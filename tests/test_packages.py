@@ -95,3 +95,14 @@ def test_a_package_that_is_missing(tmp_path: Path) -> None:
     script = f"{made}import raptor.common.packages as p; p.require_own('models')"
     ended = python(tmp_path, "-c", script)
     assert "install RAPTOR again" in ended.stderr
+
+
+@pytest.mark.parametrize(("command", "told"), [("raptor.__main__:main", True), ("raptor.cli:main", False)])
+def test_an_old_distribution(command: str, told: bool, tmp_path: Path) -> None:
+    """RAPTOR by its old name is told of; another project of that name is none of ours."""
+    old = tmp_path / "raptor-0.1.0.dist-info"
+    old.mkdir()
+    (old / "entry_points.txt").write_text(f"[console_scripts]\nraptor = {command}\n")
+    ended = python(tmp_path, "-m", "raptor", "-V")
+    assert (ended.returncode, ended.stdout) == (0, f"raptor {raptor.__version__}\n")
+    assert (f"warning: {old} is RAPTOR by its old name" in ended.stderr) == told == bool(ended.stderr)

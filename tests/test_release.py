@@ -1,9 +1,12 @@
-"""The wheel and the source archive, each alone in a fresh environment, away from the checkout."""
+"""The wheel and the source archive, in fresh environments away from the checkout, and over the old distribution."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +42,11 @@ class Environment:
     bin: Path
     folder: Path
 
-    def run(self, command: str, *, status: int = 0) -> str:
+    def run(self, command: str, *, status: int = 0, borrow: bool = False) -> str:
+        """`borrow`: with the dependencies of the environment of the tests."""
         program, *args = command.split()
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        environment |= {"PYTHONPATH": sysconfig.get_path("purelib")} if borrow else {}
         ended = subprocess.run(
             [self.bin / program, *args], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
@@ -77,3 +82,71 @@ def test_an_archive_is_enough(archives: Path, pattern: str, tmp_path: Path) -> N
     assert len(list((environment.folder / "schemas").iterdir())) >= 7
     assert all((packages / name / "py.typed").exists() for name in ("raptor", "validator", "models"))
     assert not any((packages / name).exists() for name in ("docgen", "tests", "benchmarks", "examples"))
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same sources by the old name of the distribution, with a module more."""
+    folder = tmp_path_factory.mktemp("old")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (folder / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "src" / name)
+    project = folder / "src" / "pyproject.toml"
+    project.write_text(project.read_text().replace('name = "raptor-crossbar"', 'name = "raptor"'))
+    (folder / "src" / "raptor" / "gone.py").write_text("")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, folder / "src"]
+    subprocess.run(command, check=True, capture_output=True)
+    return next(folder.glob("raptor-*.whl"))
+
+
+@pytest.fixture
+def used(old: Path, tmp_path: Path) -> Environment:
+    """An environment with the old distribution."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    environment = Environment(tmp_path / "venv" / "bin", tmp_path / "work")
+    environment.folder.mkdir()
+    environment.run(f"{PIP} install --no-deps {old}")
+    return environment
+
+
+PIP = "python -m pip --quiet --disable-pip-version-check"
+OLD_NAME = "is RAPTOR by its old name"
+
+
+def check_clean(environment: Environment) -> None:
+    """Only the new distribution is there, complete, and nothing of the old one."""
+    packages = environment.run("python -m pip list --format freeze")
+    assert "raptor-crossbar==" in packages
+    assert "raptor==" not in packages
+    assert OLD_NAME not in environment.run("raptor --version", borrow=True)
+    environment.run("raptor models lenet5", borrow=True)
+    environment.run("raptor compile lenet5.onnx --force", borrow=True)
+    (site,) = environment.bin.parent.glob("lib/python*/site-packages")
+    (record,) = site.glob("raptor_crossbar-*.dist-info/RECORD")
+    assert all((site / line.rsplit(",", 2)[0]).exists() for line in record.read_text().splitlines())
+    assert not (site / "raptor" / "gone.py").exists()
+
+
+def test_the_new_distribution_after_the_old_one_was_removed(archives: Path, used: Environment) -> None:
+    (wheel,) = archives.glob("*.whl")
+    environment = used
+    environment.run(f"{PIP} uninstall --yes raptor")
+    environment.run(f"{PIP} install --no-deps {wheel}")
+    check_clean(environment)
+
+
+def test_the_new_distribution_over_the_old_one(archives: Path, used: Environment) -> None:
+    """Both work, each command says what to do, and the commands of the page do it."""
+    (wheel,) = archives.glob("*.whl")
+    used.run(f"{PIP} install --no-deps {wheel}")
+    said = used.run("raptor --version", borrow=True)
+    assert f"raptor {raptor.__version__}\n" in said
+    assert OLD_NAME in said
+    used.run("raptor models mlp", borrow=True)
+    used.run("raptor compile mlp.onnx", borrow=True)
+    (commands,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "faq.md").read_text(), re.DOTALL)
+    for command in commands.splitlines():
+        assert all(part in said for part in re.findall(r"pip uninstall|--\w+-\w+", command))
+        used.run(re.sub("^pip ", f"{PIP} ", re.sub(r"\.$", str(wheel), command)))
+    check_clean(used)

@@ -128,4 +128,4 @@ def require_extra() -> None:
 
     missing = [name for name in ("optuna", "sqlalchemy", "sklearn") if find_spec(name) is None]
     if missing:
-        raise UserError(f"explore: needs {', '.join(missing)}: pip install 'raptor[explore]'")
+        raise UserError(f"explore: needs {', '.join(missing)}: pip install 'raptor-crossbar[explore]'")

@@ -1,4 +1,4 @@
-"""Check of import names: other projects, too, have packages called `validator` and `models`."""
+"""Checks of names: other projects, too, have packages called `validator` and `models`, and a distribution `raptor`."""
 
 import sys
 from importlib.util import find_spec
@@ -8,6 +8,25 @@ from raptor.common.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds all packages of RAPTOR, in a checkout and when installed."""
+_OLD_NAME = "raptor"
+"""Name of the distribution `raptor-crossbar` until version 0.1; the same name on the package index is another's."""
+_COMMAND = "raptor = raptor.__main__:main"
+
+
+def old_distribution() -> str | None:
+    """Returns a warning if this environment still has RAPTOR under its old name, which owns the same files.
+
+    No tool for packages replaces a distribution by one of another name, and `pip uninstall` deletes by lists of files.
+    """
+    for folder in map(Path, dict.fromkeys(sys.path)):
+        for found in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
+            if _COMMAND in found.read_text(errors="replace").splitlines():
+                return (
+                    f"{found.parent} is RAPTOR by its old name {_OLD_NAME!r}; to uninstall it later would remove files "
+                    "of raptor-crossbar: run `pip uninstall raptor` now, then install raptor-crossbar again with "
+                    "--force-reinstall --no-deps"
+                )
+    return None
 
 
 def require_own(*names: str) -> None:

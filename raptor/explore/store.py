@@ -151,7 +151,7 @@ def _engine(url: str) -> Engine:
         with engine.connect():
             return engine
     except ImportError as e:
-        raise UserError(f"study.storage: {e}; pip install 'raptor[cluster]'") from e
+        raise UserError(f"study.storage: {e}; pip install 'raptor-crossbar[cluster]'") from e
     except OperationalError as e:
         raise unreachable(url, e) from e
     except DatabaseError as e:

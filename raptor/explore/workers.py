@@ -179,7 +179,7 @@ def cluster(address: str) -> Generator[Submit]:
     try:
         from distributed import Client
     except ImportError as e:
-        raise UserError("run.scheduler: needs Dask: pip install 'raptor[cluster]'") from e
+        raise UserError("run.scheduler: needs Dask: pip install 'raptor-crossbar[cluster]'") from e
     try:
         client = Client(address, timeout=CONNECT_S)
     except (OSError, ValueError) as e:

@@ -92,7 +92,9 @@ def test_wrong_commands(words: list[str], message: str, path: Path, tmp_path: Pa
 def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType]
     assert status("show", path) == 2
-    assert "explore: needs optuna, sqlalchemy, sklearn: pip install 'raptor[explore]'" in capsys.readouterr().err
+    assert (
+        "explore: needs optuna, sqlalchemy, sklearn: pip install 'raptor-crossbar[explore]'" in capsys.readouterr().err
+    )
 
 
 def made_up(study: Study, count: int) -> list[Outcome]:
