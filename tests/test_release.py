@@ -86,7 +86,7 @@ def test_an_archive_is_enough(archives: Path, pattern: str, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same sources by the old name of the distribution, with a module more."""
+    """Builds a wheel of the same sources by the old name of the distribution, with a module more."""
     folder = tmp_path_factory.mktemp("old")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
