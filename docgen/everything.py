@@ -1,24 +1,29 @@
 """Lists the generated files."""
 
+from collections.abc import Callable, Mapping
+
 from docgen import architecture, cli, drawings, floors, formats, instructions, outputs, rounds_drawings
 from raptor import schemas
 from raptor.frontend import docs as operators
 from validator.checks import docs as checks
 
+PAGES: Mapping[str, Callable[[], str]] = {
+    "architecture.md": architecture.page,
+    "checks.md": checks.page,
+    "cli.md": cli.page,
+    "formats.md": formats.page,
+    "instructions.md": instructions.page,
+    "operators.md": lambda: "".join(operators.page()),
+    "outputs.md": outputs.page,
+}
+"""Makers of the pages that are made as a whole, by name below docs/."""
+
 
 def files() -> dict[str, bytes]:
     """Returns content by path below docs/. Equal code gives equal bytes."""
-    pages = {
-        "architecture.md": architecture.page(),
-        "checks.md": checks.page(),
-        "cli.md": cli.page(),
-        "formats.md": formats.page(),
-        "instructions.md": instructions.page(),
-        "operators.md": "".join(operators.page()),
-        "outputs.md": outputs.page(),
-    }
     drawn = drawings.all_drawings() | rounds_drawings.all_drawings()
-    texts = pages | {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}
+    texts = {name: make() for name, make in PAGES.items()}
+    texts |= {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}
     texts["drawings/packages.svg"] = str(floors.drawing())
     return {name: text.encode() for name, text in texts.items()} | {
         f"schemas/{name}": content for name, content in schemas.all_schemas().items()
