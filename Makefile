@@ -11,6 +11,8 @@ SEED ?= 0
 NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
+# Stores the tables that a benchmark prints for the pages, with STORE=1: names of the tables, `-` for none of them.
+stored = $(if $(STORE),| $(BIN)/python benchmarks/store.py $(1))
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
@@ -99,12 +101,12 @@ bench-accuracy: $(READY)  ## accuracy of the trained network in each form of qua
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
 	$(BIN)/python benchmarks/analog.py
 
-bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size
-	$(BIN)/python benchmarks/growth.py
-	$(BIN)/python benchmarks/growth.py --mapping rows
+bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size; STORE=1 stores them
+	$(BIN)/python benchmarks/growth.py $(call stored,growth-width growth-channels growth-cores growth-model)
+	$(BIN)/python benchmarks/growth.py --mapping rows $(call stored,growth-rows-width - growth-rows-cores growth-rows-cores-200 growth-rows-model)
 
-bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels
-	$(BIN)/python benchmarks/commands.py
+bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels; STORE=1 stores them
+	$(BIN)/python benchmarks/commands.py $(call stored,commands)
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python benchmarks/device.py
@@ -118,8 +120,8 @@ bench-json: $(READY)  ## reading and writing JSON streams in several ways, with 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py
 
-bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated
-	$(BIN)/python benchmarks/binds.py
+bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated; STORE=1 stores them
+	$(BIN)/python benchmarks/binds.py $(call stored,binds)
 
 bench-blocks: $(READY)  ## small blocks of networks: the interval by the even work; BLOCKS="cbam gqa" for some of them
 	$(BIN)/python benchmarks/blocks.py $(BLOCKS)
@@ -130,8 +132,8 @@ bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by i
 bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/rounds.md; simulated
 	$(BIN)/python benchmarks/chips.py
 
-bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/rounds.md; simulated
-	$(BIN)/python benchmarks/rounds.py
+bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/rounds.md; simulated; STORE=1 stores it
+	$(BIN)/python benchmarks/rounds.py $(call stored,rounds)
 
 bench-placement: $(READY)  ## time to place cores on the mesh, by their number, beside a baseline of the same run
 	$(BIN)/python benchmarks/placement.py
@@ -142,10 +144,10 @@ bench-streaming: $(READY)  ## row streaming against layer by layer: latency, spe
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
 	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))
 
-bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/thesis-figures.md
+bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/thesis-figures.md, stored
 	$(BIN)/python benchmarks/thesis_figures.py
 
-check-tables: $(READY)  ## the simulated tables of the pages against what the code makes now; TABLES="streaming --write"
+check-tables: $(READY)  ## the simulated tables of the pages against what the code makes now; TABLES="streaming --write" stores them
 	$(BIN)/python benchmarks/tables.py --jobs $(JOBS) $(TABLES)
 
 nightly: $(READY)  ## all that CI does not run, each part whatever became of the others; then a line for each

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from measure import ROOT, Run, compile_command, validate_command
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -132,7 +133,7 @@ def onnxruntime_baseline(path: Path) -> float:
 
 
 def show(rows: list[Row]) -> None:
-    table = Table(title="seconds, whole cold process, median")
+    table = Table(box=box.MARKDOWN, title="seconds, whole cold process, median")
     for i, name in enumerate(next(_cells(rows[0]))):
         table.add_column(name, justify="left" if i < 3 else "right", no_wrap=True)
     for row in rows:
@@ -171,7 +172,7 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
 
 def _stage_table(rows: list[Row]) -> Table:
     names = list(rows[0].compile.stages)
-    table = Table(title="compile, seconds by stage")
+    table = Table(box=box.MARKDOWN, title="compile, seconds by stage")
     texts = ("model", "mapping", "streams")
     for name in (*texts, *names):
         table.add_column(name.replace("_", " "), justify="left" if name in texts else "right")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROOT, Run, compile_command, times, validate_command
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -122,7 +123,7 @@ def _model(folder: Path, name: str, sizes: _Sizes) -> Path:
 
 
 def _show(rows: Sequence[Row]) -> None:
-    table = Table("command", title="seconds of whole processes, median")
+    table = Table("command", box=box.MARKDOWN, title="seconds of whole processes, median")
     for title in ("wall", "CPU", "GiB", "instructions", "CPU us / instruction"):
         table.add_column(title, justify="right")
     for row in rows:

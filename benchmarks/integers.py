@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROOT, Run, compile_command, simulate_command, validate_command
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +46,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each command; the median counts")
     parser.add_argument("--cores", type=int, default=200)
     args = parser.parse_args()
-    table = Table(title="integers beside floats: seconds of CPU, GiB, and the chip; in brackets: of the float program")
+    table = Table(
+        box=box.MARKDOWN,
+        title="integers beside floats: seconds of CPU, GiB, and the chip; in brackets: of the float program",
+    )
     for name in ("model", "numbers", "instructions", "compile", "GiB", "validate", "GiB", "latency ms", "energy mJ"):
         table.add_column(name, justify="left" if name in ("model", "numbers") else "right", no_wrap=True)
     for name in args.models:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import orjson
 from measure import ROOT
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=["resnet18", "vgg16"])
     parser.add_argument("--repeat", type=int, default=3, help="runs; the least time counts")
     args = parser.parse_args()
-    table = Table(title="JSON of all streams, CPU seconds")
+    table = Table(box=box.MARKDOWN, title="JSON of all streams, CPU seconds")
     for name in ("model", "MB", "instructions", "way", "s", "ratio", "peak MB of the largest stream"):
         table.add_column(name, justify="left" if name in ("model", "way") else "right")
     for name in args.models:

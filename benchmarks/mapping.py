@@ -16,6 +16,7 @@ from pathlib import Path
 
 import onnx
 from measure import ROOT
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -90,7 +91,7 @@ def ratios(reference: Row, row: Row) -> tuple[float, ...]:
 
 
 def show(pairs: Sequence[tuple[Row, Row]]) -> None:
-    table = Table()
+    table = Table(box=box.MARKDOWN)
     for name in ("model", "cores", "mapping"):
         table.add_column(name, no_wrap=True)
     for name in ("latency, ms", "samples/s", "bound", "energy, mJ", "local memory, kB", "compile, s"):

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from measure import ROOT, Run, compile_command, run
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -143,7 +144,7 @@ def pimsim(binary: Path, out: Path) -> Pimsim:
 
 
 def show(rows: list[Row]) -> None:
-    table = Table(title="seconds: whole cold processes, medians; load, run: stages of simulate")
+    table = Table(box=box.MARKDOWN, title="seconds: whole cold processes, medians; load, run: stages of simulate")
     for i, name in enumerate(next(_cells(rows[0]))):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     for row in rows:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from measure import ROOT
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -98,7 +99,7 @@ def measure(
 
 
 def show(found: Sequence[Sequence[Row]]) -> None:
-    table = Table()
+    table = Table(box=box.MARKDOWN)
     for name in ("model", "cores", "order"):
         table.add_column(name, no_wrap=True)
     for name in ("cores used", "latency, ms", "speed-up", "utilisation, %", "times"):

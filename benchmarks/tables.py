@@ -1,28 +1,28 @@
-"""Compare the simulated tables of the pages with the code as it is: `make check-tables`; `--write` writes them.
+"""Compare the simulated tables of the pages with the code as it is: `make check-tables`; `--write` stores them.
 
 Latencies, energies and bytes belong to the modelled chip and are equal on every computer. Tables that were measured
-with a clock, or come from other compilers, are not touched: `benchmarks/bench.py`, `growth.py`, docs/performance.md.
-Exit status 1 if a table differs; then its lines are printed as they are and as they should be.
+with a clock, or come from other compilers, are not touched: `benchmarks/store.py` stores those. Exit status 1 if a
+table differs; then its lines are printed as they are and as they should be. `make docs-generate` writes what is stored
+into the pages.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import mapping
+import store
 import streaming
 import thesis_figures
 from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
 import models
+from docgen import figures as stored
 from raptor.target.arch import load
 
-PERFORMANCE, THESIS = ROOT / "docs" / "performance.md", ROOT / "docs" / "thesis-figures.md"
-END = "<!-- end -->"
 NAMES = {
     "resnet18": "ResNet-18",
     "squeezenet": "SqueezeNet",
@@ -40,14 +40,13 @@ USUAL, MORE = 144, 200
 """Cores of the preset, and of the larger chip."""
 
 Cells = tuple[str | None, ...]
-"""A line of a table; None keeps the cell as it is on the page."""
+"""A line of a table; None keeps the cell as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Body of table `name` of a page as the code makes it."""
+    """Body of a stored table as the code makes it."""
 
-    page: Path
     name: str
     rows: Sequence[Cells]
 
@@ -55,7 +54,7 @@ class Made:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", default=list(TABLES), help=f"some of: {', '.join(TABLES)}")
-    parser.add_argument("--write", action="store_true", help="write the tables that differ")
+    parser.add_argument("--write", action="store_true", help="store the tables that differ")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at a time")
     args = parser.parse_args()
     if unknown := [name for name in args.tables if name not in TABLES]:
@@ -70,38 +69,26 @@ def main() -> int:
 
 def compare(made: Made, *, write: bool) -> int:
     """Prints the lines that differ and returns their number."""
-    page = made.page.read_text()
-    head, lines, tail = parts(page, made.name)
-    wanted = [merged(line, cells) for line, cells in zip(lines, made.rows, strict=False)]
-    wanted += [line_of(tuple(cell or "" for cell in cells)) for cells in made.rows[len(lines) :]]
-    differ = [(a, b) for a, b in zip(lines, wanted, strict=False) if a != b]
-    count = len(differ) + abs(len(lines) - len(wanted))
-    print(f"{made.page.name}, {made.name}: {len(wanted)} lines, {count} differ", flush=True)
+    table = stored.read(made.name)
+    there = [tuple(row) for row in table.rows]
+    kept = there + [("",) * len(table.columns)] * len(made.rows)
+    wanted = [merged(row, cells) for row, cells in zip(kept, made.rows, strict=False)]
+    differ = [(a, b) for a, b in zip(there, wanted, strict=False) if a != b]
+    count = len(differ) + abs(len(there) - len(wanted))
+    print(f"{made.name}: {len(wanted)} lines, {count} differ", flush=True)
     for is_there, should_be in differ:
-        print(f"  is     {is_there}\n  should {should_be}")
+        print(f"  is     {line_of(is_there)}\n  should {line_of(should_be)}")
     if write and count:
-        made.page.write_text(head + "".join(f"{line}\n" for line in wanted) + tail)
+        stored.write(made.name, store.stamped(replace(table, rows=wanted)))
     return count
 
 
-def parts(page: str, name: str) -> tuple[str, list[str], str]:
-    """Returns the page before the body of a table, the lines of the body, and the rest."""
-    mark = f"<!-- table {name} -->\n"
-    if page.count(mark) != 1:
-        raise SystemExit(f"{page[:40]!r}: {page.count(mark)} tables {name}, expected one")
-    head, rest = page.split(mark)
-    table, tail = rest.split(END, 1)
-    lines = [line for line in table.splitlines() if line]
-    return f"{head}{mark}\n{lines[0]}\n{lines[1]}\n", lines[2:], f"\n{END}{tail}"
+def merged(row: Sequence[str], cells: Cells) -> tuple[str, ...]:
+    return tuple(there if cell is None else cell for there, cell in zip(row, cells, strict=True))
 
 
-def merged(line: str, cells: Cells) -> str:
-    there = [cell.strip() for cell in line.strip("|").split("|")]
-    return line_of(tuple(there[i] if cell is None else cell for i, cell in enumerate(cells)))
-
-
-def line_of(cells: Sequence[str | None]) -> str:
-    return f"| {' | '.join(str(cell) for cell in cells)} |"
+def line_of(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 # docs/performance.md
@@ -110,11 +97,12 @@ def line_of(cells: Sequence[str | None]) -> str:
 def mappings(pool: Executor) -> Iterator[Made]:
     points = [(name, cores, strategy) for name in MAPPED for cores in (USUAL, MORE) for strategy in STRATEGIES]
     found = dict(zip(points, pool.map(measured, points), strict=True))
-    yield Made(PERFORMANCE, "rows", [usual(found[name, USUAL, mapping.ROWS]) for name in MAPPED])
+    yield Made("mapping", [usual(found[name, USUAL, mapping.ROWS]) for name in MAPPED])
+    yield Made("readme", [introduced(found["resnet18", USUAL, strategy]) for strategy in STRATEGIES[::-1]])
     pairs = [
         (found[name, cores, mapping.REFERENCE], found[name, cores, mapping.ROWS]) for name, cores, _ in points[::2]
     ]
-    yield Made(PERFORMANCE, "mappings", [beside(*pair) for pair in pairs])
+    yield Made("mappings", [beside(*pair) for pair in pairs])
 
 
 STRATEGIES = (mapping.REFERENCE, mapping.ROWS)
@@ -127,6 +115,10 @@ def measured(point: tuple[str, int, str]) -> mapping.Row:
 
 def usual(row: mapping.Row) -> Cells:
     return NAMES[row.model], latency(row), samples(row), energy(row), None
+
+
+def introduced(row: mapping.Row) -> Cells:
+    return None, latency(row), samples(row), energy(row)
 
 
 def beside(reference: mapping.Row, row: mapping.Row) -> Cells:
@@ -159,7 +151,7 @@ def streams(pool: Executor) -> Iterator[Made]:
         for row in found:
             _, *cells = streaming.cells(found[0], row)
             rows.append((NAMES[row.model], *cells))
-    yield Made(PERFORMANCE, "streaming", rows)
+    yield Made("streaming", rows)
 
 
 def streamed(name: str) -> list[streaming.Row]:
@@ -172,12 +164,12 @@ def streamed(name: str) -> list[streaming.Row]:
 def mixes(pool: Executor) -> Iterator[Made]:
     points = [(w, m) for w in thesis_figures.WIDTHS for m in thesis_figures.LOWERINGS]
     found = list(pool.map(thesis_figures.mix, *zip(*points, strict=True)))
-    yield Made(THESIS, "5.2", [strings(row) for row in thesis_figures.mix_rows(found)])
+    yield Made("thesis-5.2", [strings(row) for row in thesis_figures.mix_rows(found)])
 
 
 def chips(pool: Executor) -> Iterator[Made]:
     found = [point for points in pool.map(inferred, thesis_figures.CORES) for point in points]
-    yield Made(THESIS, "A.3", [strings(row) for row in thesis_figures.resnet_rows(found)])
+    yield Made("thesis-A.3", [strings(row) for row in thesis_figures.resnet_rows(found)])
 
 
 def inferred(cores: int) -> list[thesis_figures.Inference]:

@@ -6,7 +6,6 @@ every computer; 5.4 and 5.5 are seconds of processor time, the least of several 
 
 import argparse
 import math
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import store
 import thesis_drawing
 from onnx import TensorProto, helper, numpy_helper
 from thesis_drawing import LOWERINGS, SHOWN
@@ -26,7 +26,6 @@ from raptor.target import isa
 from validator.simulate import builtin
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "thesis-figures.md"
 IMAGES = DOCS / "images" / "thesis"
 
 CROSSBAR = 3
@@ -40,6 +39,9 @@ CORES = (100, 125, 150, 175, 200, 225, 250)
 MAPPINGS = ("raptor", "rows")
 
 PJ_PER_UWH = 3.6e9
+
+Table = tuple[Sequence[str], Sequence[tuple[object, ...]]]
+"""Heads and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +91,19 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15, help="compilations of each point; the quickest counts")
     args = parser.parse_args()
     for name in args.only:
-        table = FIGURES[name](args.repeat)
-        PAGE.write_text(replaced(PAGE.read_text(), name, table))
-        print(f"{name}\n{table}", flush=True)
-
-
-def replaced(page: str, name: str, table: str) -> str:
-    """Returns the page with another table between the marks of figure `name`."""
-    begin, end = f"<!-- table {name} -->\n", "\n<!-- end -->"
-    found = re.search(re.escape(begin) + ".*?" + end, page, re.DOTALL)
-    if found is None:
-        raise SystemExit(f"{PAGE}: no table of figure {name}")
-    return page[: found.start()] + begin + "\n" + table + end + page[found.end() :]
+        heads, rows = FIGURES[name](args.repeat)
+        store.store(f"thesis-{name}", heads, [[str(cell) for cell in row] for row in rows])
+        print(f"thesis-{name}: {len(rows)} lines", flush=True)
 
 
 # Figures 5.2 and 5.3
 
 
-def figure_mix(_: int) -> str:
+def figure_mix(_: int) -> Table:
     points = [mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
     thesis_drawing.shares(points, IMAGES / "figure-5-2.svg")
     thesis_drawing.counts(points, IMAGES / "figure-5-3.svg")
-    return markdown(["width", "lowering", *SHOWN, "other", "`sldi`"], mix_rows(points))
+    return ["width", "lowering", *SHOWN, "other", "`sldi`"], list(mix_rows(points))
 
 
 def mix_rows(points: Sequence[Mix]) -> Iterator[tuple[object, ...]]:
@@ -151,13 +144,13 @@ def model(
 # Figures 5.4 and 5.5
 
 
-def figure_convolution(repeat: int) -> str:
+def figure_convolution(repeat: int) -> Table:
     points = [compile_seconds(width, convolution(width), repeat) for width in WIDTHS]
     thesis_drawing.seconds(points, "width of the image", IMAGES / "figure-5-4.svg")
     return seconds_table("width", points)
 
 
-def figure_product(repeat: int) -> str:
+def figure_product(repeat: int) -> Table:
     points = [compile_seconds(size, matrix_vector(size), repeat) for size in SIZES]
     thesis_drawing.seconds(points, "side of the matrix", IMAGES / "figure-5-5.svg")
     return seconds_table("side", points)
@@ -181,19 +174,19 @@ def compile_seconds(size: int, source: onnx.ModelProto, repeat: int) -> Seconds:
     return Seconds(size, {mapping: min(seconds[1:]) for mapping, seconds in found.items()})
 
 
-def seconds_table(size: str, points: Sequence[Seconds]) -> str:
+def seconds_table(size: str, points: Sequence[Seconds]) -> Table:
     rows = ((p.size, *(f"{p.by_mapping[m] * 1e3:.0f}" for m in LOWERINGS), f"{p.ratio:.1f}") for p in points)
-    return markdown([size, *(f"{label}, ms" for label in LOWERINGS.values()), "ratio"], rows)
+    return [size, *(f"{label}, ms" for label in LOWERINGS.values()), "ratio"], list(rows)
 
 
 # Figure A.3
 
 
-def figure_resnet(_: int) -> str:
+def figure_resnet(_: int) -> Table:
     points = list(inferences(models.build("resnet18", seed=0), CORES))
     thesis_drawing.resnet(points, IMAGES / "figure-a-3.svg")
     heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in _PROGRAMS for unit in ("samples/s", "µWh")]
-    return markdown(["cores", *heads], resnet_rows(points))
+    return ["cores", *heads], list(resnet_rows(points))
 
 
 _PROGRAMS = [(mapping, widths) for mapping in MAPPINGS for widths in (True, False)]
@@ -236,12 +229,7 @@ def remove_widths(program: Program) -> None:
         records["opcode"][chosen] = isa.OPCODE["sldi"]
 
 
-def markdown(heads: Sequence[str], rows: Iterator[tuple[object, ...]]) -> str:
-    lines = [heads, ["---:"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines) + "\n"
-
-
-FIGURES: Mapping[str, Callable[[int], str]] = {
+FIGURES: Mapping[str, Callable[[int], Table]] = {
     "5.2": figure_mix,
     "5.4": figure_convolution,
     "5.5": figure_product,

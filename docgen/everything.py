@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from docgen import architecture, cli, drawings, floors, formats, instructions, outputs, rounds_drawings
+from docgen import architecture, cli, drawings, figures, floors, formats, instructions, outputs, rounds_drawings
 from raptor import schemas
 from raptor.frontend import docs as operators
 from validator.checks import docs as checks
@@ -22,7 +22,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 def files() -> dict[str, bytes]:
     """Returns content by path below docs/. Equal code gives equal bytes."""
     drawn = drawings.all_drawings() | rounds_drawings.all_drawings()
-    texts = {name: make() for name, make in PAGES.items()}
+    texts = {name: make() for name, make in PAGES.items()} | figures.pages()
     texts |= {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}
     texts["drawings/packages.svg"] = str(floors.drawing())
     return {name: text.encode() for name, text in texts.items()} | {

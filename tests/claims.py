@@ -21,7 +21,7 @@ from tests.documents import ROOT, pages
 REGISTRY = Path(__file__).with_name("claims.toml")
 COMPARISON = "docs/comparison.md"
 MADE = {f"docs/{name}" for name in PAGES} | {"docs/conformance.md"}
-PAST = ("CHANGELOG.md", "docs/lab/", "docs/performance.md")
+PAST = ("CHANGELOG.md", "docs/lab/")
 
 _COMMANDS = "accuracy|arch|check|compare|compile|explain|explore|inspect|models|quantize|report|run|simulate|validate"
 _SUBJECT = (

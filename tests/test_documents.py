@@ -9,6 +9,7 @@ import pytest
 
 import models
 import raptor
+from docgen import figures
 from docgen.everything import files
 from tests.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
 from validator.checks.findings import RULES
@@ -77,16 +78,13 @@ def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
 
 @pytest.mark.slow
 def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
-    (shown,) = re.findall(r"simulator says ([\d.]+) ms instead of ([\d.]+) s, and (\d+) images a second", text)
     model = models.build("resnet18")
-    for mapping, wanted_ms in (("rows", float(shown[0])), ("raptor", float(shown[1]) * 1e3)):
+    for mapping, shown in zip(("rows", "raptor"), figures.read("readme").rows, strict=True):
+        assert shown[0].startswith(f"`{mapping}`")
         out = raptor.compile(model, mapping=mapping).save(tmp_path / mapping, stream_format="pim", weight_format="npz")
-        latency_ns = simulate(out, out / "arch.json").latency_ns
-        assert latency_ns is not None
-        assert latency_ns / 1e6 == pytest.approx(wanted_ms, rel=0.02)
-    rate = simulate(tmp_path / "rows", tmp_path / "rows" / "arch.json", mode="throughput").samples_per_s
-    assert rate == pytest.approx(float(shown[2]), rel=0.02)
+        found = simulate(out, out / "arch.json", mode="throughput")
+        assert (found.latency_ns or 0) / 1e6 == pytest.approx(float(shown[1]), rel=0.001)
+        assert found.samples_per_s == pytest.approx(float(shown[2]), rel=0.005)
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -1,70 +1,65 @@
-"""`benchmarks/tables.py`: the tables of the pages are found, and one that differs is told."""
+"""`benchmarks/tables.py` and `store.py`: stored tables are compared with what the code makes, and written anew."""
 
+import io
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 
 import mapping
 import pytest
+import store
 import tables
 
-PAGE = """Text.
+from docgen import figures
+from docgen.figures import Figures
 
-<!-- table here -->
-
-| a | b |
-|---|---:|
-| x | 1 |
-| y | 2 |
-
-<!-- end -->
-
-More | text |
-"""
+TABLE = Figures("`make x`", "2026-01-01", "0000000", "Chip.", ["model", "ms"], [("x", "1"), ("y", "2")])
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    path = tmp_path / "page.md"
-    path.write_text(PAGE)
-    return path
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    figures.write("here", TABLE)
 
 
-def test_equal_tables(page: Path, capsys: pytest.CaptureFixture[str]):
-    assert tables.compare(tables.Made(page, "here", [("x", "1"), ("y", None)]), write=True) == 0
-    assert capsys.readouterr().out == "page.md, here: 2 lines, 0 differ\n"
-    assert page.read_text() == PAGE
+def cells() -> list[list[str]]:
+    return [list(row) for row in figures.read("here").rows]
 
 
-def test_a_cell_that_differs(page: Path, capsys: pytest.CaptureFixture[str]):
-    made = tables.Made(page, "here", [(None, "1"), ("y", "3")])
+def test_equal_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.compare(tables.Made("here", [("x", "1"), ("y", None)]), write=True) == 0
+    assert capsys.readouterr().out == "here: 2 lines, 0 differ\n"
+    assert figures.read("here").date == TABLE.date
+
+
+def test_a_cell_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    made = tables.Made("here", [(None, "1"), ("y", "3")])
     assert tables.compare(made, write=False) == 1
     assert capsys.readouterr().out.splitlines()[1:] == ["  is     | y | 2 |", "  should | y | 3 |"]
-    assert page.read_text() == PAGE
+    assert cells() == [["x", "1"], ["y", "2"]]
     assert tables.compare(made, write=True) == 1
-    assert page.read_text() == PAGE.replace("| y | 2 |", "| y | 3 |")
+    assert cells() == [["x", "1"], ["y", "3"]]
+    found = figures.read("here")
+    assert (found.made_by, found.conditions) == (TABLE.made_by, TABLE.conditions)
+    assert found.date > TABLE.date
+    assert found.commit != TABLE.commit
 
 
 @pytest.mark.parametrize("rows", [[("x", "1")], [("x", "1"), ("y", "2"), ("z", "3")]])
-def test_other_numbers_of_lines(page: Path, rows: list[tuple[str, str]]):
-    made = tables.Made(page, "here", rows)
+def test_other_numbers_of_lines(rows: list[tuple[str, str]]) -> None:
+    made = tables.Made("here", rows)
     assert tables.compare(made, write=True) == 1
     assert tables.compare(made, write=False) == 0
 
 
-def test_a_table_that_is_not_there(page: Path):
-    with pytest.raises(SystemExit, match="0 tables there, expected one"):
-        tables.compare(tables.Made(page, "there", []), write=False)
-
-
-@pytest.mark.parametrize(
-    ("path", "names"), [(tables.PERFORMANCE, ["rows", "mappings", "streaming"]), (tables.THESIS, ["5.2", "A.3"])]
-)
-def test_the_pages_have_the_tables(path: Path, names: list[str]):
-    for name in names:
-        _, lines, _ = tables.parts(path.read_text(), name)
-        assert len(lines) >= 6
-        assert len({line.count("|") for line in lines}) == 1
+def test_what_a_benchmark_prints_is_stored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = "title\n| a | b |\n|---|---:|\n| 1 | 2 us |\n|---|---|\n| 3 | 4 us |\nmore\n\n| c |\n|---|\n| 5 |\n"
+    for names, status in ((["here", "-"], 0), (["here"], 1)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(printed))
+        monkeypatch.setattr("sys.argv", ["store.py", *names])
+        assert store.main() == status
+        assert capsys.readouterr().out == printed
+    assert (figures.read("here").columns, cells()) == (["a", "b"], [["1", "2 us"], ["3", "4 us"]])
 
 
 def test_figures_of_a_row():
@@ -76,9 +71,9 @@ def test_figures_of_a_row():
     )
 
 
-def test_exit_status(page: Path, monkeypatch: pytest.MonkeyPatch):
+def test_exit_status(monkeypatch: pytest.MonkeyPatch):
     def made(_: Executor) -> Iterator[tables.Made]:
-        yield tables.Made(page, "here", [("x", "1"), ("y", "3")])
+        yield tables.Made("here", [("x", "1"), ("y", "3")])
 
     monkeypatch.setattr(tables, "TABLES", {"small": made})
     statuses: list[int] = []

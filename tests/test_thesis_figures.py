@@ -77,11 +77,3 @@ def test_what_setbw_is_worth():
     saved_pj = (honest.energy_uwh - bare.energy_uwh) * thesis_figures.PJ_PER_UWH
     assert saved_pj == pytest.approx(24490.24, rel=0.3)
     assert saved_pj > 24490.24, "and the static power of 1675 ns"
-
-
-def test_tables_replace_those_of_the_page():
-    page = "a\n<!-- table 5.2 -->\nold\n<!-- end -->\nb <!-- end -->\n"
-    table = thesis_figures.markdown(["x"], iter([(1,), (2,)]))
-    assert thesis_figures.replaced(page, "5.2", table) == (
-        "a\n<!-- table 5.2 -->\n\n| x |\n| ---: |\n| 1 |\n| 2 |\n\n<!-- end -->\nb <!-- end -->\n"
-    )

@@ -3,7 +3,7 @@
 A number that only one module uses is in that module.
 
 Times and sizes of the hardware are not among them: these come from the target (`raptor.target.timing`). "Measured"
-means: compiled for the preset `bench` and run in the built-in simulator (docs/performance.md).
+means: compiled for the preset `bench` and run in the built-in simulator (docs/lab/performance.md).
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Knobs:
     get their cores by it, too. `neighbours`: how much longer than its work a pair of neighbouring layers is taken to
     need on cores that they share; 0: they share none.
 
-    Measured (docs/performance.md, "Search"), latency and interval as geometric means of six models on 64 and 200 cores,
+    Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and
     1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. These defaults are those of the first version, found
     by hand on ResNet-18 with 144 cores; the search tries the others. Neighbours, of twelve image networks with 200

@@ -197,7 +197,7 @@ def _aim(objective: Objective) -> Aim:
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     """Yields knobs that differ from `usual` in some numbers, the most useful ones first.
 
-    The order comes from measurements on the zoo (docs/performance.md, "Search").
+    The order comes from measurements on the zoo (docs/lab/performance.md, "Search").
     """
     products = [(f"products x{p:g}", replace(usual, products=p)) for p in (4, 2, 0.5)]
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]

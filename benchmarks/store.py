@@ -1,0 +1,70 @@
+"""Stores tables that a benchmark prints, for the pages: `make bench-binds STORE=1`.
+
+    python benchmarks/binds.py | python benchmarks/store.py binds
+
+The tables on standard input, in their order, become benchmarks/results/NAME.json of the names given, `-` for a table
+that is left out. How a table is made and under which conditions stays as it was; edit the file to change that. Then
+`make docs-generate` writes it into the pages. All input is passed on.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+
+from measure import ROOT
+
+sys.path.insert(0, str(ROOT))
+from docgen import figures
+
+Lines = list[list[str]]
+"""Cells of each line of a table; the first has its columns."""
+
+
+def main() -> int:
+    names = sys.argv[1:]
+    found = list(tables(passed_on(sys.stdin)))
+    if len(found) != len(names):
+        print(f"store.py: {len(found)} tables were printed, expected {len(names)}: nothing is stored", file=sys.stderr)
+        return 1
+    for name, (columns, *rows) in zip(names, found, strict=True):
+        if name != "-":
+            store(name, columns, rows)
+    return 0
+
+
+def store(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Replaces the cells of a stored table by those that were measured now, at the commit that is checked out."""
+    figures.write(name, stamped(replace(figures.read(name), columns=columns, rows=rows)))
+
+
+def stamped(measured: figures.Figures) -> figures.Figures:
+    """Returns a table as of today and of the commit that is checked out."""
+    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    return replace(measured, date=datetime.now(UTC).date().isoformat(), commit=commit)
+
+
+def passed_on(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        print(line, end="", flush=True)
+        yield line
+
+
+def tables(lines: Iterable[str]) -> Iterator[Lines]:
+    """Yields the Markdown tables of a text; rules below heads and between parts are left out."""
+    table: Lines = []
+    for line in chain(lines, [""]):
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            table += [] if all(re.fullmatch(":?-+:?", cell) for cell in cells) else [cells]
+        elif table:
+            yield table
+            table = []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Writes stored measurements into pages.
+
+A page says `<!-- figures: NAME -->`, and what stands between that and `<!-- end -->` is the table of
+benchmarks/results/NAME.json, with how, when and at which commit it was measured. Nothing else on a page that people
+write is a figure of performance (`tests/test_figures.py`).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+_BLOCK = re.compile(r"<!-- figures: (?P<name>\S+) -->\n.*?<!-- end -->", re.DOTALL)
+_NUMBER = re.compile(r"[-+~]?[\d.,]+(?: ?(?:%|s|ms|us|mJ|uJ|kB))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A table of measurements.
+
+    `made_by`: what makes it again. `date`, `commit`: of the measurement. `conditions`: chip or machine, and what is
+    counted.
+    """
+
+    made_by: str
+    date: str
+    commit: str
+    conditions: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __post_init__(self) -> None:
+        if wrong := [row for row in self.rows if len(row) != len(self.columns)]:
+            raise ValueError(f"{wrong[0]}: expected {len(self.columns)} cells")
+
+
+def read(name: str) -> Figures:
+    """Returns the table of a name."""
+    return Figures(**json.loads((RESULTS / f"{name}.json").read_text()))
+
+
+def write(name: str, figures: Figures) -> None:
+    """Stores a table, one row of it per line, so that a diff names what changed."""
+    fields = ("made_by", "date", "commit", "conditions", "columns")
+    head = [f'"{field}": {_text(getattr(figures, field))}' for field in fields]
+    rows = ",\n".join(f"  {_text(row)}" for row in figures.rows)
+    (RESULTS / f"{name}.json").write_text("{\n" + ",\n".join([*head, f'"rows": [\n{rows}\n]']) + "\n}\n")
+
+
+def pages() -> dict[str, str]:
+    """Returns the pages that have figures, with those that are stored now, by path below docs/."""
+    found = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+    names = {
+        path: "../README.md" if path.name == "README.md" else str(path.relative_to(ROOT / "docs")) for path in found
+    }
+    return {names[path]: filled(text) for path, text in found.items() if _BLOCK.search(text)}
+
+
+def filled(page: str) -> str:
+    """Returns a page with its figures as they are stored."""
+    return _BLOCK.sub(
+        lambda block: f"<!-- figures: {block['name']} -->\n\n{table(read(block['name']))}\n<!-- end -->", page
+    )
+
+
+def without(page: str) -> str:
+    """Returns a page without its stored figures."""
+    return _BLOCK.sub("", page)
+
+
+def table(figures: Figures) -> str:
+    """Returns a table in Markdown, with its origin below it."""
+    columns = list(zip(*figures.rows, strict=True))
+    rules = ["---:" if all(_NUMBER.fullmatch(cell) or not cell for cell in column) else "---" for column in columns]
+    lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (figures.columns, *figures.rows))
+    head, body = lines.split("\n", 1)
+    return f"{head}\n|{'|'.join(rules)}|\n{body}\n{''.join(_origin(figures))}"
+
+
+def _origin(figures: Figures) -> Iterator[str]:
+    yield f"*{figures.conditions} Measured on {figures.date} at {figures.commit}; made again by {figures.made_by}.*\n"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
