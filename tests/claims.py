@@ -5,9 +5,10 @@ A claim is one of two things:
 - a cell of the column RAPTOR in a table of docs/comparison.md, after the name of its row;
 - a sentence that says what RAPTOR does not do: its subject is RAPTOR, the compiler, the validator, a command or an
   option, and a negative word follows; or it says that something is refused, must be a constant, or is not supported,
-  modelled, counted, offered or implemented.
+  modelled, counted, offered or implemented. So does the first sentence of each item below a heading such as "Limits".
 
-Pages that are made from the code, records of the past, and tables elsewhere have none: `MADE` and `PAST`.
+Pages that are made from the code or measured in pimsim-nn, records of the past, and tables elsewhere have none: `MADE`
+and `PAST`.
 """
 
 import re
@@ -20,7 +21,7 @@ from tests.documents import ROOT, pages
 
 REGISTRY = Path(__file__).with_name("claims.toml")
 COMPARISON = "docs/comparison.md"
-MADE = {f"docs/{name}" for name in PAGES} | {"docs/conformance.md"}
+MADE = {f"docs/{name}" for name in PAGES} | {"docs/conformance.md", "docs/target.md"}
 PAST = ("CHANGELOG.md", "docs/lab/")
 
 _COMMANDS = "accuracy|arch|check|compare|compile|explain|explore|inspect|models|quantize|report|run|simulate|validate"
@@ -28,10 +29,13 @@ _SUBJECT = (
     r"(?:\bRAPTOR\b|\b[Tt]h(?:e|is) (?:compiler|validator|judge)\b|`raptor [^`]+`|`--[a-z][^`]*`"
     rf"|`(?:{_COMMANDS}|raptor|rows|validator)`)"
 )
+_LIMITS = re.compile(
+    r"^##+ (?:Limits|Not promised|What (?:is not modelled|it does not do))\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL
+)
 _NEGATIVE = r"(?:\b(?:not|cannot|no|none|nothing|only|never|neither|without)\b|n't\b)"
 _PATTERNS = (
     re.compile(rf"{_SUBJECT}.*?{_NEGATIVE}"),
-    re.compile(r"\brefus(?:e|es|ed|al)\b|\bmust be (?:a constant|constants)\b"),
+    re.compile(r"\b(?:refus(?:e|es|ed|al)|reject(?:s|ed)?|unsupported)\b|\bmust be (?:a constant|constants)\b"),
     re.compile(r"\b(?:is|are) (?:not|never) (?:supported|modelled|counted|offered|implemented)\b"),
 )
 
@@ -46,9 +50,19 @@ def claims() -> dict[str, list[str]]:
 def sentences(page: str) -> Iterator[str]:
     """Yields the sentences of a page that are claims."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->|^\|.*?$", "", page, flags=re.MULTILINE | re.DOTALL)
-    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|^#.*$", text, flags=re.MULTILINE):
-        plain = re.sub(r"\[([^][]*)\](?:\([^)]*\))?", r"\1", " ".join(part.split()))
-        yield from (s for s in re.split(r"(?<=[.?!:;]) ", plain) if any(p.search(s) for p in _PATTERNS))
+    limits = {next(_split(item)) for section in _LIMITS.findall(text) for item in _parts(section) if item[:2] == "- "}
+    found = (sentence for part in _parts(text) for sentence in _split(part))
+    yield from dict.fromkeys(s for s in found if s in limits or any(p.search(s) for p in _PATTERNS))
+
+
+def _parts(text: str) -> list[str]:
+    """Returns paragraphs and items, each on one line, links without their targets."""
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|^#.*$", text, flags=re.MULTILINE)
+    return [re.sub(r"\[([^][]*)\](?:\([^)]*\))?", r"\1", " ".join(part.split())) for part in parts]
+
+
+def _split(part: str) -> Iterator[str]:
+    yield from re.split(r"(?<=[.?!:;]) ", part)
 
 
 def cells(page: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import models
@@ -49,18 +50,112 @@ def test_area_is_in_no_file(name: str) -> None:
     assert not [key for key in found if name in key.decode().split("_")]
 
 
+@pytest.mark.parametrize("name", ["refresh", "drift", "faults", "retention", "stuck", "temperature"])
+def test_energy_knows_no_errors_of_cells(name: str) -> None:
+    """An architecture file, from which energy follows, has no field for them."""
+    found = re.findall(r'"(\w+)":', schemas.all_schemas()["arch.schema.json"].decode())
+    assert "adc_dynamic_power" in found
+    assert not [key for key in found if name in key.split("_")]
+
+
 @pytest.mark.parametrize(
-    ("field", "counts"),
-    [("adc_dynamic_power", True), *((f"{part}_static_power", False) for part in ("adc", "dac", "xbar", "controller"))],
+    ("part", "field", "counts"),
+    [
+        ("matrix_config", "adc_dynamic_power", True),
+        ("core_config", "transfer_static_power", True),
+        *(("matrix_config", f"{name}_static_power", False) for name in ("adc", "dac", "sample_hold", "shift_adder")),
+        *(("matrix_config", f"{name}_buffer_static_power", False) for name in ("input", "output")),
+        ("matrix_config", "input_buffer_dynamic_power", False),
+        ("matrix_config", "adc_resolution", False),
+        *(("core_config", f"controller_{name}_power", False) for name in ("static", "dynamic")),
+        ("core_config", "transfer_dynamic_power", False),
+    ],
 )
-def test_static_power_of_crossbars_is_in_no_energy(field: str, counts: bool, tmp_path: Path) -> None:
-    """It is read from the architecture file, and the simulator never adds it."""
-    files = [write(tmp_path / name, [SETBW, mvmul()]) for name in ("without", "with")]
+def test_fields_that_are_in_no_energy(part: str, field: str, counts: bool, tmp_path: Path) -> None:
+    """They are read from the architecture file, and the simulator never adds them."""
     changed = arch()
-    changed["chip_config"]["core_config"]["matrix_config"][field] = 1000.0
+    core = changed["chip_config"]["core_config"]
+    (core["matrix_config"] if part == "matrix_config" else core)[field] = 4
+    stream = [SETBW, mvmul(), send(1, 64)], [SETBW, recv(0, 64)]
+    files = [write(tmp_path / name, *stream) for name in ("without", "with")]
     (files[1] / "arch.json").write_text(json.dumps(changed))
-    without, with_power = (simulate(folder, folder / "arch.json").energy_pj for folder in files)
-    assert (without != with_power) == counts
+    without, with_field = (simulate(folder, folder / "arch.json").energy_pj for folder in files)
+    assert (without != with_field) == counts
+
+
+def test_energy_does_not_depend_on_data(tmp_path: Path) -> None:
+    """A product takes as much with a folded ReLU; weights are in no file of this program."""
+    files = [write(tmp_path / str(relu), [SETBW, mvmul() | {"relu": relu}]) for relu in (0, 1)]
+    assert len({simulate(folder, folder / "arch.json").energy_pj for folder in files}) == 1
+
+
+def test_what_a_device_file_describes() -> None:
+    """A cell that is modelled in more detail has a field more."""
+    schema = json.loads(schemas.all_schemas()["device.schema.json"])
+    found = set(schema["properties"]).union(*(part.get("properties", ()) for part in schema["$defs"].values()))
+    assert found == FIELDS_OF_DEVICES
+
+
+FIELDS_OF_DEVICES = {
+    "adc",
+    "after_s",
+    "at_once",
+    "at_once_per_core",
+    "bits",
+    "bytes_per_ns",
+    "cell_bits",
+    "cells",
+    "dac_bits",
+    "drift",
+    "encoding",
+    "endurance_cycles",
+    "exponent",
+    "factor",
+    "flicker",
+    "high",
+    "inputs",
+    "intercept",
+    "low",
+    "mean",
+    "most",
+    "name",
+    "noise_lsb",
+    "ns",
+    "off",
+    "on",
+    "pj_per_cell",
+    "polynomial",
+    "product",
+    "programming",
+    "range",
+    "read",
+    "read_out",
+    "read_s",
+    "rows_at_once",
+    "saturation",
+    "scope",
+    "slope",
+    "source",
+    "std",
+    "stuck_off",
+    "stuck_on",
+    "t0_s",
+    "unit",
+    "verify_pulses",
+    "version",
+    "wire_ohm",
+    "write",
+}
+
+
+def test_an_input_may_be_a_link(tmp_path: Path) -> None:
+    """The user chose it."""
+    program = raptor.compile(models.build("mlp", width=0.05), cores=4)
+    out = program.save(tmp_path / "out")
+    np.save(tmp_path / "x.npy", np.zeros((1, 784), np.float32))
+    (tmp_path / "link.npy").symlink_to(tmp_path / "x.npy")
+    with pytest.raises(SystemExit, match="0"):
+        app.main(["validate", str(out), "--input", str(tmp_path / "link.npy"), "-q"])
 
 
 def test_no_framework_is_installed_with_it() -> None:
