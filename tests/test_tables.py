@@ -66,6 +66,7 @@ def test_figures_of_a_row():
     reference = mapping.Row("vgg16", 144, "raptor", 3148.2, 0.4449, 371.9, 6_421_700, 1, 2, "")
     row = mapping.Row("vgg16", 144, "rows", 10.1, 39.44, 4.466, 545_400, 1, 659.4, "")
     assert tables.usual(row) == ("VGG-16", "10.10", "39.4", "4.47", None)
+    assert tables.introduced(row) == (None, "10.10", "39.4", "4.47")
     assert tables.beside(reference, row) == (
         *("VGG-16", "144", "3148", "10.10", "0.44", "39.4", "659", "372", "4.47", "6422", "545"),
     )
