@@ -595,6 +595,39 @@ def test_a_plan_costs_what_its_widest_segment_does():
     assert costs[0] == costs[1]
 
 
+def test_a_plan_of_a_signal_costs_by_its_length():
+    """All blocks of a line are counted, though few are looked at: four times the pixels take four times as long."""
+    costs: list[list[float]] = []
+    for width in (1024, 4096):
+        done = passes(conv_model((1, 4, 1, width), 4, kernel=(1, 5), pads=(0, 2, 0, 2)), **{**CHIP, "cores": 4})
+        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        costs.append([p.core_ns for p in plans])
+    np.testing.assert_allclose(costs[1], 4 * np.array(costs[0]), rtol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride"), [((8160, 8240), 25, 4), ((8000, 9000), 9, 1), ((16000, 20000), 7, 5)]
+)
+def test_the_time_of_a_signal_does_not_jump_with_its_length(shape: tuple[int, int], kernel: int, stride: int):
+    """A line of any length is cut into segments for all cores (a public report: 8240 samples took 1300 times 8160)."""
+    works: list[float] = []
+    for samples in shape:
+        model = conv_model((1, 1, 1, samples), 8, kernel=(1, kernel), strides=(1, stride), pads=(0, kernel // 2) * 2)
+        done = passes(model, xbar=128, cores=64, **ROWS)
+        (line,) = by_line(done.decision).values()
+        assert len(line.cores) > 32
+        works.append(max(len(s.records) for s in done.streams.cores.values()) / samples)
+    assert works[1] < 1.5 * works[0]
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_more_tokens_and_lines_than_8192_stream(axis: int):
+    shape = [1, 4, 1, 1]
+    shape[axis] = 8400
+    done = passes(conv_model(tuple(shape), 4, kernel=(1, 1)), xbar=128, cores=64, **ROWS)
+    assert len(by_line(done.decision)) == 1
+
+
 def excited(blocks: int) -> ModelProto:
     """Convolutions of 4 channels, each with squeeze-and-excite after it: two layers that need the whole tensor."""
     nodes = [

@@ -62,6 +62,7 @@ _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
 _JOINED = "tests/test_joined.py::test_"
 _LAID, _SUMS = "tests/test_token_layout.py::test_", "tests/test_sums.py::test_"
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
+_COUNTED = "tests/test_lines.py::test_blocks_are_counted_as_they_are_made"
 _FORMS = "tests/test_attention_forms.py::test_"
 _HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
 _STRIDED = "tests/test_strided.py::test_"
@@ -161,6 +162,12 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_lines.py::test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_end[a t]", Defect(FOLLOWING, "owners[node.output] = owners[lead]", "owners[node.output] = owners[given[0]]")),
     Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(LATEST, "found[node.output] = given[0]", "found[node.output] = number, number")),
     Wrong("tests/test_lines.py::test_blocks_of_a_dilated_line[1-False-wanted0]", Defect(UNFOLDED, "axis_of(window, -1).runs_of(outs)", "(input_range(window, outs),)")),
+    Wrong(_COUNTED, Defect(UNFOLDED, "(i, len(range(i, last, period)))", "(i, 1)")),
+    Wrong(_COUNTED, Defect(UNFOLDED, "count - 1) - period", "count)")),
+    Wrong(_COUNTED, Defect(UNFOLDED, "period = modulus // math.gcd(step, modulus)", "period = 1")),
+    Wrong(_COUNTED, Defect(UNFOLDED, "(end - begin, begin * axis.stride % axis.spread)", "(end - begin)")),
+    Wrong(_COUNTED, Defect(UNFOLDED, "first, last = axis.pad + margin", "first, last = 0")),
+    Wrong("tests/test_lines.py::test_a_plan_of_a_signal_costs_by_its_length", Defect(LOADERS, "total += alike * count", "total += count")),
     Wrong("tests/test_lines.py::test_lines_of_a_dilated_image", Defect(UNFOLDED, "if not clipped or _is_inside(window, out))", "if True)")),
     Wrong("tests/test_lines.py::test_lines_of_a_dilated_image", Defect(UNFOLDED, "share *= sum(0 <= out < size for out in met)", "share *= sum(0 <= out for out in met)")),
     Wrong(f"{_STREAMS}[atrous]", Defect(LOADERS, "if share_inside(window) < WASTEFUL", "if share_inside(window) < 0")),
@@ -207,7 +214,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_STREAMS}[mixer]", Defect(FOLLOWING, "if isinstance(node.operator, ChannelSum | Softmax):", "if False:")),
     Wrong("tests/test_lines.py::test_work_on_an_input_alone_is_done_where_it_is_loaded", Defect(FOLLOWING, "if owners[name][0][0] not in graph.inputs] or given", "if name] or given")),
     Wrong(f"{_STREAMS}[anchor_free]", Defect(CUT_LINES, "for n in range(MOST_LINES, 0, -1)", "for n in range(1, 0, -1)")),
-    Wrong(f"{_LAID}lines_stay_that_have_no_width_in_common_with_an_image[15]", Defect(CUT_LINES, "if width >= FEWEST and", "if")),
+    Wrong(f"{_LAID}lines_stay_that_have_no_width_in_common_with_an_image[15]", Defect(CUT_LINES, "if width >= FEWEST else", "if width else")),
     Wrong(f"{_LAID}the_values_stay[anchor_free]", Defect(CUT_LINES, "smallest(full.reshape(", "smallest(full[:, ::-1].reshape(")),
     Wrong(f"{_LAID}the_values_stay[sentence]", Defect(LAYOUT, "and operator.factor != 1:", "and operator.factor == 1:")),
     Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, "for n in (0, channels - half))", "for n in (0, half - 1))")),
