@@ -1,7 +1,6 @@
 """Plans of a layer by line: every grid of cores that holds it, with its crossbars and the working time of a core."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
@@ -13,10 +12,10 @@ from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, READING, SENDINGS, K
 from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
-    bands,
     block_outputs,
     block_pixels,
     block_shape,
+    count_bands,
     count_blocks,
     input_range,
     outputs_of,
@@ -97,7 +96,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
             }
             if height > 1 and any(len(b) > 1 for found in blocks.values() for b in found.values()):
                 continue
-            phases = _phases(window, height, clipped=clipped)
+            phases = count_bands(window, height, clipped=clipped)
             shapes = {r: [_distinct(window, b) for b in found.values()] for r, found in blocks.items()}
             busiest = {r: found[widest] for r, found in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
@@ -148,7 +147,7 @@ def _busiest(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":
     """Yields the costs of different cores of a grid, and the input ranges that each multiplies."""
     outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
-    phases = _phases(window, grid.height, clipped=grid.clipped)
+    phases = count_bands(window, grid.height, clipped=grid.clipped)
     for group, n in _shares(operator, grid.ins, grid.outs, outs):
         yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
 
@@ -221,11 +220,6 @@ def _halves(most: int) -> Iterator[int]:
     yield 1
 
 
-def _phases(window: Window, height: int, *, clipped: bool) -> dict[BandShape, int]:
-    """Counts the bands of each shape."""
-    return dict(Counter(shape for _, shape in bands(window, height, clipped=clipped)))
-
-
 @lru_cache(maxsize=4096)
 def _distinct(window: Window, blocks: Counted) -> tuple[Block, ...]:
     """Returns one block of each shape: blocks of equal shape share a matrix."""
@@ -242,7 +236,7 @@ class _Cost:
 
     window: Window
     arch: Target
-    phases: dict[BandShape, int]
+    phases: Mapping[BandShape, int]
     outs: tuple[Range, ...]
     reading: int
     extra_ns: float

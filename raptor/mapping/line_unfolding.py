@@ -19,7 +19,8 @@ too few elements to fill the rows of a crossbar, a block takes several lines, ca
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product, zip_longest
@@ -309,12 +310,22 @@ def bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[Band, Ba
 
     Bands of equal shape share their matrices. clipped: they are multiplied for none but the lines of the image.
     """
-    found = (
-        _band(window, first, min(height, window.in_dims[-2] - first[-1]), clipped=clipped)
-        for first in places(window.in_dims)
-        if first[-1] % height == 0
-    )
-    return tuple((band, shape) for band, shape in found if any(_is_inside(window, out) for out in band.outs))
+    return tuple(_bands(window, height, clipped=clipped))
+
+
+@lru_cache(maxsize=1024)
+def count_bands(window: Window, height: int, *, clipped: bool) -> Mapping[BandShape, int]:
+    """Returns the number of bands of each shape. Many heights are counted, and the bands of one are used."""
+    return Counter(shape for _, shape in _bands(window, height, clipped=clipped))
+
+
+def _bands(window: Window, height: int, *, clipped: bool) -> Iterator[tuple[Band, BandShape]]:
+    shapes: dict[BandShape, BandShape] = {}
+    for first in places(window.in_dims):
+        if first[-1] % height == 0:
+            band, shape = _band(window, first, min(height, window.in_dims[-2] - first[-1]), clipped=clipped)
+            if any(_is_inside(window, out) for out in band.outs):
+                yield band, shapes.setdefault(shape, shape)
 
 
 def _band(window: Window, first: Place, height: int, *, clipped: bool) -> tuple[Band, BandShape]:

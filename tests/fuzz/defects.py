@@ -123,7 +123,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "step = (outs[1] - 1 - outs[0]) * self.stride", "step = (outs[1] - 1 - outs[0])"),
     Defect(UNFOLD, "(first, min(first + outputs, outs[1]))) for", "(first, min(first + outputs, outs[1] - 1))) for"),
     Defect(UNFOLD, "axis_of(window, -1).shift(block.pixels[0], first)", "axis_of(window, -1).shift(block.pixels[0], first) + 1"),
-    Defect(UNFOLD, "if first[-1] % height == 0", "if first[-1] % height == 0 and first[-1]"),
+    Defect(UNFOLD, "if first[-1] % height == 0:", "if first[-1] % height == 0 and first[-1]:"),
     Defect(AXIS, "firsts = (self.place(i) - k * self.dilation", "firsts = (i - k * self.dilation"),
     Defect(UNFOLD, "shift = tuple(axis.shift(at, out)", "shift = tuple(axis.shift(at, 0)"),
     Defect(UNFOLD, "tuple(tuple(a - b for a, b in zip(out, outs[0], strict=True)) for out in outs)", "tuple((*outs[0][1:], i) for i in range(len(outs)))"),
