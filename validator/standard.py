@@ -88,7 +88,7 @@ class _Known:
         values = {
             v.name: v.type.tensor_type
             for v in (*inferred.input, *inferred.value_info, *inferred.output)
-            if all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)
+            if v.type.tensor_type.elem_type and all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)
         }
         found = {name: tuple(d.dim_value for d in value.shape.dim) for name, value in values.items()}
         types = {name: helper.tensor_dtype_to_np_dtype(value.elem_type) for name, value in values.items()}

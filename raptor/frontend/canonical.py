@@ -6,7 +6,7 @@ onnxoptimizer) none did all of that.
 """
 
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.bodies import rename_reads
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
 from raptor.frontend.empty import drop_empty
-from raptor.frontend.folding import NO_KERNEL, fold, fold_sizes, write_data
+from raptor.frontend.folding import NO_KERNEL, can_fold, fold, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -48,6 +48,9 @@ INLINED = "_inlfunc_"
 """Prefix of the names that onnxruntime gives to tensors inside of functions."""
 GENERATED = "_new_shape"
 """Prefix of the names that onnxruntime gives to shapes of reshapes that it has joined."""
+
+_FOLDINGS = 16
+"""Most foldings of one model: each makes shapes known, on which more may depend."""
 
 
 @contextmanager
@@ -134,32 +137,47 @@ def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
 
 
 def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
-    original, target = folder / "original.onnx", folder / "canonical.onnx"
+    original, shaped, target = (folder / f"{name}.onnx" for name in ("original", "shaped", "canonical"))
     run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=(*KEPT_APART, *QUANTISED_AS_WRITTEN))
     try:
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)
-        if _has_inlined_functions(target) or _has_shapes(target):
-            # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
-            # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
-            # also computes what depends on them.
-            shaped, again = folder / "shaped.onnx", folder / "again.onnx"
-            inferred = infer_shapes(read_without_weights(target))
-            fold_sizes(inferred)
-            _rename_generated(inferred)
-            shaped.write_bytes(inferred.SerializeToString())
-            run(shaped, again, weights="again.bin")
+        again = folder / "again.onnx"
+        for number, changed in enumerate(_changes(target, folder)):
+            _rename_generated(changed)
+            shaped.write_bytes(changed.SerializeToString())
+            run(shaped, again, weights=f"again_{number}.bin")
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
         if "bad_alloc" in str(error) or "bad allocation" in str(error):
             raise MemoryError from None
         raise_if_unsupported(source.proto, source.reasons)
         if any(words in str(error) for words in NO_KERNEL) and version_of(source.proto) >= OLDEST:
-            folded = fold(source.proto)
-            write_data(folded, folder, in_memory)
-            target.write_bytes(folded.SerializeToString())
+            inferred = infer_shapes(source.proto)
+            write_data(inferred, folder, in_memory)
+            fold(inferred, folder)
+            target.write_bytes(inferred.SerializeToString())
             return
         raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
+
+
+def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
+    """Yields the model in a file as long as another run of the optimiser helps; the run replaces the file."""
+    if _has_inlined_functions(path) or _has_shapes(path):
+        # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
+        # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
+        # also computes what depends on them.
+        inferred = infer_shapes(read_without_weights(path))
+        fold(inferred, folder)
+        yield inferred
+    for _ in range(_FOLDINGS):
+        found = read_without_weights(path)
+        if not can_fold(found.graph):
+            return
+        found = infer_shapes(found)
+        if not fold(found, folder):
+            return
+        yield found
 
 
 def _rename_generated(proto: ModelProto) -> None:

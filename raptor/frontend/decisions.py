@@ -10,14 +10,11 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from raptor.frontend.check import FLOATS
 from raptor.frontend.libraries import evaluate, infer_shapes
 from raptor.frontend.reading import INLINE_BYTES, subgraphs
-from raptor.frontend.registry import STANDARD_DOMAINS
+from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 Array = npt.NDArray[Any]
 MOST_ELEMENTS = 2**16
 """Maximum elements of a tensor that a decision is computed from."""
-_RANDOM = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
 
 
 class UndecidedError(Exception):
@@ -103,7 +100,7 @@ class Decisions:
         if name not in self._at:
             raise UndecidedError(f"'{name}'")
         node = self.nodes[self._at[name]]
-        if node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
+        if node.op_type in RANDOM or any(True for _ in subgraphs(node)):
             raise UndecidedError(f"'{name}', which {node.op_type} makes")
         return self._at[name]
 

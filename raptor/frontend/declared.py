@@ -15,6 +15,13 @@ def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
     return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or UNNAMED for d in dims)
 
 
+def static_dims(value: ValueInfoProto) -> tuple[int, ...] | None:
+    """Returns the shape of a tensor if all its sizes are known, perhaps as 0; else None."""
+    kind = value.type.tensor_type
+    known = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
+    return tuple(d.dim_value for d in kind.shape.dim) if known else None
+
+
 def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
     """Writes a shape into `value`, in place; an open size without a name becomes empty."""
     shape = TensorShapeProto()

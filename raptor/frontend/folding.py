@@ -1,55 +1,67 @@
-"""The canonical form of a model that onnxruntime has no kernels for, such as shifts of signed integers.
+"""Computes nodes of constants and of shapes that onnxruntime's optimiser leaves.
 
-Nodes of constants are computed by the reference implementation of the onnx package; nothing is fused.
+It leaves those whose results have shapes that depend on values (NonZero, Compress), those of sequences, and all of a
+model that it has no kernels for, such as shifts of signed integers.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.frontend.bodies import set_nodes
-from raptor.frontend.libraries import defined, infer_shapes
-from raptor.frontend.reading import INLINE_BYTES, subgraphs
+from raptor.frontend.declared import static_dims
+from raptor.frontend.libraries import computed
+from raptor.frontend.nodes import Constants
+from raptor.frontend.reading import reads, subgraphs
+from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
 """Parts of the messages of onnxruntime about operators that it does not have for a type."""
+MOST_BYTES = 2**28
+"""Most bytes that all results of one folding may have."""
+_BORDERS = frozenset(("QuantizeLinear", "DequantizeLinear"))
+"""Operators that stay, also of constants: the importers keep the integers apart from their scale."""
+_BOUNDED = frozenset(
+    (
+        *("Compress", "NonMaxSuppression", "NonZero", "Unique", "ConcatFromSequence", "SequenceAt", "SequenceEmpty"),
+        *("SequenceConstruct", "SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence"),
+    )
+)
+"""Operators whose results are not much larger than what they read, where no shape says so."""
 
 
-def fold(proto: ModelProto) -> ModelProto:
-    """Returns a copy in which small constants and shapes are computed."""
-    folded = infer_shapes(proto)
-    graph = folded.graph
-    shapes = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
-    small = {t.name: t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL}
+def fold(proto: ModelProto, folder: Path) -> bool:
+    """Replaces nodes of constants, and of shapes, by their results, in place. Returns False if there are none.
+
+    `proto` has inferred shapes; `folder` holds its larger weights.
+    """
+    found, nodes = _Folding(proto, folder), list(proto.graph.node)
+    replaced = [found.replaces(node) for node in nodes]
     kept: list[NodeProto] = []
-    for node in graph.node:
-        results = _results(node, small, shapes, folded)
-        small |= {t.name: t for t in results}
-        graph.initializer.extend(results)
-        if not results:
+    needed: set[str] = set()
+    for node, gone in zip(reversed(nodes), reversed(replaced), strict=True):
+        # A sequence cannot be a constant.
+        if not gone or any(o in needed and found.is_sequence(o) for o in node.output):
             kept.append(node)
-    set_nodes(graph, kept)
-    return folded
+            needed.update(reads(node))
+    set_nodes(proto.graph, kept[::-1])
+    proto.graph.initializer.extend(found.results(needed | {v.name for v in proto.graph.output}))
+    return len(kept) < len(nodes)
 
 
-def fold_sizes(proto: ModelProto) -> None:
-    """Replaces every Size of a known shape by its number, in place: onnxruntime does not. An output stays computed."""
-    graph = proto.graph
-    shaped = [v for v in (*graph.input, *graph.value_info) if v.type.tensor_type.HasField("shape")]
-    counts = {v.name: math.prod(d.dim_value for d in v.type.tensor_type.shape.dim) for v in shaped}
-    counts |= {t.name: math.prod(t.dims) for t in graph.initializer}
-    outputs, kept = {v.name for v in graph.output}, list[NodeProto]()
+def can_fold(graph: GraphProto) -> bool:
+    """Tells whether something depends on constants only, other than weights that are quantised."""
+    fixed = {t.name for t in graph.initializer}
     for node in graph.node:
-        # Open dimensions are 0.
-        count = counts.get(node.input[0], 0) if node.op_type == "Size" and node.output[0] not in outputs else 0
-        if count:
-            graph.initializer.append(numpy_helper.from_array(np.array(count, np.int64), node.output[0]))
-        else:
-            kept.append(node)
-    set_nodes(graph, kept)
+        if _is_computable(node) and all(i in fixed for i in reads(node)):
+            if node.op_type not in _BORDERS:
+                return True
+            fixed.update(node.output)
+    return False
 
 
 def write_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
@@ -59,23 +71,83 @@ def write_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | 
         (folder / name).write_bytes(in_memory[name])
 
 
-def _results(
-    node: NodeProto, small: Mapping[str, TensorProto], shapes: Mapping[str, ValueInfoProto], proto: ModelProto
-) -> list[TensorProto]:
-    """Returns the results of a node that depends on constants and shapes only; none for another one."""
-    if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-        dims = shapes[node.input[0]].type.tensor_type.shape.dim
-        if not all(d.HasField("dim_value") for d in dims):
-            return []
-        stand_in = numpy_helper.from_array(np.broadcast_to(np.float32(0), [d.dim_value for d in dims]), node.input[0])
-        return _evaluated(node, [stand_in], proto)
-    if not all(i in small for i in node.input if i) or any(True for _ in subgraphs(node)):
-        return []
-    return _evaluated(node, [small[i] for i in node.input if i], proto)
+class _Folding:
+    """State of one folding. Results of weights that are quantised are computed only for what reads them."""
+
+    def __init__(self, proto: ModelProto, folder: Path) -> None:
+        graph = proto.graph
+        self._opsets = proto.opset_import
+        self._constants = Constants(graph.initializer, folder)
+        self._sizes = {v.name: static_dims(v) for v in (*graph.input, *graph.value_info, *graph.output)}
+        self._known: dict[str, Any] = {}
+        """Tensor, or sequence -> its value, of those that nodes were replaced by."""
+        self._waiting: dict[str, NodeProto] = {}
+        """Tensor -> the node that stays and would compute it from constants."""
+        self._left = MOST_BYTES
+
+    def replaces(self, node: NodeProto) -> bool:
+        """Tells whether a node is not needed any more, as its results are known."""
+        if node.op_type in ("Shape", "Size") and node.domain in STANDARD_DOMAINS and node.input:
+            return self._measure(node)
+        if not _is_computable(node) or not all(map(self._is_fixed, reads(node))):
+            return False
+        quantised = node.op_type in _BORDERS or any(i in self._waiting for i in reads(node))
+        if quantised and all(self._sizes.get(o) is not None for o in node.output if o):
+            self._waiting.update((o, node) for o in node.output if o)
+            return False
+        return self._compute(node, self._known)
+
+    def is_sequence(self, name: str) -> bool:
+        return isinstance(self._known.get(name), list)
+
+    def results(self, needed: Set[str]) -> Iterator[TensorProto]:
+        """Yields those of the constants that something reads."""
+        for name, value in self._known.items():
+            if name in needed and not isinstance(value, list):
+                yield numpy_helper.from_array(np.asarray(value), name)
+
+    def _is_fixed(self, name: str) -> bool:
+        return name in self._constants or name in self._known or name in self._waiting
+
+    def _measure(self, node: NodeProto) -> bool:
+        """Takes the result of a Shape or Size from the shape, if that is known."""
+        dims = self._sizes.get(node.input[0])
+        if node.input[0] in self._constants:
+            dims = self._constants.shape(node.input[0])
+        if dims is None:
+            return False
+        return self._finish(node, {node.input[0]: np.broadcast_to(np.float32(0), dims)}, self._known)
+
+    def _compute(self, node: NodeProto, into: dict[str, Any]) -> bool:
+        limited = all((dims := self._sizes.get(o)) is None or 8 * math.prod(dims) <= self._left for o in node.output)
+        known = all(self._sizes.get(o) is not None for o in node.output if o) or node.op_type in _BOUNDED
+        if not (limited and known):
+            return False
+        operands = {name: self._value(name) for name in reads(node)}
+        return not any(v is None for v in operands.values()) and self._finish(node, operands, into)
+
+    def _value(self, name: str) -> Any:
+        """Returns the value of a constant, None if it cannot be computed after all."""
+        if name in self._waiting and name not in self._known:
+            values: dict[str, Any] = {}
+            self._compute(self._waiting[name], values)
+            return values.get(name)
+        return self._known[name] if name in self._known else self._constants[name]
+
+    def _finish(self, node: NodeProto, operands: Mapping[str, Any], into: dict[str, Any]) -> bool:
+        found = computed(node, operands, self._opsets)
+        names = [o for o in node.output if o]
+        if found is None or len(found) != len(names):
+            return False
+        self._left -= sum(_bytes(value) for value in found)
+        into.update(zip(names, found, strict=True))
+        return self._left >= 0
 
 
-def _evaluated(node: NodeProto, operands: list[TensorProto], proto: ModelProto) -> list[TensorProto]:
-    found = defined(node, operands, proto.opset_import)
-    if sum(a.nbytes for a in found) > INLINE_BYTES * INLINE_BYTES:
-        return []
-    return [numpy_helper.from_array(a, name) for a, name in zip(found, filter(None, node.output), strict=True)]
+def _is_computable(node: NodeProto) -> bool:
+    return node.op_type not in RANDOM and not any(True for _ in subgraphs(node)) and any(node.input)
+
+
+def _bytes(value: Any) -> int:
+    values = cast(list[Any], value) if isinstance(value, list) else [value]
+    return sum(int(np.asarray(v).nbytes) for v in values)

@@ -3,6 +3,7 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,6 +22,7 @@ from onnx import (
     TypeProto,
     ValueInfoProto,
     helper,
+    numpy_helper,
 )
 
 from raptor.frontend.contributed import has_contributed, stand_in
@@ -220,6 +222,30 @@ def defined(
     graph = helper.make_graph([node], "node", [], outputs, operands)
     evaluator: Any = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))  # its results have no type
     return [np.asarray(a) for a in evaluator.run(None, {})]
+
+
+def computed(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[OperatorSetIdProto]) -> list[Any] | None:
+    """Returns the results of one node on arrays, and lists of them for sequences; None if nothing computes them.
+
+    onnxruntime is asked first, then the reference implementation of the onnx package.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    graph = helper.make_graph([node], "node", [], [ValueInfoProto(name=o) for o in node.output if o])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    with suppress(Exception):  # both raise a dozen types that have only Exception in common
+        tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in operands.items() if not isinstance(v, list)]
+        if len(tensors) == len(operands):
+            graph.initializer.extend(tensors)
+            model.graph.CopyFrom(graph)
+            return list(_session(model.SerializeToString()).run(None, {}))
+    with suppress(Exception):
+        model.graph.ClearField("initializer")
+        model.graph.input.extend(ValueInfoProto(name=n) for n in operands)
+        evaluator: Any = ReferenceEvaluator(model)  # its results have no type
+        found = evaluator.run(None, dict(operands))
+        return [a if isinstance(a, list) else np.asarray(a) for a in found]
+    return None
 
 
 def evaluate(proto: ModelProto) -> Any:

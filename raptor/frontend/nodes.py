@@ -87,6 +87,10 @@ class Constants:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors or name in self._computed
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a constant, without reading it."""
+        return self._computed[name].shape if name in self._computed else tuple(self._tensors[name].dims)
+
     def __getitem__(self, name: str) -> Array:
         """Returns an array, or a view of the weights file; copy it if it must outlive the import."""
         if name in self._computed:

@@ -37,6 +37,12 @@ MOVES = frozenset(
 """Operators whose results are elements of their operands: they do the same to integers and to real numbers."""
 
 
+RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+"""Operators whose results nothing decides."""
+
+
 class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
     """Raised by an importer: the reason why this node cannot be lowered. Collected into one `UnsupportedError`."""
 

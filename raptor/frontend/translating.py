@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from raptor.common.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode
 from raptor.frontend.check import INDICES, NUMBERS, label
 from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
+from raptor.frontend.declared import static_dims
+from raptor.frontend.fixed_nodes import import_fixed
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
 from raptor.frontend.reading import Source
@@ -136,7 +138,7 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused, bounds, answers = _import_nodes(graph, context, origin, version)
+    refused, bounds, answers = _import_nodes(proto, context, origin, version)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
@@ -168,17 +170,18 @@ def _guards(reader: NodeProto, name: str, guarded: Set[str], constants: Constant
 
 
 def _import_nodes(
-    graph: GraphProto, context: ImportContext, origin: Origin, version: int
+    proto: ModelProto, context: ImportContext, origin: Origin, version: int
 ) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
     """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
     refused: list[UnsupportedNode] = []
     answers: list[Answer] = []
-    bounds = 0
-    for proto in graph.node:
-        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
+    bounds, graph = 0, proto.graph
+    for one in graph.node:
+        node, first = NodeView.of(one, origin.label(one), version), len(context.nodes)
         reason = None
         try:
-            _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
+            if not import_fixed(one, context, proto.opset_import):
+                _import_node(node, one.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
             reason = str(refusal) and _reason(refusal, graph)
             if reason:
@@ -289,8 +292,8 @@ def _shapes(graph: GraphProto) -> dict[str, Shape]:
     """Returns the shapes of all tensors of numbers that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
     data = [v for v in values if v.type.tensor_type.elem_type in NUMBERS]
-    shapes = {v.name: _static_shape(v) for v in data}
-    return {name: shape for name, shape in shapes.items() if shape is not None}
+    shapes = {v.name: static_dims(v) for v in data}
+    return {name: shape for name, shape in shapes.items() if shape is not None and math.prod(shape) > 0}
 
 
 def _codes(graph: GraphProto) -> dict[str, CodeType]:
@@ -298,10 +301,3 @@ def _codes(graph: GraphProto) -> dict[str, CodeType]:
     values = (*graph.input, *graph.value_info, *graph.output)
     kinds = {v.name: v.type.tensor_type.elem_type for v in values}
     return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}
-
-
-def _static_shape(value: ValueInfoProto) -> Shape | None:
-    dims = value.type.tensor_type.shape.dim
-    known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
-    shape = tuple(d.dim_value for d in dims)
-    return shape if known and math.prod(shape) > 0 else None

@@ -1,0 +1,112 @@
+"""Nodes of which every operand is a constant when they are imported: those behind the DequantizeLinear of weights.
+
+Their results stay integers with a scale where they can, as programs of integers need them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, OperatorSetIdProto
+
+from raptor.frontend.codes import Coded
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.libraries import computed
+from raptor.frontend.nodes import Array, attributes_of
+from raptor.frontend.reading import subgraphs
+from raptor.frontend.registry import MOVES, QUANTISED, RANDOM
+from raptor.frontend.whole import is_small_float
+from raptor.graph.ir import Floats
+
+_OF_NUMBERS = frozenset(("Cast", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Resize", "Upsample"))
+"""Moves that choose or make elements by their numbers."""
+_MOST_CODE = 2**15
+
+
+def import_fixed(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorSetIdProto]) -> bool:
+    """Computes a node of constants. Returns False, and has done nothing, for another one, or where it cannot."""
+    names = [i for i in node.input if i]
+    known = bool(names) and all(map(ctx.is_constant, names))
+    if not known or node.op_type in RANDOM or any(True for _ in subgraphs(node)):
+        return False
+    # The importers take integers as they are; floats of 4 and 8 bits have no scale of their own on the chip.
+    if node.op_type in QUANTISED and not is_small_float(ctx.kind(names[0])):
+        return False
+    moved = _moved(node, ctx, opsets)
+    if moved is None:
+        found = _computed(node, {n: ctx.constant(n) for n in names}, opsets)
+        moved = None if found is None else [_coded_again(node, ctx, values) for values in found]
+    if moved is None:
+        return False
+    for name, value in zip(filter(None, node.output), moved, strict=True):
+        if isinstance(value, Coded):
+            ctx.add_coded(name, value)
+        else:
+            ctx.set_constant(name, value)
+    return True
+
+
+def _moved(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorSetIdProto]) -> list[Coded] | None:
+    """Returns the results of an operator that only moves elements: it moves the integers, and their scales."""
+    data = {i: ctx.coded(i) for i in (node.input if node.op_type == "Concat" else node.input[:1])}
+    found = {name: value for name, value in data.items() if value is not None}
+    if len(found) < len(data) or node.op_type not in MOVES - _OF_NUMBERS or _fills(node, ctx):
+        return None
+    others = {i: ctx.constant(i) for i in node.input if i and i not in data}
+    codes = _computed(node, {**others, **{n: c.values for n, c in found.items()}}, opsets)
+    scales = [c.scale for c in found.values()]
+    if len({float(s.item()) if s.size == 1 else None for s in scales}) == 1 and scales[0].size == 1:
+        spread = None if codes is None else [scales[0]] * len(codes)
+    else:
+        wide = {n: np.broadcast_to(c.scale, c.values.shape) for n, c in found.items()}
+        spread = _computed(node, {**others, **wide}, opsets)
+    if codes is None or spread is None:
+        return None
+    bits = max(c.bits for c in found.values())
+    return [Coded(c.astype(np.int32), _narrowed(s), bits) for c, s in zip(codes, spread, strict=True)]
+
+
+def _fills(node: NodeProto, ctx: ImportContext) -> bool:
+    """Tells whether a Pad adds other numbers than 0, which may be no code."""
+    if node.op_type != "Pad":
+        return False
+    value = ctx.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    return bool(attributes_of(node).get("value", 0)) or (value is not None and bool(value.any()))
+
+
+def _narrowed(scale: Array) -> Floats:
+    """Returns scales with size 1 where they do not vary. Those of elements that were added, which are 0, are any."""
+    found = np.asarray(scale, np.float32)
+    for axis in range(found.ndim):
+        most = found.max(axis=axis, keepdims=True, initial=0)
+        if ((found == most) | (found == 0)).all():
+            found = most
+    return np.where(found == 0, np.float32(1), found).astype(np.float32)
+
+
+def _coded_again(node: NodeProto, ctx: ImportContext, values: Array) -> Array | Coded:
+    """Returns real numbers as multiples of the scale that an operand has, if they are, each exactly."""
+    operands = (ctx.coded(i) for i in node.input)
+    coded = next((c for c in operands if c is not None), None)
+    if coded is None or values.dtype != np.float32 or not _broadcasts(coded.scale.shape, values.shape):
+        return values
+    with np.errstate(invalid="ignore", over="ignore"):
+        codes = np.rint(values / coded.scale)
+    if not (np.abs(codes) < _MOST_CODE).all() or ((codes * coded.scale).astype(np.float32) != values).any():
+        return values
+    return replace(coded, values=codes.astype(np.int32))
+
+
+def _broadcasts(small: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(small) <= len(to) and all(a in (1, b) for a, b in zip(small[::-1], to[::-1], strict=False))
+
+
+def _computed(
+    node: NodeProto, operands: Mapping[str, Array | None], opsets: Sequence[OperatorSetIdProto]
+) -> list[npt.NDArray[np.generic]] | None:
+    """Returns the results of the node if they are tensors."""
+    found = computed(node, operands, opsets)
+    if found is None or len(found) != sum(1 for o in node.output if o):
+        return None
+    return [a for a in found if isinstance(a, np.ndarray)] if not any(isinstance(a, list) for a in found) else None
