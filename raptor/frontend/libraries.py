@@ -2,8 +2,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -135,15 +137,32 @@ def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto])
     return FunctionProto.FromString(found) if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class FormalParameter:
+    """An input or output of an operator. `variable`: the same for all that must have one type; empty without others."""
+
+    types: frozenset[str]
+    variable: str
+
+
+def formal_parameters(node: NodeProto, version: int, side: str) -> Iterator[FormalParameter]:
+    """Yields the parameters of a node's inputs or outputs (`side`); none for an operator that onnx does not know."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return
+    for formal in schema.inputs if side == "input" else schema.outputs:
+        types = frozenset[str](formal.types)
+        one = FormalParameter(types, formal.type_str if formal.is_homogeneous else "")
+        if formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
+            yield from repeat(one)
+        yield one
+
+
 def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:
     """Returns the attributes that a node of the standard has where it gives none."""
     found = onnx.defs.get_schema(node.op_type, version, node.domain).attributes.values()
     return [a.default_value for a in found if a.default_value.name]
-
-
-def check_operand_types(proto: ModelProto) -> None:
-    """Raises `InvalidTypes` if an operator does not accept the types of its operands together."""
-    onnx.shape_inference.infer_shapes(proto, check_type=True)
 
 
 def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:

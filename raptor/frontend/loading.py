@@ -126,10 +126,12 @@ class Ready:
 def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
+    from raptor.frontend.operand_types import check_types
     from raptor.frontend.shapes import bind_inputs, require_complete
 
     check.check_model(model)
     check.check_inputs(model.proto, fixed.constants, keep_integers=keep_integers)
+    check_types(model.proto)
     bound = bind_inputs(model.proto, fixed)
     if not keep_integers:
         require_complete(model.proto)

@@ -6,8 +6,6 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.check import first_line
-from raptor.frontend.libraries import InvalidTypes, check_operand_types
 
 CONVERTED: Mapping[int, str] = {
     TensorProto.FLOAT16: "float16",
@@ -25,14 +23,10 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype"})
 def to_float32(proto: ModelProto) -> tuple[str, ...]:
     """Changes every float16 and float64 tensor of the model to float32, in place. Returns notes for the user.
 
-    Raises `UserError` for a weight that float32 cannot hold, and for operands of types that do not go together.
+    Raises `UserError` for a weight that float32 cannot hold.
     """
     if not _is_converted(proto):
         return ()
-    try:
-        check_operand_types(proto)
-    except InvalidTypes as error:
-        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
     found: set[int] = set()
     for value in (*proto.graph.input, *proto.graph.output):
         found |= _convert_value(value)

@@ -17,7 +17,7 @@ MASK = np.array([1, 0, 1, 1, 0, 0, 1, 0], np.float32)
 AXIS = np.array([0], np.int64)
 
 
-def picked(nodes: list[NodeProto], constants: dict[str, Array], source: str) -> None:
+def picked(nodes: list[NodeProto], constants: dict[str, Any], source: str) -> None:
     """Compares a model that gathers columns of x by constants that `nodes` compute."""
     nodes = [*nodes, node("Gather", f"x {source}", "g", axis=1), node("MatMul", "g w")]
     compare(make_model(nodes, {"x": (3, 8)}, {"y": 2}, {"w": random(4, 5), **constants}))
@@ -94,7 +94,7 @@ def test_random_numbers_are_not_folded():
 
 
 WIDE = np.random.default_rng(7).integers(-100, 100, (8, 6)).astype(np.int8)
-KINDS: dict[str, tuple[Array, Array, dict[str, int]]] = {
+KINDS: dict[str, tuple[Any, Any, dict[str, int]]] = {
     "int8": (WIDE, np.float32(0.01), {}),
     "int4": ((WIDE // 16).astype(ml_dtypes.int4), np.float32(0.1), {}),
     "by_channel": (WIDE, np.random.default_rng(8).uniform(0.01, 0.1, 6).astype(np.float32), {"axis": 1}),
