@@ -98,6 +98,7 @@ def check_model(source: Source) -> None:
         raise_if_unsupported(source.proto)
         raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
 
+
 def _small(proto: ModelProto) -> ModelProto:
     """Copies the model with one number in place of each weight stored elsewhere: no rule looks at more of a weight."""
     small = ModelProto()

@@ -128,8 +128,10 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
     from raptor.frontend import check
     from raptor.frontend.operand_types import check_types
     from raptor.frontend.shapes import bind_inputs, require_complete
+    from raptor.frontend.sparse import write_out_sparse
 
     check.check_model(model)
+    write_out_sparse(model.proto)
     check.check_inputs(model.proto, fixed.constants, keep_integers=keep_integers)
     check_types(model.proto)
     bound = bind_inputs(model.proto, fixed)

@@ -38,7 +38,6 @@ def _faults(graph: GraphProto, outer: Mapping[str, str], versions: Mapping[str, 
     values = (*graph.input, *graph.value_info, *graph.output)
     types = {**outer, **{v.name: text for v in values if (text := _text(v.type))}}
     types |= {t.name: _text(_tensor_type(t.data_type)) for t in graph.initializer}
-    types |= {t.values.name: _text(_tensor_type(t.values.data_type)) for t in graph.sparse_initializer}
     for node in graph.node:
         fault = _fault(node, types, versions.get(node.domain, 0))
         if fault:

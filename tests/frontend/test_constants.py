@@ -11,7 +11,7 @@ from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from raptor.graph.ir import Filter
 from tests.frontend import integers
-from tests.frontend.support import Array, compare, make_model, node, random
+from tests.frontend.support import compare, make_model, node, random
 
 MASK = np.array([1, 0, 1, 1, 0, 0, 1, 0], np.float32)
 AXIS = np.array([0], np.int64)

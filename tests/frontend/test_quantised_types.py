@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
@@ -188,7 +189,10 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "scale that is no number": (lambda: changed("sw", np.float32(np.nan)), r"'sw': .* not finite, read by dw"),
     "negative scale of weights": (lambda: changed("sw", np.float32(-1)), r"dw.*scale 'sw' is -1"),
     "infinite scale": (lambda: changed("s", np.float32(np.inf)), r"'s': 1 of 1 values are not finite, read by qx"),
-    "zero point of another type": (other_zero_point, r"dx \(DequantizeLinear\): its input 'qx' is int8, but its input 'other' is uint8"),
+    "zero point of another type": (
+        other_zero_point,
+        r"dx \(Deq.*'qx' is int8, but its input 'other' is uint8",
+    ),
     "zero points of another number": (
         lambda: changed("z", np.full(3, 3, np.int8)),
         r"1 scales \('s'\), but 3 zero points \('z'\)",
@@ -224,3 +228,35 @@ def test_bad_input(case: str):
         load(build())
     assert isinstance(caught.value, UserError | UnsupportedError)
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("length", [3, 1, 14])
+@pytest.mark.parametrize(
+    ("op_type", "shape", "weights", "float_bias", "axis"),
+    [
+        ("Conv", (1, 3, 5, 5), (7, 3, 2, 2), False, None),
+        ("Conv", (1, 3, 5, 5), (7, 3, 2, 2), True, 0),
+        ("ConvTranspose", (1, 3, 5, 5), (3, 7, 2, 2), False, None),
+        ("Gemm", (2, 6), (6, 7), False, None),
+        ("Gemm", (2, 6), (6, 7), True, 1),
+    ],
+)
+def test_trial_b2_a_bias_of_a_wrong_length(
+    op_type: str, shape: tuple[int, ...], weights: tuple[int, ...], float_bias: bool, axis: int | None, length: int
+):
+    model = layer(op_type, shape, weights, bias=length, float_bias=float_bias, axis=axis)
+    if op_type == "Gemm" and length == 1:
+        compare(model)
+        return
+    with pytest.raises(UnsupportedError, match=rf"\({op_type}\): its bias has the shape \({length},\), .*7"):
+        load(model)
+
+
+@pytest.mark.parametrize("length", [3, 1, 14])
+def test_trial_b2_a_bias_of_a_wrong_length_inside_of_one_operator(length: int):
+    nodes = [node("QuantizeLinear", "x s z", "q", name="q"), node("QLinearConv", "q s z w s z s z b", "y")]
+    constants: dict[str, Any] = {"w": integers("int8", 7, 3, 2, 2), "s": np.float32(0.02), "z": np.int8(0)}
+    model = make_model(nodes, {"x": (1, 3, 5, 5)}, {"y": 4}, {**constants, "b": np.ones(length, np.int32)})
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    with pytest.raises(UnsupportedError, match=r"my_qlinearconv.*its bias has the shape .*, must be \(7,\)"):
+        load(model)

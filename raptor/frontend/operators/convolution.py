@@ -7,6 +7,7 @@ from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.operators.shared import require_bias
 from raptor.frontend.registry import Refusal, importer
 from raptor.frontend.windows import padded_window, spatial_dims
 from raptor.graph.ir import Filter, Floats, Tensor
@@ -52,11 +53,11 @@ def _lower(build: Builder, x: Tensor, products: Filter) -> None:
     shape = ctx.shape(node.output)
     result = build.add(products, natural_image(shape), x)
     addend: Floats | None = None if bias is None else ctx.weights(bias)
-    if addend is not None and addend.shape != (shape[1],):
-        raise Refusal(f"its bias has the shape {addend.shape}, must be ({shape[1]},)")
-    if addend is not None and addend.any():
-        column = addend.reshape(-1, *(1,) * len(products.window.kernel))
-        result = build.map("add", result, build.constant(column, shape, result.image))
+    if addend is not None:
+        require_bias(node, addend.shape, shape)
+        if addend.any():
+            column = addend.reshape(-1, *(1,) * len(products.window.kernel))
+            result = build.map("add", result, build.constant(column, shape, result.image))
     build.finish(result)
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal
 from raptor.graph.ir import Tensor
 
 
@@ -15,3 +17,12 @@ def is_channel_axis(tensor: Tensor, axis: int) -> bool:
     image = tensor.image
     same_start = outer_size(tensor.shape, axis) == outer_size(image.shape, image.channel_axis)
     return same_start and tensor.shape[axis] == image.channels
+
+
+def require_bias(node: NodeView, bias: tuple[int, ...], result: tuple[int, ...]) -> None:
+    """Raises `Refusal` for a bias that does not have one number for each channel; that of a Gemm may be broadcast."""
+    if node.op_type != "Gemm":
+        if bias != result[1:2]:
+            raise Refusal(f"its bias has the shape {bias}, must be ({result[1]},)")
+    elif len(bias) > len(result) or any(b not in (1, n) for b, n in zip(bias[::-1], result[::-1], strict=False)):
+        raise Refusal(f"its bias has the shape {bias}, which cannot be broadcast to {result}")

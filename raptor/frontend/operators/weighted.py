@@ -11,6 +11,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import bias, centred, run, single, virtual, widened
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.operators.shared import require_bias
 from raptor.frontend.registry import Refusal, rule
 from raptor.frontend.views import Affine, Term
 from raptor.graph.ir import Filter, Floats, Tensor
@@ -85,7 +86,10 @@ def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | bool 
     if name is None:
         return None
     found = ctx.coded(name) or ctx.constant(name)
-    return False if found is None else found
+    if found is None:
+        return False
+    require_bias(node, (found.values if isinstance(found, Coded) else found).shape, ctx.shape(node.output))
+    return found
 
 
 def _in_column(addend: Coded | Floats | bool | None, shape: tuple[int, ...]) -> Coded | Floats | None:
