@@ -100,9 +100,17 @@ def check_model(source: Source) -> None:
 
 
 def _small(proto: ModelProto) -> ModelProto:
-    """Copies the model with one number in place of each weight stored elsewhere: no rule looks at more of a weight."""
+    """Copies the model with one number in place of each weight stored elsewhere: no rule looks at more of a weight.
+
+    Inputs and outputs without a shape or a type get any: onnxruntime infers those of outputs.
+    """
     small = ModelProto()
     small.CopyFrom(proto)
+    for value in (*small.graph.input, *small.graph.output):
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
     for tensor in small.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             for field in ("data_location", "external_data", "dims"):
@@ -153,6 +161,8 @@ def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
 
 def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     """Says why an input cannot be fed: its type, and what to do. Empty if it can."""
+    if value.type.WhichOneof("value") is None:
+        return "of no type, must be of numbers"
     kind = value.type.tensor_type.elem_type
     if is_settable(proto, value):
         return f"{type_name(kind)} and must be a constant (--set {value.name}=VALUE)"

@@ -9,6 +9,11 @@ Dim = int | str
 UNNAMED = "?"
 
 
+def has_shape(value: ValueInfoProto) -> bool:
+    """Tells whether a shape is declared at all, perhaps with open sizes. A scalar has one of no sizes."""
+    return value.type.tensor_type.HasField("shape")
+
+
 def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
     """Returns the declared shape. Open sizes are written as a name, an empty name, `?`, -1, or 0 by the exporters."""
     dims = value.type.tensor_type.shape.dim

@@ -139,7 +139,8 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
         require_complete(model.proto)
     faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
     inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
-    model.kinds = {v.name: v.type.tensor_type.elem_type for v in (*model.proto.graph.input, *model.proto.graph.output)}
+    interface = (*model.proto.graph.input, *model.proto.graph.output)
+    model.kinds = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
     notes = (*simplify(model), *bound.notes)
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)

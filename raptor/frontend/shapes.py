@@ -12,7 +12,7 @@ from raptor.common.errors import IncompleteError, UserError
 from raptor.common.spelling import name as spelled
 from raptor.common.spelling import option
 from raptor.frontend.check import MOST_ELEMENTS, input_fault, is_settable, model_inputs
-from raptor.frontend.declared import UNNAMED, Dim, dims_of, names, placeholders, text, write_dims
+from raptor.frontend.declared import UNNAMED, Dim, dims_of, has_shape, names, placeholders, text, write_dims
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.values import to_constant
 
@@ -41,7 +41,7 @@ def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
     constants = {n: _constant(inputs[n], value, sizes) for n, value in fixed.constants.items()}
     _make_constants(proto, constants)
     data = model_inputs(proto)
-    for value in data.values():
+    for value in (v for n, v in data.items() if has_shape(v) or n in fixed.shapes):
         write_dims(value, fixed.shapes.get(value.name) or [_sized(d, sizes) for d in dims_of(value)])
     notes = [f"input '{n}' bound to {text(fixed.shapes[n])}" for n in data if n in fixed.shapes]
     notes += [f"input '{n}' is the constant {_shown(constants[n])}" for n in constants]
@@ -87,7 +87,7 @@ def _check_size(given: str, size: int) -> None:
 
 def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
     """Checks a shape against the model, and adds the sizes of its named dimensions to `sizes`."""
-    declared = dims_of(value)
+    declared = dims_of(value) if has_shape(value) else (UNNAMED,) * len(shape)
     if len(shape) != len(declared):
         raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
     for d, (size, old) in enumerate(zip(shape, declared, strict=True)):
@@ -148,7 +148,8 @@ def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
 
 def _require_sizes(proto: ModelProto) -> None:
     """Raises `IncompleteError` with everything that is missing, if sizes are missing."""
-    if any(isinstance(d, str) for v in model_inputs(proto).values() if not is_settable(proto, v) for d in dims_of(v)):
+    data = [v for v in model_inputs(proto).values() if not is_settable(proto, v)]
+    if any(not has_shape(v) or _is_open(dims_of(v)) for v in data):
         require_complete(proto)
 
 
@@ -157,10 +158,13 @@ def require_complete(proto: ModelProto) -> None:
     inputs = model_inputs(proto)
     values = [name for name, value in inputs.items() if is_settable(proto, value)]
     unsized = {n: dims_of(v) for n, v in inputs.items() if n not in values and _is_open(dims_of(v))}
-    lines = [f"  input '{n}' ({text(dims)}): {_open_sizes(dims)}" for n, dims in unsized.items()]
+    unshaped = [n for n, v in inputs.items() if n not in values and not has_shape(v)]
+    lines = [f"  input '{n}' has no shape, not even a number of dimensions" for n in unshaped]
+    lines += [f"  input '{n}' ({text(dims)}): {_open_sizes(dims)}" for n, dims in unsized.items()]
     lines += [f"  input '{n}' is {input_fault(proto, inputs[n])}" for n in values]
     if lines:
-        options = [*_size_options(unsized), *(word for n in values for word in ("--set", f"{n}=VALUE"))]
+        shapes = [word for n in unshaped for word in ("--shape", f"{n}=SIZE,SIZE")]
+        options = [*shapes, *_size_options(unsized), *(word for n in values for word in ("--set", f"{n}=VALUE"))]
         raise IncompleteError("\n".join(["the model leaves open what the chip needs fixed:", *lines]), options)
 
 
@@ -192,5 +196,5 @@ def _make_constants(proto: ModelProto, constants: Mapping[str, Array]) -> None:
 def _forget_derived_shapes(proto: ModelProto) -> None:
     """Clears inner and output shapes, which hold open sizes; they are inferred again from the inputs."""
     proto.graph.ClearField("value_info")
-    for value in proto.graph.output:
+    for value in (v for v in proto.graph.output if v.type.HasField("tensor_type")):
         value.type.tensor_type.ClearField("shape")

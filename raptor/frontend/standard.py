@@ -5,6 +5,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from raptor.frontend import reading
+from raptor.frontend.normal import normalise
 from raptor.frontend.qonnx import translation
 from raptor.frontend.qonnx.codes import DOMAINS
 from raptor.frontend.reading import Source, graphs_of
@@ -13,9 +14,14 @@ from raptor.frontend.reading import Source, graphs_of
 def read(source: str | Path | ModelProto) -> Source:
     """Reads a model, as `reading.read` does.
 
-    A model of QONNX, or a network of signs, becomes one of standard integers at once: `onnx_bytes` are its bytes.
+    It has the standard under one name, and its nodes in order. A model of QONNX, or a network of signs, becomes one of
+    standard integers at once. `onnx_bytes` are the bytes of what it became.
     """
     found = reading.read(source)
+    if normalise(found.proto):
+        whole = ModelProto.FromString(found.onnx_bytes)
+        normalise(whole)
+        found = reading.from_proto(whole, found.name)
     if not any(n.domain in DOMAINS or n.op_type == "Sign" for g in graphs_of(found.proto.graph) for n in g.node):
         return found
     model = ModelProto.FromString(found.onnx_bytes)

@@ -244,13 +244,6 @@ def test_a_named_dimension_is_bound_everywhere():
         load(model, shapes={"a": [4, 3], "b": [5, 3]})
 
 
-def test_an_input_without_a_shape_is_against_the_standard():
-    model = open_model(1, 2)
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(UserError, match="not a valid ONNX model: Field 'shape'"):
-        load(model)
-
-
 @pytest.mark.parametrize(
     ("shape", "given", "reason"),
     [

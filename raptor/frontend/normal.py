@@ -1,0 +1,110 @@
+"""Two freedoms of ONNX files that nothing behind this stage has to know: another name of the standard, and order.
+
+onnxruntime takes both; onnx's checker, its reference implementation and its inference do not.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
+
+from raptor.common.errors import UserError
+from raptor.frontend.reading import graphs_of, subgraphs
+
+_ALIAS = "ai.onnx"
+"""Another name of the domain of the standard, which is empty."""
+_SHOWN = 8
+
+
+def normalise(proto: ModelProto) -> bool:
+    """Gives operators of the standard their one domain, and nodes an order in which they can run, in place.
+
+    Returns False if nothing changed. Raises `UserError` for a tensor that nothing computes, and for a circle.
+    """
+    bodies = [*graphs_of(proto.graph), *(g for f in proto.functions for n in f.node for g in subgraphs(n))]
+    nodes = [n for body in (*bodies, *proto.functions) for n in body.node if n.domain == _ALIAS]
+    changed = bool(nodes) or any(o.domain == _ALIAS for f in proto.functions for o in f.opset_import)
+    for node in nodes:
+        node.domain = ""
+    if changed:
+        for owner in (proto, *proto.functions):
+            _rename_imports(owner)
+    return _sort(proto.graph, frozenset()) or changed
+
+
+def _rename_imports(owner: ModelProto | FunctionProto) -> None:
+    """Keeps one version of the standard: the last that is imported, as onnxruntime does."""
+    imports: dict[str, int] = {}
+    for opset in owner.opset_import:
+        imports["" if opset.domain == _ALIAS else opset.domain] = opset.version
+    del owner.opset_import[:]
+    owner.opset_import.extend(OperatorSetIdProto(domain=d, version=v) for d, v in imports.items())
+
+
+def _sort(graph: GraphProto, outer: Set[str]) -> bool:
+    """Sorts the nodes of a graph and of its branches, in place. Returns False if all are in order."""
+    given = outer | {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    given |= {t.values.name for t in graph.sparse_initializer}
+    own = {o for node in graph.node for o in node.output if o}
+    changed = False
+    for node in graph.node:
+        for inner in subgraphs(node):
+            changed |= _sort(inner, given | own)
+    if not _is_sorted(graph.node, given):
+        order = _ordered(graph.node, given, own)
+        del graph.node[:]
+        graph.node.extend(order)
+        changed = True
+    return changed
+
+
+def _is_sorted(nodes: Sequence[NodeProto], given: Set[str]) -> bool:
+    known = set(given)
+    for node in nodes:
+        if not known.issuperset(_outside(node)):
+            return False
+        known.update(node.output)
+    return True
+
+
+def _outside(node: NodeProto) -> Iterator[str]:
+    """Yields what a node reads, in its branches without what these compute themselves."""
+    yield from (name for name in node.input if name)
+    for graph in subgraphs(node):
+        own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        own |= {t.values.name for t in graph.sparse_initializer} | {o for n in graph.node for o in n.output}
+        yield from (name for inner in graph.node for name in _outside(inner) if name not in own)
+
+
+def _ordered(nodes: Sequence[NodeProto], given: Set[str], own: Set[str]) -> list[NodeProto]:
+    """Returns the nodes so that each reads only what others before it compute; of those that can run, the first."""
+    waits: list[set[str]] = []
+    readers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        found = set(_outside(node)) - given
+        undefined = sorted(found - own)
+        if undefined:
+            raise UserError(f"not a valid ONNX model: {_shown(node)} reads '{undefined[0]}', which nothing computes")
+        waits.append(found)
+        for name in found:
+            readers[name].append(number)
+    ready = [number for number, names in enumerate(waits) if not names]
+    order: list[NodeProto] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for name in filter(None, node.output):
+            for reader in readers.pop(name, ()):
+                waits[reader].discard(name)
+                if not waits[reader]:
+                    heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        left = [_shown(node) for node, names in zip(nodes, waits, strict=True) if names]
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise UserError(f"not a valid ONNX model: nodes wait for each other: {', '.join(left[:_SHOWN])}{more}")
+    return order
+
+
+def _shown(node: NodeProto) -> str:
+    return f"{node.name or (node.output or [''])[0]} ({node.op_type})"
