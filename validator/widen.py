@@ -7,7 +7,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 _FLOATS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
-_TYPES = frozenset(("to", "dtype"))
+_TYPES = frozenset(("dtype", "output_datatype", "output_dtype", "to"))
 """Attributes that name the type of a result."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from raptor.common.errors import UserError
 
@@ -17,7 +17,10 @@ TOLERANCE: Mapping[int, str] = {
     TensorProto.BFLOAT16: "onnxruntime rounds to bfloat16, so validate with a tolerance of 0.05",
     TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
 }
-_TYPE_ATTRIBUTES = frozenset({"to", "dtype"})
+_TYPE_ATTRIBUTES = frozenset(
+    ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
+)
+"""All attributes of ONNX that name a type of elements."""
 
 
 def to_float32(proto: ModelProto) -> tuple[str, ...]:
@@ -25,32 +28,16 @@ def to_float32(proto: ModelProto) -> tuple[str, ...]:
 
     Raises `UserError` for a weight that float32 cannot hold.
     """
-    if not _is_converted(proto):
-        return ()
-    found: set[int] = set()
-    for value in (*proto.graph.input, *proto.graph.output):
-        found |= _convert_value(value)
-    found |= _convert_graph(proto.graph)
+    found = _convert_graph(proto.graph)
     for function in proto.functions:
         found |= _convert_nodes(function.node)
     return tuple(f"{CONVERTED[t]} tensors are computed in float32; {TOLERANCE[t]}" for t in sorted(found))
 
 
-def _is_converted(proto: ModelProto) -> bool:
-    """Tells whether the model has anything to convert."""
-    values = (*proto.graph.input, *proto.graph.output)
-    kinds = {v.type.tensor_type.elem_type for v in values} | {t.data_type for t in proto.graph.initializer}
-    nodes = [n for graph in (proto.graph, *proto.functions) for n in graph.node]
-    attributes = [a for n in nodes for a in n.attribute]
-    kinds |= {t.data_type for a in attributes for t in _tensors(a)}
-    kinds |= {a.i for a in attributes if a.name in _TYPE_ATTRIBUTES}
-    return bool(kinds & CONVERTED.keys())
-
-
 def _convert_graph(graph: GraphProto) -> set[int]:
     found = _convert_nodes(graph.node)
-    for value in graph.value_info:
-        found |= _convert_value(value)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        found |= _convert_type(value.type)
     for tensor in graph.initializer:
         found |= _convert_tensor(tensor)
     return found
@@ -62,6 +49,7 @@ def _convert_nodes(nodes: Iterable[NodeProto]) -> set[int]:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in CONVERTED:
             found.add(attribute.i)
             attribute.i = TensorProto.FLOAT
+        found |= _convert_type(attribute.tp)
         for tensor in _tensors(attribute):
             found |= _convert_tensor(tensor)
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
@@ -75,12 +63,18 @@ def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
         yield attribute.t
 
 
-def _convert_value(value: ValueInfoProto) -> set[int]:
-    kind = value.type.tensor_type.elem_type
-    if kind not in CONVERTED:
+def _convert_type(kind: TypeProto) -> set[int]:
+    match kind.WhichOneof("value"):
+        case "sequence_type":
+            return _convert_type(kind.sequence_type.elem_type)
+        case "optional_type":
+            return _convert_type(kind.optional_type.elem_type)
+        case _:
+            found = kind.tensor_type.elem_type
+    if found not in CONVERTED:
         return set()
-    value.type.tensor_type.elem_type = TensorProto.FLOAT
-    return {kind}
+    kind.tensor_type.elem_type = TensorProto.FLOAT
+    return {found}
 
 
 def _convert_tensor(tensor: TensorProto) -> set[int]:

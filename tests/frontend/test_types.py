@@ -192,3 +192,91 @@ def test_tensors_whose_names_end_in_numbers():
     """`y` has tiles `y.2` in several stages, and there is a tensor `y.2`."""
     nodes = [node("Relu", "x", "y.2"), node("MatMul", "y.2 w")]
     check(make_model(nodes, {"x": [2, 20]}, {"y": 2}, {"w": random(20, 20)}), xbar=4, xbars_per_core=16)
+
+
+HALF = (TensorProto.FLOAT16, np.float16)
+WIDE = (TensorProto.DOUBLE, np.float64)
+
+
+def with_types(model: ModelProto, kind: int) -> ModelProto:
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+    return model
+
+
+def test_trial_b12_dequantize_to_another_type(tmp_path: Path):
+    codes = np.random.default_rng(1).integers(-100, 100, (8, 6)).astype(np.int8)
+    nodes = [node("DequantizeLinear", "w s", "wd", output_dtype=HALF[0]), node("MatMul", "x wd")]
+    constants: dict[str, Any] = {"w": codes, "s": np.float32(0.0625)}
+    model = with_types(make_model(nodes, {"x": [3, 8]}, {"y": 2}, constants, opset=23, ir_version=10), HALF[0])
+    x = random(3, 8).astype(np.float16)
+    wanted = golden(model, {"x": x})["y"]
+    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
+    out = compile_to_fit(model, xbar=8, xbars_per_core=16).save(
+        tmp_path / "out", stream_format="pim", weight_format="npz"
+    )
+    assert validate(out, layers=True, tolerance=1e-2).verdict == "pass"
+
+
+@pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_trial_b12_a_window_of_another_type(op_type: str):
+    nodes = [node(op_type, "size", "window", output_datatype=WIDE[0]), node("Mul", "x window")]
+    model = with_types(make_model(nodes, {"x": [3, 8]}, {"y": 2}, {"size": np.array(8)}), WIDE[0])
+    x = random(3, 8).astype(np.float64)
+    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-6, atol=1e-6)
+
+
+def test_trial_b12_filters_of_another_type():
+    names = "bins length rate low high"
+    nodes = [node("MelWeightMatrix", names, "filters", output_datatype=WIDE[0]), node("MatMul", "x filters")]
+    constants: dict[str, Any] = {"bins": np.array(4), "length": np.array(16), "rate": np.array(8000)}
+    constants |= {"low": np.float32(0), "high": np.float32(4000)}
+    model = with_types(make_model(nodes, {"x": [3, 9]}, {"y": 2}, constants), WIDE[0])
+    x = random(3, 9).astype(np.float64)
+    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("attribute", ["stash_type", "softmax_precision"])
+def test_trial_b12_precision_of_a_step(attribute: str):
+    if attribute == "stash_type":
+        nodes, rank = [node("LayerNormalization", "x g", stash_type=WIDE[0])], 3
+    else:
+        nodes, rank = [node("Attention", "x x x", q_num_heads=1, kv_num_heads=1, softmax_precision=WIDE[0])], 3
+    constants = {"g": np.ones(8)}
+    model = make_model(nodes, {"x": [1, 3, 8]}, {"y": rank}, constants, opset=23, ir_version=10)
+    x = random(1, 3, 8).astype(np.float64)
+    found = evaluate(load(with_types(model, WIDE[0])).graph, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_trial_b12_half_floats_only_inside_of_a_branch():
+    """Types of the branch are converted with the others, also where the model itself has none of them."""
+    inner = helper.make_graph(
+        [
+            node("Cast", "x", "half", to=HALF[0], name="down"),
+            node("Relu", "half", "positive"),
+            node("Cast", "positive", "inner", to=TensorProto.FLOAT, name="up"),
+        ],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [3, 4])],
+    )
+    choice = node("If", "yes", then_branch=inner, else_branch=inner)
+    loaded = load(make_model([choice], {"x": [3, 4]}, {"y": 2}, {"yes": np.array(True)}))
+    x = random(3, 4)
+    np.testing.assert_allclose(evaluate(loaded.graph, {"x": x})["y"], np.maximum(x, 0), rtol=1e-6)
+
+
+def test_trial_b12_a_sequence_of_half_floats():
+    nodes = [
+        node("SequenceConstruct", "a a", "s"),
+        node("ConcatFromSequence", "s", "w", axis=1),
+        node("MatMul", "x w"),
+    ]
+    model = make_model(nodes, {"x": [3, 8]}, {"y": 2}, {"a": random(8, 2).astype(np.float16)})
+    x = random(3, 8).astype(np.float16)
+    found = evaluate(load(with_types(model, HALF[0])).graph, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-2, atol=1e-2)
