@@ -14,6 +14,7 @@ from raptor.common.errors import (
 )
 from raptor.frontend.codes import Coded, CodeType, Steps, host_coding
 from raptor.frontend.constants import natural_image, owned
+from raptor.frontend.demands import ANY, chosen, range_of
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Kind = np.dtype[np.generic]
 _FLOAT = np.dtype(np.float32)
+_WIDE_BYTES = 4
+"""Size of the integers that float32 does not hold all of."""
 
 
 class ImportContext:
@@ -88,7 +91,10 @@ class ImportContext:
         """Tensor -> node that computes it."""
         self._whole: dict[str, Range | None] = {}
         """Tensors that are held as floats -> range of their whole numbers."""
-        self._unbounded: set[str] = set()
+        self.demanded: Mapping[str, Range] = {}
+        """Integers that tensors must hold: those of an index are bounded by its table."""
+        self._wide: dict[str, Range] = {}
+        """Tensors of integers that may be larger than float32 holds without a gap, but are exact."""
         self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -127,8 +133,15 @@ class ImportContext:
         self._whole[name] = found
 
     def declare_unbounded(self, name: str) -> None:
-        """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
-        self._unbounded.add(name)
+        """Declares that a tensor has integers of any size, or those that indices made of it must be.
+
+        What makes integers of floats cannot know more.
+        """
+        found = self.demanded.get(name)
+        if found is not None and is_within(found, EXACT):
+            self._whole[name] = found
+        else:
+            self._wide[name] = ANY
 
     def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
         """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
@@ -184,13 +197,28 @@ class ImportContext:
             if kind == np.bool_:
                 self._whole[name] = Range(0, 1)
             elif is_whole_type(kind):
-                found, limits = self._reach(tensor), meet(limits_of(kind), EXACT)
-                if found is None and name in self._unbounded:
+                limits = meet(limits_of(kind), EXACT)
+                if name not in self._wide and any(i in self._wide for i in node.inputs):
+                    self._settle_wide(node, name, limits)
+                found = self._reach(tensor)
+                if found is None and name in self._wide:
                     continue
                 if found is None or not is_within(found, limits):
                     raise BoundRefusal(found, limits)
             elif follows:
                 self._reach(tensor)
+
+    def _settle_wide(self, node: NodeView, name: str, limits: Range) -> None:
+        """Finds the range of a result that is chosen from integers of any size: each is one that was exact."""
+        ranges = {i: self._whole.get(i) or self._wide.get(i) for i in node.inputs}
+        ranges |= {i: range_of(value) for i in node.inputs if (value := self.constant(i)) is not None}
+        found = chosen(node, ranges)
+        if found is None:
+            return
+        if is_within(found, limits):
+            self._whole[name] = found
+        elif self.kind(name).itemsize >= _WIDE_BYTES:
+            self._wide[name] = found
 
     def tensor(self, name: str) -> Tensor:
         """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant.

@@ -17,6 +17,7 @@ from raptor.common.errors import InternalError, RaptorError, UnsupportedError, U
 from raptor.frontend.check import INDICES, NUMBERS, label
 from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
 from raptor.frontend.declared import static_dims
+from raptor.frontend.demands import demanded
 from raptor.frontend.fixed_nodes import import_fixed
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
@@ -133,6 +134,7 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
     context.guarded = _guarded(graph, constants)
+    context.demanded = demanded(graph, _shapes(graph), constants)
     by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it

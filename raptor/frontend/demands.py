@@ -1,0 +1,138 @@
+"""Bounds of computed integers of any size: what operators that only choose leave of them, and what tables demand.
+
+What was a float and becomes an integer of 32 or 64 bits has no bound of its own. As an index it has that of the table:
+the model has no result for others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import GraphProto, NodeProto
+
+from raptor.frontend.nodes import Array, Constants, NodeView, attributes_of
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import MOVES
+from raptor.frontend.whole import meet
+
+Shape = tuple[int, ...]
+ANY = Range(-(2**63), 2**63 - 1)
+"""Integers of any size."""
+_LARGEST_CONSTANT = 2**16
+_INDEXED = frozenset(("Gather", "GatherElements"))
+_SAME = frozenset(
+    ("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+"""Operators whose results have every element of their operands."""
+_MAKES_OTHERS = frozenset(
+    (
+        *("GlobalMaxPool", "MaxPool", "MaxUnpool", "Resize", "Scatter", "ScatterElements", "ScatterND"),
+        *("TensorScatter", "Upsample"),
+    )
+)
+
+
+def demanded(graph: GraphProto, shapes: Mapping[str, Shape], constants: Constants) -> dict[str, Range]:
+    """Returns the integers that tensors must hold, so that every index computed from them is one of its table."""
+    found: dict[str, Range] = {}
+    for node in reversed(graph.node):
+        for name, limits in _demands(node, found, shapes, constants):
+            known = found.get(name, limits)
+            shared = meet(known, limits)
+            found[name] = shared if shared.low <= shared.high else known
+    return found
+
+
+def _demands(
+    node: NodeProto, found: Mapping[str, Range], shapes: Mapping[str, Shape], constants: Constants
+) -> Iterator[tuple[str, Range]]:
+    if node.op_type in _INDEXED:
+        data = node.input[0]
+        shape = constants.shape(data) if data in constants else shapes.get(data, ())
+        axis = attributes_of(node).get("axis", 0)
+        if -len(shape) <= axis < len(shape):
+            yield node.input[1], Range(-shape[axis], shape[axis] - 1)
+    limits = [found[o] for o in node.output if o in found]
+    if not limits or len(limits) < len(node.output):
+        return
+    hull = Range(min(r.low for r in limits), max(r.high for r in limits))
+    if node.op_type in _SAME or node.op_type == "Split":
+        yield from ((name, hull) for name in (node.input if node.op_type == "Concat" else node.input[:1]))
+    elif node.op_type in ("Add", "Sub", "Mul", "Div") and len(node.input) == 2:
+        known = [_range_of(constants, name) for name in node.input]
+        for side in (0, 1):
+            other = known[1 - side]
+            source = None if other is None else _source(node.op_type, side, hull, other)
+            if source is not None:
+                yield node.input[side], source
+
+
+def _range_of(constants: Constants, name: str) -> Range | None:
+    """Returns the range of a small constant of integers."""
+    if name not in constants or np.prod(constants.shape(name), dtype=float) > _LARGEST_CONSTANT:
+        return None
+    return range_of(constants[name])
+
+
+def _source(op_type: str, side: int, result: Range, other: Range) -> Range | None:
+    """Returns which operands have results in a range, if any number beside them is of the range `other`."""
+    most, least = max(-result.low, result.high), min(abs(other.low), abs(other.high))
+    match op_type:
+        case "Add":
+            return Range(result.low - other.high, result.high - other.low)
+        case "Sub" if side == 0:
+            return Range(result.low + other.low, result.high + other.high)
+        case "Sub":
+            return Range(other.low - result.high, other.high - result.low)
+        case "Mul" if other.low > 0 or other.high < 0:
+            return Range(-(most // least), most // least)
+        case "Div" if side == 0 and (other.low > 0 or other.high < 0):
+            reach = (most + 1) * max(abs(other.low), abs(other.high))
+            return Range(-reach, reach)
+        case _:
+            return None
+
+
+def chosen(node: NodeView, ranges: Mapping[str, Range | None]) -> Range | None:
+    """Returns the range of a result of which every element is one of an operand, or a bound; else None.
+
+    `ranges`: those of the operands that are integers, also `ANY`.
+    """
+    names: Sequence[str] = ()
+    if node.op_type == "Concat":
+        names = node.inputs
+    elif node.op_type == "Where":
+        names = node.inputs[1:]
+    elif node.op_type in MOVES - _MAKES_OTHERS:
+        names = (node.inputs[0], node.input(2) or "") if node.op_type == "Pad" else node.inputs[:1]
+    elif node.op_type in ("Clip", "Max", "Min", "Relu"):
+        return _bounded(node, [ranges.get(i) if i else ANY for i in node.inputs])
+    found = [ranges.get(i) for i in names if i]
+    known = [r for r in found if r is not None]
+    if not known or len(known) < len(found):
+        return None
+    hull = Range(min(r.low for r in known), max(r.high for r in known))
+    return hull.or_zero() if node.op_type in ("Pad", "Trilu") else hull
+
+
+def _bounded(node: NodeView, found: Sequence[Range | None]) -> Range | None:
+    known = [r for r in found if r is not None]
+    if len(known) < len(found):
+        return None
+    lows, highs = [r.low for r in known], [r.high for r in known]
+    match node.op_type:
+        case "Max":
+            return Range(max(lows), max(highs))
+        case "Min":
+            return Range(min(lows), min(highs))
+        case "Relu":
+            return Range(max(lows[0], 0), max(highs[0], 0))
+        case _:
+            x, low, high = (*known, ANY, ANY)[:3]
+            low = Range(ANY.low, ANY.low) if low == ANY else low
+            above = Range(max(x.low, low.low), max(x.high, low.high))
+            return Range(min(above.low, high.low if high != ANY else ANY.high), min(above.high, high.high))
+
+
+def range_of(value: Array) -> Range | None:
+    """Returns the range of a constant of integers; None for another one."""
+    return Range(int(value.min()), int(value.max())) if value.size and value.dtype.kind in "iub" else None
