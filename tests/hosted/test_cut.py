@@ -256,9 +256,9 @@ def test_multiply_accumulates_of_branches():
 
 
 def test_a_product_behind_an_operator_of_another_domain(tmp_path: Path):
-    """onnxruntime knows the Scaler of scikit-learn's exports, but not its shape."""
-    scaler = node("Scaler", "x", "a", name="scaler", domain="ai.onnx.ml", offset=[0.5], scale=[2.0])
-    model = make_model([scaler, node("MatMul", "a w", name="product")], {"x": [1, 6]}, {"y": 2}, {"w": random(6, 4)})
+    """onnxruntime knows the Scaler of scikit-learn's exports, but not its shape. Of three dimensions it stays one."""
+    scaler = node("Scaler", "x", "a", name="scaler", domain="ai.onnx.ml", offset=[0.5, 0.25], scale=[2.0, 1.0])
+    model = make_model([scaler, node("MatMul", "a w", name="product")], {"x": [1, 2, 6]}, {"y": 3}, {"w": random(6, 4)})
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
     assert kinds(cut_of(model)) == [("host", {"scaler"}), ("chip", {"product"})]
     checked(model, tmp_path / "out")
