@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from types import MappingProxyType
 
@@ -74,6 +74,10 @@ _TAKE_INFINITY = frozenset(
     )
 )
 """Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""
+_LAYERS = frozenset(
+    ("Conv", "ConvTranspose", "Gemm", "GRU", "InstanceNormalization", "LayerNormalization", "LSTM", "MatMul", "RNN")
+)
+_LOOKUPS = frozenset(("Gather", "GatherElements", "GatherND"))
 PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         **{"If": (0,), "Loop": (0, 1), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4)},
@@ -181,14 +185,26 @@ def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _decides(proto: ModelProto, name: str) -> bool:
-    """Tells whether a tensor, or what is computed from it, is a parameter of some operator."""
+    """Tells whether a tensor, or what is computed from it, is a parameter of some operator.
+
+    Rows of a table that it chooses, and results of layers, are data, as it is then: no number of these is a flag.
+    """
     same = {name}
     for node in proto.graph.node:
+        if _makes_data(node, same):
+            continue
         if any(node.input[i] in same for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input)):
             return True
         if node.op_type not in ("Shape", "Size") and not same.isdisjoint(node.input):
             same.update(filter(None, node.output))  # an absent output is no absent input
     return False
+
+
+def _makes_data(node: NodeProto, given: Set[str]) -> bool:
+    """Tells whether an operator makes data of tensors: a layer, or one that takes them as indices only."""
+    if node.op_type in _LAYERS:
+        return not any(node.input[i] in given for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input))
+    return node.op_type in _LOOKUPS and node.input[0] not in given
 
 
 def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:

@@ -19,6 +19,7 @@ from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
 from raptor.frontend.registry import (
+    FloatLayerError,
     Importer,
     NeedsConstantError,
     Refusal,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Kind = np.dtype[np.generic]
 _FLOAT = np.dtype(np.float32)
+_OUTPUT_CHANNELS = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1}
+"""Axis of the weights along which they may have a scale each."""
 _WIDE_BYTES = 4
 """Size of the integers that float32 does not hold all of."""
 
@@ -465,16 +468,29 @@ class ImportContext:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
         if isinstance(operator, Filter) and operator.weights.dtype.kind == "f":
-            has_codes = any(i in self._coded for i in node.inputs[:2])
-            which = "its weights are integers, but its input is not" if has_codes else "its weights are floats"
-            raise Refusal(
-                f"{which}, and the model is of integers: quantise {'the input' if has_codes else 'them'}, too"
-            )
+            raise FloatLayerError(self._float_layer(node))
         try:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)
         except OverflowFault as fault:
             raise Refusal(str(fault)) from None
+
+    def _float_layer(self, node: NodeView) -> str:
+        """Says why the products of a layer cannot be those of integers, as others of the model are."""
+        codes = next((i for i in node.inputs[:2] if i in self._coded), None)
+        if codes is None:
+            return "its weights are floats, and the model is of integers: quantise them, too"
+        data = next((i for i in node.inputs[:2] if i in self.views), None)
+        if data is None:
+            return (
+                "its weights are integers, but its input is not, and the model is of integers: quantise the input, too"
+            )
+        axis = _OUTPUT_CHANNELS.get(node.op_type, 0)
+        scales = self._coded[codes].scale.shape
+        if any(size > 1 for d, size in enumerate(scales) if d != axis):
+            wanted = f"one for each output channel (axis {axis})"
+            return f"its weights '{codes}' have scales {scales} along what is added up; they must be one, or {wanted}"
+        return f"its input '{data}' is quantised by more than one scale; it must be by one"
 
     def _define(self, name: str, shape: Shape, image: Image, element: ElementType, found: Range | None) -> None:
         in_model, code = name in self._in_model, self.codes.get(name)

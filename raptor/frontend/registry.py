@@ -55,6 +55,10 @@ class NeedsConstantError(Refusal):
         super().__init__(f"'{name}' must be a constant")
 
 
+class FloatLayerError(Refusal):
+    """Raised for a layer of floats in a model of integers: alone, as a model of its own, it could be lowered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Importer:
     """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
@@ -89,10 +93,13 @@ class Importer:
 
 _IMPORTERS: dict[tuple[str, str, int], Importer] = {}
 _RULES: dict[str, RuleFunction] = {}
+_FROM_FLOATS = "compile the float model that it was made from, or what raptor quantize makes of that one"
 _REFUSED: Mapping[str, str] = MappingProxyType(
-    {"DynamicQuantizeLinear": "its scale is known only at run time; quantise the model statically (raptor quantize)"}
+    {"DynamicQuantizeLinear": f"its scale is known only at run time; {_FROM_FLOATS}"}
 )
-"""Operators that have no importer, and why."""
+"""Operators of the standard that have no importer, and why."""
+DYNAMIC = frozenset(("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"))
+"""Operators of onnxruntime that multiply floats by quantised weights."""
 
 
 def importer(
@@ -159,6 +166,8 @@ def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
         return f"operators of the domain {domain} are not supported"
     if op_type in _REFUSED:
         return _REFUSED[op_type]
+    if domain == CONTRIBUTED and op_type in DYNAMIC:
+        return f"not supported; {_FROM_FLOATS}"
     oldest = min((i.since for i in _of(op_type, domain)), default=oldest)
     return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
 

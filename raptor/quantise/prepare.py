@@ -16,12 +16,12 @@ from raptor.frontend.check import first_line, label
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.loading import prepare as bind
 from raptor.frontend.nodes import attributes_of
-from raptor.frontend.registry import STANDARD_DOMAINS
+from raptor.frontend.registry import DYNAMIC, STANDARD_DOMAINS
 from raptor.quantise.foreign import pre_process
 
 Array = npt.NDArray[Any]
 QUANTISABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
+_QUANTISED = DYNAMIC | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes,
 from raptor.common.spelling import option
 from raptor.frontend.check import first_line
 from raptor.frontend.fixed import Fixed
+from raptor.frontend.nodes import attributes_of
 from raptor.quantise.choice import ALL_BITS_OPSET, Choice, parse, policy_of
 from raptor.quantise.cost import Cost, measure
 from raptor.quantise.foreign import quantise
@@ -126,9 +127,24 @@ def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *,
             samples = random_samples(inputs, seed, count or RANDOM_SAMPLES)
         else:
             samples = read_samples(file, inputs, count)
+        if choice.per_channel:
+            _check_per_channel(prepared.proto)
         base = _quantised(prepared.proto, choice, samples, Path(folder))
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
     return Calibrated(prepared, choice, samples, base, origin)
+
+
+def _check_per_channel(floats: ModelProto) -> None:
+    """Raises `UserError` with the nodes whose bias onnxruntime's quantiser cannot scale by channel."""
+    found = [
+        f"{node.name} ({node.op_type}): {option('per_channel', True)} is not for a bias of {groups} groups"
+        for node in floats.graph.node
+        if node.op_type == "ConvTranspose"
+        and len(node.input) > 2
+        and (groups := attributes_of(node).get("group", 1)) > 1
+    ]
+    if found:
+        raise UserError("\n".join([*found, "leave it out, or add the bias by an Add of its own"]))
 
 
 def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:

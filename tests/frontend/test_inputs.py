@@ -282,3 +282,64 @@ def test_an_absent_output_is_no_absent_parameter() -> None:
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [3])
     graph = helper.make_graph(layers, "ids", [ids], [])
     assert not is_settable(helper.make_model(graph), ids)
+
+
+def ids_of(dims: Dims, *nodes: Any, **constants: Any) -> ModelProto:
+    """Ids `phs` that choose rows of a table, a layer of these, and what else is given."""
+    table = {"t": random(30, 4), "w": random(4, 6)}
+    made = [node("Gather", "t phs", "e"), node("MatMul", "e w", "m"), *nodes]
+    outputs = {"y": 2} if nodes else {"m": 2}
+    model = make_model(made, {"phs": dims}, outputs, {**table, **constants})
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+def test_trial_a13_a_vector_of_ids_is_data_whatever_its_rows_decide():
+    """A number of frames is computed from the rows: the ids are no flag for that."""
+    nodes = [
+        node("ReduceMean", "m", "mean", axes=[0, 1], keepdims=0),
+        node("Cast", "mean", "frames", to=TensorProto.INT64),
+        node("TopK", "m frames", "y at"),
+    ]
+    model = ids_of(("unk__601",), *nodes)
+    with pytest.raises(IncompleteError) as raised:
+        load(model)
+    assert raised.value.options == ("--dim", "unk__601=SIZE")
+    with pytest.raises(UnsupportedError, match="my_topk"):
+        load(model, dims={"unk__601": 5})
+    assert not is_settable(model, model.graph.input[0])
+
+
+def test_trial_a13_ids_of_a_size_that_is_given():
+    assert shapes_of(ids_of(("N0",)), dims={"N0": 5}) == {"phs": (5,)}
+
+
+def test_trial_a13_a_layer_makes_data_of_what_it_reads():
+    """A mask of ids is cast, multiplied by weights, and only then decides something."""
+    nodes = [
+        node("Cast", "s", "f", to=TensorProto.FLOAT),
+        node("MatMul", "f v", "score"),
+        node("Cast", "score", "size", to=TensorProto.INT64),
+        node("Expand", "one size"),
+    ]
+    model = make_model(nodes, {"s": ("N",)}, {"y": 2}, {"v": random(3, 2), "one": np.ones((1, 1), np.float32)})
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    assert not is_settable(model, model.graph.input[0])
+
+
+def test_trial_a13_a_length_is_still_a_parameter():
+    """Of an LSTM, which is a layer, and of an Expand behind a maximum."""
+    lstm = make_model(
+        [node("LSTM", "x w r - n", hidden_size=2)],
+        {"x": (3, 1, 4), "n": (1,)},
+        {"y": 4},
+        {"w": random(1, 8, 4), "r": random(1, 8, 2)},
+    )
+    expand = make_model(
+        [node("ReduceMax", "n", "most", keepdims=1), node("Expand", "x most")],
+        {"x": (1,), "n": ("B",)},
+        {"y": 1},
+    )
+    for model in (lstm, expand):
+        model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT32
+        assert is_settable(model, model.graph.input[1])

@@ -260,3 +260,28 @@ def test_trial_b2_a_bias_of_a_wrong_length_inside_of_one_operator(length: int):
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
     with pytest.raises(UnsupportedError, match=r"my_qlinearconv.*its bias has the shape .*, must be \(7,\)"):
         load(model)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "weights", "wrong", "right"), [("Conv", (4, 3, 2, 2), 1, 0), ("ConvTranspose", (3, 4, 2, 2), 0, 1)]
+)
+def test_trial_b15_scales_of_weights_along_a_wrong_axis(op_type: str, weights: tuple[int, ...], wrong: int, right: int):
+    compare(layer(op_type, (1, 3, 5, 5), weights, axis=right))
+    wanted = rf"layer \({op_type}\): its weights '.*' have scales \(.*3.*\) along what is added up; .* \(axis {right}\)"
+    with pytest.raises(UnsupportedError, match=wanted):
+        load(layer(op_type, (1, 3, 5, 5), weights, axis=wrong))
+    with pytest.raises(UnsupportedError, match=wanted.replace("3", "2")):
+        load(layer(op_type, (1, 3, 5, 5), weights, axis=2))
+
+
+def test_trial_b15_an_input_of_more_than_one_scale():
+    constants: dict[str, Any] = {"w": integers("int8", 4, 3, 2, 2), "s": np.float32(0.02)}
+    constants |= {"sx": np.array([0.1, 0.2, 0.3], np.float32), "z": np.zeros(3, np.int8)}
+    nodes = [
+        node("QuantizeLinear", "x sx z", "q", name="q", axis=1),
+        node("DequantizeLinear", "q sx z", "xd", name="dx", axis=1),
+        node("DequantizeLinear", "w s", "wd", name="dw"),
+        node("Conv", "xd wd", name="layer"),
+    ]
+    with pytest.raises(UnsupportedError, match=r"layer .*: its input 'xd' is quantised by more than one scale"):
+        load(make_model(nodes, {"x": (1, 3, 5, 5)}, ["y"], constants))

@@ -13,6 +13,7 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import UserError
+from raptor.frontend import load
 from raptor.quantise import samples
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import conv_model
@@ -179,3 +180,39 @@ def test_the_command_line(
     assert message in capsys.readouterr().err
     assert [p.name for p in folder.rglob("*")] == ["model.onnx"]
     assert Path("model.onnx").read_bytes() == content
+
+
+def test_trial_b15_a_scale_by_channel_for_a_bias_of_groups(folder: Path) -> None:
+    nodes = [
+        node("ConvTranspose", "x w b", "t", name="first", group=2),
+        node("Relu", "t", "r"),
+        node("ConvTranspose", "r v b", "y", name="second", group=3),
+    ]
+    constants = {"w": random(4, 3, 2, 2), "b": random(6), "v": random(6, 2, 2, 2, seed=1)}
+    model = make_model(nodes, {"x": (1, 4, 5, 5)}, ["y"], constants)
+    found = r"first \(ConvTranspose\): per_channel=True is not for a bias of 2 groups\nsecond \(ConvTranspose\): .* 3 "
+    check_refused(folder, found, model, per_channel=True)
+    assert raptor.quantize(model).report.layers
+
+
+@pytest.mark.parametrize("op_type", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"])
+def test_trial_a12_operators_of_floats_by_quantised_weights(folder: Path, op_type: str) -> None:
+    """What refuses such a model names the float model, which the command for quantising takes."""
+    mine = onnx.helper.make_node(op_type, ["x", "w"], ["y"], name="mine", domain="com.microsoft")
+    model = make_model([mine], {"x": (1, 4)}, {"y": 2}, {"w": np.zeros((4, 4), np.uint8)})
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    check_refused(folder, rf"already quantised: mine \({op_type}\); give the float model", model)
+    with pytest.raises(UserError, match=rf"mine \({op_type}\): not supported; compile the float model"):
+        load(model)
+
+
+def test_trial_a12_a_scale_that_is_known_at_run_time(folder: Path) -> None:
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z", name="dynamic"),
+        node("MatMulInteger", "q w z", "p"),
+        node("Cast", "p", "y", to=onnx.TensorProto.FLOAT),
+    ]
+    model = make_model(nodes, {"x": (1, 4)}, {"y": 2}, {"w": np.ones((4, 4), np.uint8)})
+    with pytest.raises(UserError, match=r"dynamic .*: its scale is known only at run time; compile the float model"):
+        load(model)
+    check_refused(folder, "already quantised: dynamic .*; give the float model", model)

@@ -24,8 +24,8 @@ def with_crossbars(program: Program, setup: Setup) -> Program:
     """Returns a program whose products are those of a chip. Raises `UserError` for a program of floats."""
     if not program.has_integers:
         raise UserError(
-            f"{program.folder}: a program of float32 numbers has no bits to put into cells; quantise the model with "
-            "raptor quantize, and compile that"
+            f"{program.folder}: a program of float32 numbers has no bits to put into cells; quantise the float "
+            "model with raptor quantize, its activations too, and compile that"
         )
     return replace(program, crossbars=chip_for(program, setup))
 
