@@ -320,7 +320,14 @@ def _compile_one(model: Model, request: Request, driver: Driver) -> Artifacts:
 
 def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts:
     return SegmentArtifacts(
-        segment.kind, segment.nodes, segment.reads, segment.makes, segment.macs, segment.onnx_bytes, artifacts
+        segment.kind,
+        segment.nodes,
+        segment.reads,
+        segment.makes,
+        segment.macs,
+        segment.onnx_bytes,
+        artifacts,
+        segment.uncounted,
     )
 
 

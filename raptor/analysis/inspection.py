@@ -88,7 +88,10 @@ class PlaceInfo(Schema):
 
     place: PlaceName
     nodes: int
-    macs: int = Field(description="multiply-accumulates, as far as sizes are known")
+    macs: int = Field(description="multiply-accumulates, as far as they are known")
+    uncounted: int = Field(
+        default=0, exclude_if=lambda count: not count, description="nodes whose multiply-accumulates are not known"
+    )
 
 
 class SegmentInfo(Schema):
@@ -99,6 +102,9 @@ class SegmentInfo(Schema):
     macs: int
     reads: Items[str]
     makes: Items[str]
+    uncounted: int = Field(
+        default=0, exclude_if=lambda count: not count, description="nodes whose multiply-accumulates are not known"
+    )
 
 
 class Inspection(Schema):
@@ -235,12 +241,12 @@ def _by_place(survey: frontend.Survey, divided: Split | None, macs: int) -> Iter
     parts: dict[PlaceName, Part] = {"chip": divided.chip, "host": divided.host, "refused": divided.refused}
     for place, part in parts.items():
         if part.nodes:
-            yield PlaceInfo(place=place, nodes=part.nodes, macs=part.macs)
+            yield PlaceInfo(place=place, nodes=part.nodes, macs=part.macs, uncounted=part.uncounted)
 
 
 def _segments(found: Cut | None) -> tuple[SegmentInfo, ...]:
     return tuple(
-        SegmentInfo(kind=s.kind, nodes=len(s.nodes), macs=s.macs, reads=s.reads, makes=s.makes)
+        SegmentInfo(kind=s.kind, nodes=len(s.nodes), macs=s.macs, reads=s.reads, makes=s.makes, uncounted=s.uncounted)
         for s in (found.segments if found else ())
     )
 
@@ -384,12 +390,18 @@ def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         f"{found.xbars:,} of {rows}x{cols} in {found.matrices:,} matrices, {found.utilisation:.1%} used{part}",
     )
     yield "cores", f"at least {found.cores_needed:,}"
-    total = sum(p.macs for p in found.places)
+    total, known = sum(p.macs for p in found.places), not any(p.uncounted for p in found.places)
     for place in found.places if len(found.places) > 1 or found.host_nodes else ():
-        share = f", {place.macs:,} MACs ({place.macs / total:.1%})" if total else ""
-        yield place.place, f"{place.nodes:,} node{'s' if place.nodes != 1 else ''}{share}"
+        share = f" ({place.macs / total:.1%})" if total and known else ""
+        macs = f", {place.macs:,} MACs{share}" if total or not known else ""
+        more = f" and those of {_nodes(place.uncounted)}, which are not known" if place.uncounted else ""
+        yield place.place, f"{_nodes(place.nodes)}{macs}{more}"
     if found.segments:
         yield "segments", ", ".join(f"{s.kind} {s.nodes:,}" for s in found.segments)
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'s' if count != 1 else ''}"
 
 
 def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:

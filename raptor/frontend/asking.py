@@ -24,7 +24,8 @@ class Asked:
     """A model in canonical form: inputs bound, branches resolved, shapes and constants folded.
 
     `proto` is complete: all weights are inside, and all types that can be inferred. `answers` has one entry for
-    each of its nodes, `graph` is what the accepted ones became. `onnx_bytes` is the original model.
+    each of its nodes, `graph` is what the accepted ones became. `of_floats`: the answers as if nothing were quantised.
+    `onnx_bytes` is the original model.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Asked:
     proto: ModelProto
     graph: Graph
     answers: tuple[Answer, ...]
+    of_floats: tuple[Answer, ...]
     notes: tuple[str, ...]
     constants: Mapping[str, npt.NDArray[Any]]
 
@@ -43,10 +45,10 @@ def ask(model: reading.Source, fixed: Fixed) -> Asked:
     origin = Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         _complete_types(proto, folder)
-        graph, answers = translating.ask_nodes(proto, folder, origin)
+        graph, answers, of_floats = translating.ask_nodes(proto, folder, origin)
         _embed(proto, folder, name)
     _name_nodes(proto, answers)
-    return Asked(name, onnx_bytes, proto, graph, answers, ready.notes, ready.constants)
+    return Asked(name, onnx_bytes, proto, graph, answers, of_floats, ready.notes, ready.constants)
 
 
 def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
@@ -63,7 +65,7 @@ def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
 def _complete_types(proto: ModelProto, folder: Path) -> None:
     """Adds the types that onnx does not infer, those of operators of other domains say, as onnxruntime infers them."""
     graph = proto.graph
-    known = {v.name for v in (*graph.output, *graph.value_info) if is_complete(v.type)}
+    known = {v.name for v in (*graph.output, *graph.value_info) if _is_complete(v.type)}
     missing = [o for node in graph.node for o in node.output if o and o not in known]
     if missing:
         try:
@@ -75,11 +77,16 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
         graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))
 
 
-def is_complete(kind: TypeProto) -> bool:
-    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+def is_typed(kind: TypeProto) -> bool:
+    """Tells whether a type says what the elements are."""
     if kind.HasField("tensor_type"):
-        return kind.tensor_type.elem_type != TensorProto.UNDEFINED and kind.tensor_type.HasField("shape")
+        return kind.tensor_type.elem_type != TensorProto.UNDEFINED
     return kind.WhichOneof("value") is not None
+
+
+def _is_complete(kind: TypeProto) -> bool:
+    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+    return is_typed(kind) and (not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape"))
 
 
 def _embed(proto: ModelProto, folder: Path, name: str) -> None:

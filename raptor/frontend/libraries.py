@@ -179,41 +179,59 @@ def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[s
     `folder` holds the larger weights of the model.
     """
     asked, path = ModelProto.FromString(proto.SerializeToString()), folder / "asked.onnx"
-    del asked.graph.output[:]
-    asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    path.write_bytes(asked.SerializeToString())
-    return {o.name: _type_of(o.type, o.shape) for o in _session(str(path)).get_outputs()}
+
+    def infer(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> Sequence[Any]:
+        asked.graph.node.extend(nodes)
+        del asked.graph.output[:]
+        asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        path.write_bytes(asked.SerializeToString())
+        return _session(str(path)).get_outputs()
+
+    found = infer([], names)
+    # onnxruntime writes no sizes for a scalar, nor where it does not know their number: the shape of the shape tells.
+    unsized = [o.name for o in found if not o.shape and o.type.startswith("tensor(")]
+    shapes = {f"{name}/shape of it": name for name in unsized}
+    nodes = [helper.make_node("Shape", [name], [shape]) for shape, name in shapes.items()]
+    scalars = {shapes[o.name] for o in infer(nodes, list(shapes)) if o.shape == [0]} if shapes else set[str]()
+    return {o.name: _type_of(o.type, o.shape if o.shape or o.name in scalars else None) for o in found}
 
 
-def _type_of(text: str, shape: Sequence[int | str | None] = ()) -> TypeProto:
-    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open.
-
-    onnxruntime writes no sizes where it does not know how many there are, and for a scalar: the former is assumed.
-    """
+def _type_of(text: str, shape: Sequence[int | str | None] | None = None) -> TypeProto:
+    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open."""
     kind, _, inner = text.removesuffix(")").partition("(")
     found = TypeProto()
     if kind == "tensor":
-        found.tensor_type.elem_type = TensorProto.DataType.Value(_NAMES.get(inner, inner).upper())
-        found.tensor_type.shape.dim.extend(
-            onnx.TensorShapeProto.Dimension(dim_value=size if isinstance(size, int) else None) for size in shape
-        )
+        found.tensor_type.elem_type = _element(inner)
+        if shape is not None:
+            found.tensor_type.shape.CopyFrom(onnx.TensorShapeProto())
+            found.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension(dim_value=size if isinstance(size, int) else None) for size in shape
+            )
     elif kind == "seq":
         found.sequence_type.elem_type.CopyFrom(_type_of(inner))
     elif kind == "optional":
         found.optional_type.elem_type.CopyFrom(_type_of(inner))
+    elif kind == "map":
+        key, _, value = inner.partition(",")
+        found.map_type.key_type = _element(key)
+        found.map_type.value_type.CopyFrom(_type_of(value))
     return found
+
+
+def _element(name: str) -> int:
+    return TensorProto.DataType.Value(_NAMES.get(name, name).upper())
 
 
 _NAMES = {"float32": "float", "float64": "double"}
 
 
-def is_loadable(onnx_bytes: bytes) -> bool:
-    """Tells whether onnxruntime accepts a model."""
+def load_fault(onnx_bytes: bytes) -> Exception | None:
+    """Returns why onnxruntime does not accept a model; None if it does."""
     try:
         _session(onnx_bytes)
-    except Exception:  # onnxruntime raises a dozen types that have only Exception in common
-        return False
-    return True
+    except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+        return error
+    return None
 
 
 def _session(model: bytes | str) -> ort.InferenceSession:

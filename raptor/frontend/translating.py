@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from raptor.frontend.registry import (
 )
 from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
 from raptor.graph.ir import Graph, Node
+from raptor.graph.macs import count_macs
 from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
 
 _SAME_NUMBERS = frozenset(("Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -69,12 +70,13 @@ class Answer:
     """The answer of the importers about one node of the canonical model.
 
     `refused`: why the chip does not compute it, None if it does; an empty text means that one of its inputs cannot be
-    on the chip. `nodes`: what it became.
+    on the chip. `nodes`: what it became, with so many multiply-accumulates (`macs`).
     """
 
     name: str
     refused: str | None
     nodes: tuple[Node, ...]
+    macs: int = 0
 
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
@@ -94,13 +96,25 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     return best.graph, best.refused
 
 
-def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> tuple[Graph, tuple[Answer, ...]]:
+class Answers(NamedTuple):
+    """What nodes became, and the answers in their order; `of_floats`: as if nothing were quantised."""
+
+    graph: Graph
+    answers: tuple[Answer, ...]
+    of_floats: tuple[Answer, ...]
+
+
+def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> Answers:
     """Asks the importers about every node of a canonical model, as if outputs of refused nodes were inputs of the chip.
 
-    Returns what the others became, and the answers in the order of the nodes.
+    A model with integers is asked about twice: nodes between its integers may be a program of floats.
     """
-    best = _best(proto, folder, proto.graph.name, origin)
-    return best.graph, best.answers
+    name = proto.graph.name
+    best = _best(proto, folder, name, origin)
+    if not _has_integers(proto.graph, Constants(proto.graph.initializer, folder)):
+        return Answers(best.graph, best.answers, best.answers)
+    floats = _survey(proto, folder, name, origin, MOST_WHOLE, without=QUANTISED)
+    return Answers(best.graph, best.answers, floats.answers)
 
 
 def _best(proto: ModelProto, folder: Path, name: str, origin: Origin) -> _Survey:
@@ -121,13 +135,16 @@ class _Survey(NamedTuple):
     answers: tuple[Answer, ...]
 
 
-def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: int) -> _Survey:
+def _survey(
+    proto: ModelProto, folder: Path, name: str, origin: Origin, most: int, without: Set[str] = frozenset()
+) -> _Survey:
+    """Asks about all nodes, with integers in inputs up to `most`; operators `without` are refused."""
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
     in_model = frozenset(origin.producers) - origin.inner | frozenset(inputs)
     constants = Constants(graph.initializer, folder)
-    floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
+    floats = FLOAT32 if not without and _has_integers(graph, constants) else MODELLED
     codes = {} if floats == MODELLED else _codes(graph)
     kinds = _kinds(graph, origin)
     context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
@@ -140,11 +157,12 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused, bounds, answers = _import_nodes(proto, context, origin, version)
+    refused, bounds, answers = _import_nodes(proto, context, origin, version, without)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
     made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
+    answers = tuple(replace(a, macs=sum(count_macs(n, made) for n in a.nodes)) for a in answers)
     return _Survey(made, refused, 0 < bounds == len(refused), answers)
 
 
@@ -172,7 +190,7 @@ def _guards(reader: NodeProto, name: str, guarded: Set[str], constants: Constant
 
 
 def _import_nodes(
-    proto: ModelProto, context: ImportContext, origin: Origin, version: int
+    proto: ModelProto, context: ImportContext, origin: Origin, version: int, without: Set[str]
 ) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
     """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
     refused: list[UnsupportedNode] = []
@@ -182,6 +200,8 @@ def _import_nodes(
         node, first = NodeView.of(one, origin.label(one), version), len(context.nodes)
         reason = None
         try:
+            if one.op_type in without:
+                raise Refusal
             if not import_fixed(one, context, proto.opset_import):
                 _import_node(node, one.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
@@ -189,9 +209,10 @@ def _import_nodes(
             if reason:
                 refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
-            _assume_outputs(node, context)
+            # Sums of integers may be larger than those that a program of floats takes.
+            _assume_outputs(node, context, floats_only=one.op_type in without)
         except InternalError:
-            if not refused:
+            if not refused and not without:
                 raise
             reason = ""  # behind a refused node, shapes may contradict each other
             _assume_outputs(node, context)
@@ -276,9 +297,11 @@ def _float_nodes(context: ImportContext) -> tuple[str, ...]:
     return tuple(dict.fromkeys(floats))
 
 
-def _assume_outputs(node: NodeView, context: ImportContext) -> None:
+def _assume_outputs(node: NodeView, context: ImportContext, *, floats_only: bool = False) -> None:
     """Defines the outputs of a refused node as far as shapes are known, so that the nodes after it are checked, too."""
     for output in node.outputs:
+        if floats_only and context.kind(output) != np.float32:
+            continue
         with suppress(Refusal):
             context.input(output)
 

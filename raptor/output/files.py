@@ -369,6 +369,11 @@ class SegmentFile(Schema):
     reads: Items[str]
     makes: Items[str]
     macs: Address
+    uncounted: Count = Field(
+        default=0,
+        exclude_if=lambda count: not count,
+        description="nodes whose multiply-accumulates are not known, and not in `macs`; left out if there are none",
+    )
 
     @property
     def entry(self) -> FileEntry:

@@ -127,6 +127,7 @@ class SegmentArtifacts:
     macs: int
     onnx_bytes: bytes
     artifacts: Artifacts | None
+    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +199,7 @@ def _write_segment(segment: SegmentArtifacts, number: int, folder: Path, form: _
         reads=segment.reads,
         makes=segment.makes,
         macs=segment.macs,
+        uncounted=segment.uncounted,
     )
 
 

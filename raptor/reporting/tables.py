@@ -71,17 +71,21 @@ def segment_table(segments: files.Segments) -> Table:
         Column("makes", "bytes of the tensors that it makes"),
         Column("tensors", "that it reads, and that it makes", number=False),
     )
-    total = sum(s.macs for s in segments.segments) or 1
+    total = None if any(s.uncounted for s in segments.segments) else sum(s.macs for s in segments.segments) or 1
     sizes = {c.name: c.size_bytes for c in segments.crossings}
     return Table("segments-table", columns, tuple(_segment_cells(s, sizes, total) for s in segments.segments))
 
 
-def _segment_cells(segment: files.SegmentFile, sizes: Mapping[str, int | None], total: int) -> tuple[Cell, ...]:
+def _segment_cells(segment: files.SegmentFile, sizes: Mapping[str, int | None], total: int | None) -> tuple[Cell, ...]:
     return (
         Cell(segment.path, segment.path),
         Cell(segment.kind, segment.kind),
         Cell(f"{len(segment.nodes):,}", len(segment.nodes), hint=", ".join(segment.nodes[:FEW_ROWS])),
-        Cell(f"{segment.macs:,}", segment.macs, segment.macs / total),
+        Cell(
+            f"{segment.macs:,}{' or more' if segment.uncounted else ''}",
+            segment.macs,
+            None if total is None else segment.macs / total,
+        ),
         *(_sum_of_bytes([sizes[name] for name in names]) for names in (segment.reads, segment.makes)),
         Cell(f"{', '.join(segment.reads)} to {', '.join(segment.makes)}", ""),
     )

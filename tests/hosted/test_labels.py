@@ -1,6 +1,7 @@
 """Labels cut a graph into convex parts of one colour, and no cut has fewer parts."""
 
 from collections.abc import Iterator, Sequence
+from random import Random
 
 import networkx as nx
 from hypothesis import given
@@ -44,6 +45,15 @@ def test_parts_run_in_their_order(graph: tuple[list[bool], list[list[int]]]):
     labels = labels_of(colours, before)
     assert is_cut(labels, colours, before)
     assert all(labels[i] <= labels[node] for node, earlier in enumerate(before) for i in earlier)
+
+
+@given(graphs(30), st.randoms(use_true_random=False))
+def test_parts_of_three_colours(graph: tuple[list[bool], list[list[int]]], chance: Random):
+    """Programs of floats and of integers are two colours of the chip."""
+    colours = [2 if chance.random() < 0.3 else int(colour) for colour in graph[0]]
+    labels = labels_of(colours, graph[1])
+    assert len({*zip(labels, colours, strict=True)}) == len(set(labels))
+    assert all(labels[i] <= labels[node] for node, earlier in enumerate(graph[1]) for i in earlier)
 
 
 @given(graphs(6))

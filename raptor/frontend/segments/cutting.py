@@ -13,20 +13,21 @@ from typing import Any, Literal
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto
 
-from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import IncompleteError, InternalError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend import asking, loading, shapes, standard
 from raptor.frontend.asking import Asked
-from raptor.frontend.check import input_fault, label
+from raptor.frontend.check import input_fault, label, runtime_reason
 from raptor.frontend.fixed import Fixed
-from raptor.frontend.libraries import is_loadable
+from raptor.frontend.folding import NO_KERNEL
+from raptor.frontend.libraries import load_fault
 from raptor.frontend.loading import Model
 from raptor.frontend.segments.flow import Flow, flow_of
 from raptor.frontend.segments.labels import labels_of
 from raptor.frontend.segments.macs import macs_of
 from raptor.frontend.segments.pieces import Sizes, Types, piece, types_of
 from raptor.frontend.segments.wishes import Wishes
+from raptor.frontend.translating import Answer
 from raptor.graph.ir import Filter, Node
-from raptor.graph.macs import count_macs
 
 Refuse = Callable[[Node], str | None]
 """Says why an operator may not be on the chip, such as an instruction that is excluded; None if it may."""
@@ -38,7 +39,8 @@ ALONE = "in a segment without weights, which is quicker on the host"
 class Segment:
     """A convex part of the model. `model`: the imported part, for the chip; None on the host.
 
-    `nodes`: names of its nodes. `reads`, `makes`: the tensors that cross its borders. `macs`: its multiply-accumulates.
+    `nodes`: names of its nodes. `reads`, `makes`: the tensors that cross its borders. `macs`: its multiply-accumulates,
+    without those of `uncounted` nodes, which nobody can tell.
     """
 
     kind: Literal["chip", "host"]
@@ -48,6 +50,7 @@ class Segment:
     macs: int
     onnx_bytes: bytes
     model: Model | None = None
+    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,10 @@ class Cut:
 
     @property
     def chip_share(self) -> float | None:
-        """Share of the multiply-accumulates on the chip; None if the model has none."""
+        """Share of the multiply-accumulates on the chip; None if the model has none, or some are not known."""
         total = sum(s.macs for s in self.segments)
-        return sum(s.macs for s in self.on_chip) / total if total else None
+        known = not any(s.uncounted for s in self.segments)
+        return sum(s.macs for s in self.on_chip) / total if total and known else None
 
 
 def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Cut:
@@ -124,12 +128,18 @@ def advice(source: str | Path | ModelProto, fixed: Fixed, refuse: Refuse) -> str
     except UserError:
         return ""
     names = [n.node for n in found.host]
+    if not names:
+        return f"would divide the model into {len(found.segments)} programs, all on the chip"
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     count = f"{len(names)} node{'s' if len(names) != 1 else ''}"
     share = found.chip_share
     rest = "; no layer with weights stays on the chip"
     if found.on_chip and share is not None:
         rest = f"; {share:.1%} of the multiply-accumulates stay on the chip"
+    elif found.on_chip:
+        macs, unknown = sum(s.macs for s in found.on_chip), sum(s.uncounted for s in found.segments)
+        nodes = f"{unknown} node{'s' if unknown != 1 else ''}"
+        rest = f"; {macs:,} multiply-accumulates stay on the chip, those of {nodes} on the host are not known"
     return f"would run {count} on the host ({shown}){rest}"
 
 
@@ -159,7 +169,7 @@ def _all_on_host(
     weights = {t.name for t in graph.initializer}
     constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, fixed)
     onnx_bytes = bound.SerializeToString(deterministic=True)
-    if not is_loadable(onnx_bytes):
+    if load_fault(onnx_bytes) is not None:
         raise error
     types = types_of_interface(bound)
     reads = tuple(v.name for v in graph.input if v.name not in weights)
@@ -171,6 +181,18 @@ def _all_on_host(
     outputs = tuple(_crossing(n, own) for n in makes)
     every = tuple({c.name: c for c in (*outputs, *inputs)}.values())
     return Cut(model.name, model.onnx_bytes, (segment,), inputs, outputs, every, host, (), constants)
+
+
+def _check_loadable(segment: Segment, number: int) -> None:
+    """Raises an error unless onnxruntime accepts a segment of the host. Those of the chip were imported through it."""
+    fault = load_fault(segment.onnx_bytes)
+    if fault is None:
+        return
+    what = f"segment {number} of the host ({', '.join(segment.nodes[:_SHOWN])})"
+    reason = runtime_reason(fault, Path())
+    if any(words in str(fault) for words in NO_KERNEL):
+        raise UserError(f"{what}: onnxruntime does not compute it: {reason}")
+    raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
 
 
 def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
@@ -199,7 +221,10 @@ def _crossing(name: str, types: Types) -> Crossing:
 
 @dataclass(slots=True, eq=False)
 class Cutter:
-    """State of the cut: `reasons` has an entry for each node that must be on the host; it only grows."""
+    """State of the cut: `reasons` has an entry for each node that must be on the host; it only grows.
+
+    So does `floats`: nodes of the chip in programs of floats, beside others of integers. `macs`: None where unknown.
+    """
 
     asked: Asked
     own: Types
@@ -207,19 +232,19 @@ class Cutter:
     refuse: Refuse
     flow: Flow
     types: Types
-    macs: Sequence[int]
+    macs: Sequence[int | None]
     weighted: frozenset[int]
     reasons: dict[int, str] = field(default_factory=dict[int, str])
+    floats: set[int] = field(default_factory=set[int])
 
     @classmethod
     def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "Cutter":
         types, nodes = types_of(asked.proto), asked.proto.graph.node
-        counted = [sum(count_macs(n, asked.graph) for n in a.nodes) for a in asked.answers]
-        macs = [
-            c if a.refused is None else macs_of(n, types) for c, a, n in zip(counted, asked.answers, nodes, strict=True)
-        ]
+        both = [*zip(asked.answers, asked.of_floats, strict=True)]
+        counted = [next((a.macs for a in answers if a.refused is None), None) for answers in both]
+        macs = [macs_of(n, types) if c is None else c for c, n in zip(counted, nodes, strict=True)]
         weighted = frozenset(
-            i for i, a in enumerate(asked.answers) if any(isinstance(n.operator, Filter) for n in a.nodes)
+            i for i, answers in enumerate(both) if any(isinstance(n.operator, Filter) for a in answers for n in a.nodes)
         )
         return cls(asked, own, wishes, refuse, flow_of(asked.proto.graph), types, macs, weighted)
 
@@ -246,8 +271,10 @@ class Cutter:
         self._colour()
 
     def _colour(self) -> None:
-        """Fills `reasons` with what the user wants, and what the importers refuse."""
+        """Fills `reasons` with what the user wants, and what the importers refuse, and `floats`."""
         self.reasons |= self.wishes.reasons(self.asked)
+        if self.wishes.needed or self.wishes.by_name:
+            self._find_floats()
         named, refused = frozenset(self.reasons), list[UnsupportedNode]()
         for i in self.flow.placed:
             reason = self.refusal(i)
@@ -260,9 +287,25 @@ class Cutter:
         for i in named & (self.flow.dead | self.flow.shared):
             del self.reasons[i]
 
+    def _find_floats(self) -> None:
+        """Finds the nodes that only a program of floats can compute, and what belongs to them."""
+        placed = [i for i in self.flow.placed if i not in self.reasons]
+        possible = {i for i in placed if self._refusal(self.asked.of_floats[i]) is None}
+        needing = {i for i in placed if self._refusal(self.asked.answers[i]) is None} - possible
+        self.floats |= possible if not needing else {i for i in possible if self.refusal(i) is not None}
+        for i in self.flow.placed:
+            if i in possible and not self.floats.isdisjoint(self.flow.before(i)):
+                self.floats.add(i)
+        for i in reversed(self.flow.placed):
+            readers = {r for o in self.flow.nodes[i].output for r in self.flow.readers.get(o, ())}
+            if i in possible and readers and readers <= self.floats:
+                self.floats.add(i)
+
     def refusal(self, node: int) -> str | None:
         """Says why the chip does not compute a node, None if it does; empty if one of its inputs is not there."""
-        answer = self.asked.answers[node]
+        return self._refusal((self.asked.of_floats if node in self.floats else self.asked.answers)[node])
+
+    def _refusal(self, answer: Answer) -> str | None:
         if answer.refused is not None:
             return answer.refused
         return next(filter(None, map(self.refuse, answer.nodes)), None)
@@ -298,9 +341,12 @@ class Cutter:
         at = {node: k for k, node in enumerate(placed)}
         before = [[at[j] for j in self.flow.before(i)] for i in placed]
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        for node, part in zip(placed, labels_of([i in self.reasons for i in placed], before), strict=True):
+        for node, part in zip(placed, labels_of([self._colour_of(i) for i in placed], before), strict=True):
             groups[part].append(node)
         return dict(sorted(groups.items()))
+
+    def _colour_of(self, node: int) -> int:
+        return 1 if node in self.reasons else 2 if node in self.floats else 0
 
     def _load(self, nodes: Sequence[int]) -> Model | None:
         """Imports a segment of the chip; None if nodes of it were moved to the host, so that another cut is needed."""
@@ -340,7 +386,9 @@ class Cutter:
 
     def _cut(self, groups: Mapping[int, Sequence[int]], loaded: Mapping[int, Model | None]) -> Cut:
         graph, constants = self.asked.proto.graph, self._constant_outputs()
-        last_host = max((label for label, nodes in groups.items() if not self._is_chip(nodes)), default=len(graph.node))
+        last_host = max(
+            (label for label, nodes in groups.items() if not self._is_chip(nodes)), default=max(groups, default=0) + 1
+        )
         if constants and last_host not in groups:
             groups = {**groups, last_host: ()}
         segments: list[Segment] = []
@@ -348,6 +396,8 @@ class Cutter:
             makes = [*self._made(nodes), *(constants if at == last_host else ())]
             proto = self._piece(nodes, makes, f"segment_{number:03d}")
             segments.append(self._segment(nodes, makes, proto, loaded.get(at)))
+            if segments[-1].kind == "host":
+                _check_loadable(segments[-1], number)
         inputs = [v.name for v in graph.input]
         outputs = list(dict.fromkeys(v.name for v in graph.output))
         crossing = dict.fromkeys([*inputs, *(n for s in segments for n in (*s.reads, *s.makes))])
@@ -377,7 +427,8 @@ class Cutter:
             tuple(dict.fromkeys(map(self.name, nodes))),
             tuple(v.name for v in proto.graph.input),
             tuple(makes),
-            sum(self.macs[i] for i in nodes),
+            sum(self.macs[i] or 0 for i in nodes),
             proto.SerializeToString(deterministic=True),
             None if model is None else replace(model, name=proto.graph.name),
+            sum(self.macs[i] is None for i in nodes),
         )

@@ -1,25 +1,25 @@
-"""Labels: cuts a graph of nodes of two colours into as few convex parts of one colour as possible."""
+"""Labels: cuts a graph of coloured nodes into few convex parts of one colour."""
 
 from collections.abc import Sequence
+from itertools import permutations
 
 
-def labels_of(on_host: Sequence[bool], before: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the part of each node; parts alternate between the colours, and each depends on earlier ones only.
+def labels_of(colours: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the part of each node; parts have the colours in turns, and each depends on earlier ones only.
 
     Nodes are in topological order; `before` holds the predecessors of each. O(V + E). The label of a node is the
-    largest of its predecessors' labels, plus one where the colour changes. Even labels have the colour of the first
-    part, so two results are possible: the one with fewer parts is returned, and of equal ones that which begins on the
-    chip. No cut has fewer: along the path on which colours change most often, every change needs another part.
+    smallest of its colour that is at least as large as its predecessors' labels. Any colour may be the first: the order
+    with the fewest parts is taken, and of equal ones that of the smallest colours. With two colours no cut has fewer:
+    along the path on which colours change most often, every change needs another part.
     """
-    both = [_beginning(on_host, before, host_first=first) for first in (False, True)]
-    return min(both, key=lambda labels: len(set(labels)))
+    orders = permutations(sorted({*colours}))
+    return min((_labels(colours, before, order) for order in orders), key=lambda labels: len(set(labels)))
 
 
-def _beginning(on_host: Sequence[bool], before: Sequence[Sequence[int]], *, host_first: bool) -> list[int]:
-    """Labels all nodes, if parts on the host have even labels (`host_first`), or odd ones."""
-    labels: list[int] = []
-    for host, earlier in zip(on_host, before, strict=True):
+def _labels(colours: Sequence[int], before: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
+    """Labels all nodes; the label of a part, modulo the number of colours, is the place of its colour in `order`."""
+    place, labels = {colour: k for k, colour in enumerate(order)}, list[int]()
+    for colour, earlier in zip(colours, before, strict=True):
         label = max((labels[i] for i in earlier), default=0)
-        parity = 0 if host == host_first else 1
-        labels.append(label if label % 2 == parity else label + 1)
+        labels.append(label + (place[colour] - label) % len(order))
     return labels

@@ -1,47 +1,222 @@
-"""Multiply-accumulates of ONNX nodes that the chip does not compute, where sizes are known."""
+"""Multiply-accumulates of ONNX nodes that the chip does not compute, where they are known."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from onnx import NodeProto
 
 from raptor.frontend.nodes import attributes_of
 from raptor.frontend.reading import subgraphs
+from raptor.frontend.registry import CONTRIBUTED, STANDARD_DOMAINS
 from raptor.frontend.segments.pieces import Types
 
-_GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_LEARNING = "ai.onnx.ml"
+_GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
 
 
-def macs_of(node: NodeProto, types: Types) -> int:
-    """Counts the multiply-accumulates of convolutions, products and recurrent layers; 0 for all other nodes.
+class _UnknownError(Exception):
+    """The count depends on a size that is not known."""
 
-    Of branches the largest counts, and a loop as if it ran once: what is left of them depends on values.
+
+def macs_of(node: NodeProto, types: Types) -> int | None:
+    """Counts the multiply-accumulates of a node; None if nobody can tell them.
+
+    These are nodes whose sizes are not known, loops with products inside, and operators of other libraries. Operators
+    that multiply element by element have none. Of branches the largest counts.
     """
-    inside = [sum(macs_of(n, types.within(graph)) for n in graph.node) for graph in subgraphs(node)]
-    if inside:
+    try:
+        return _counted(node, types)
+    except (_UnknownError, LookupError, ValueError, ZeroDivisionError):  # the others: shapes that do not go together
+        return None
+
+
+def _counted(node: NodeProto, types: Types) -> int:
+    bodies = list(subgraphs(node))
+    if bodies:
+        inside = [sum(_counted(n, types.within(graph)) for n in graph.node) for graph in bodies]
+        if any(inside) and node.op_type != "If":
+            raise _UnknownError
         return max(inside)
-    shapes = [types.shape(name) for name in node.input]
-    outputs = [types.shape(name) for name in node.output]
-    if len(shapes) < 2 or shapes[0] is None or shapes[1] is None or outputs[0] is None:
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+    count = _PRODUCTS.get((domain, node.op_type))
+    if count is not None:
+        return count(_Operands(node, types, attributes_of(node)))
+    if domain in ("", _LEARNING) or (domain == CONTRIBUTED and node.op_type in _WITHOUT_PRODUCTS):
         return 0
-    first, second, result = shapes[0], shapes[1], outputs[0]
-    match node.op_type:
-        case "Conv" | "ConvInteger":
-            return math.prod(result) * math.prod(second[1:])
-        case "QLinearConv" if (weights := shapes[3]) is not None:
-            return math.prod(result) * math.prod(weights[1:])
-        case "ConvTranspose":
-            return math.prod(first) * math.prod(second[1:])
-        case "MatMul" | "MatMulInteger":
-            return math.prod(result) * first[-1]
-        case "QLinearMatMul":
-            return math.prod(result) * first[-1]
-        case "Gemm":
-            transposed = attributes_of(node).get("transA", 0)
-            return math.prod(result) * first[0 if transposed else 1]
-        case "LSTM" | "GRU" | "RNN" if len(first) == 3 and len(second) == 3:
-            directions, rows, size = second
-            hidden = rows // _GATES[node.op_type]
-            return directions * first[0] * first[1] * rows * (size + hidden)
-        case _:
-            return 0
+    raise _UnknownError
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """Shapes of what a node reads and makes. A shape that is not known raises `_UnknownError`."""
+
+    node: NodeProto
+    types: Types
+    attributes: Mapping[str, Any]
+
+    def has(self, position: int) -> bool:
+        return position < len(self.node.input) and bool(self.node.input[position])
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        return self._known(self.node.input[position] if self.has(position) else "")
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return self._known(self.node.output[0])
+
+    def _known(self, name: str) -> tuple[int, ...]:
+        found = self.types.shape(name)
+        if found is None:
+            raise _UnknownError
+        return found
+
+
+def _convolution(weights: int) -> Callable[[_Operands], int]:
+    return lambda x: math.prod(x.result) * math.prod(x.shape(weights)[1:])
+
+
+def _transposed_convolution(x: _Operands) -> int:
+    return math.prod(x.shape(0)) * math.prod(x.shape(1)[1:])
+
+
+def _product(x: _Operands) -> int:
+    first = x.shape(0)
+    return math.prod(x.result) * first[-2 if x.attributes.get("transA", 0) and len(first) > 1 else -1]
+
+
+def _packed_product(x: _Operands) -> int:
+    """A product with weights in packed blocks, whose shape tells nothing."""
+    return math.prod(x.shape(0)) * int(x.attributes["N"])
+
+
+def _einsum(x: _Operands) -> int:
+    """Every combination of indices is one product; with one operand there is none."""
+    terms = x.attributes["equation"].decode().replace(" ", "").partition("->")[0].split(",")
+    if len(terms) < 2:
+        return 0
+    sizes: dict[str, int] = {}
+    for position, term in enumerate(terms):
+        shape, letters = x.shape(position), term.replace("...", "")
+        axes = [*term.partition("...")[0]], [*term.partition("...")[2]]
+        open_ = len(shape) - len(letters)
+        names = [*axes[0], *(f".{k - open_}" for k in range(open_)), *axes[1]]
+        for name, size in zip(names, shape, strict=True):
+            sizes[name] = max(size, sizes.get(name, 1))
+    return math.prod(sizes.values())
+
+
+def _recurrent(x: _Operands) -> int:
+    (steps, batch, _), (directions, rows, size) = x.shape(0), x.shape(1)
+    return directions * steps * batch * rows * (size + rows // _GATES[x.node.op_type])
+
+
+def _quantised_recurrent(x: _Operands) -> int:
+    """An LSTM whose weights are [directions, size, rows]."""
+    (steps, batch, _), (directions, size, rows) = x.shape(0), x.shape(1)
+    return directions * steps * batch * rows * (size + rows // _GATES["LSTM"])
+
+
+def _attention(x: _Operands) -> int:
+    """Scores and their products with the values; heads are an axis, or parts of the last one."""
+    query, key, value = x.shape(0), x.shape(1), x.shape(2)
+    heads = query[1] if len(query) == 4 else int(x.attributes["q_num_heads"])
+    ones = heads if len(query) == 4 else int(x.attributes["kv_num_heads"])
+    wide, deep = (key[-1], value[-1]) if len(query) == 4 else (key[-1] // ones, value[-1] // ones)
+    past = x.shape(4)[2] if x.has(4) else 0
+    return query[0] * heads * query[-2] * (key[-2] + past) * (wide + deep)
+
+
+def _projected_attention(past: int) -> Callable[[_Operands], int]:
+    """One product makes query, key and value; `past`: input of earlier keys and values."""
+
+    def count(x: _Operands) -> int:
+        (batch, length, size), columns = x.shape(0), x.shape(1)[-1]
+        query, _, value = x.attributes.get("qkv_hidden_sizes") or [columns // 3] * 3
+        earlier = x.shape(past)[3] if x.has(past) else 0
+        return batch * length * (size * columns + (length + earlier) * (query + value))
+
+    return count
+
+
+def _many_headed_attention(x: _Operands) -> int:
+    query = x.shape(0)
+    if not x.has(1) or not x.has(2) or len(query) != 3:
+        raise _UnknownError  # query, key and value in one tensor
+    key, value = x.shape(1), x.shape(2)
+    length, deep = (key[1], value[2]) if len(value) == 3 else (value[2], value[1] * value[3])
+    past = x.shape(6)[2] if x.has(6) else 0
+    return query[0] * query[1] * (length + past) * (query[2] + deep)
+
+
+def _grouped_attention(x: _Operands) -> int:
+    """Groups of heads share keys and values. Without a key, all three are in one tensor."""
+    (batch, length, size), heads = x.shape(0), int(x.attributes["num_heads"])
+    wide = size // heads if x.has(1) else size // (heads + 2 * int(x.attributes["kv_num_heads"]))
+    past = x.shape(3)[2] if x.has(3) else 0
+    return 2 * batch * length * (length + past) * heads * wide
+
+
+def _linear(x: _Operands) -> int:
+    """Each row of the input is multiplied by all coefficients, or by all support vectors."""
+    shape, factors = x.shape(0), x.attributes.get("support_vectors") or x.attributes.get("coefficients") or ()
+    return (shape[0] if len(shape) > 1 else 1) * len(factors)
+
+
+def _unknown(_: _Operands) -> int:
+    raise _UnknownError
+
+
+_PRODUCTS: Mapping[tuple[str, str], Callable[[_Operands], int]] = MappingProxyType(
+    {
+        **{("", name): _convolution(1) for name in ("Conv", "ConvInteger", "DeformConv")},
+        **{("", name): _product for name in ("MatMul", "MatMulInteger", "QLinearMatMul", "Gemm")},
+        **{("", name): _recurrent for name in _GATES},
+        ("", "QLinearConv"): _convolution(3),
+        ("", "ConvTranspose"): _transposed_convolution,
+        ("", "Einsum"): _einsum,
+        ("", "Attention"): _attention,
+        **{("", name): _unknown for name in ("CausalConvWithState", "LinearAttention")},
+        **{(CONTRIBUTED, name): _convolution(1) for name in ("FusedConv", "NhwcConv", "NhwcFusedConv")},
+        (CONTRIBUTED, "QLinearConv"): _convolution(3),
+        (CONTRIBUTED, "ConvTransposeWithDynamicPads"): _transposed_convolution,
+        **{
+            (CONTRIBUTED, name): _product
+            for name in (
+                *("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul", "GemmFastGelu", "MatMulInteger16"),
+                *("MatMulIntegerToFloat", "QGemm", "TransposeMatMul"),
+            )
+        },
+        (CONTRIBUTED, "CDist"): lambda x: math.prod(x.shape(0)) * x.shape(1)[0],
+        **{(CONTRIBUTED, name): _packed_product for name in ("MatMulBnb4", "MatMulNBits")},
+        (CONTRIBUTED, "DynamicQuantizeLSTM"): _quantised_recurrent,
+        (CONTRIBUTED, "Attention"): _projected_attention(4),
+        (CONTRIBUTED, "QAttention"): _projected_attention(8),
+        (CONTRIBUTED, "MultiHeadAttention"): _many_headed_attention,
+        (CONTRIBUTED, "GroupQueryAttention"): _grouped_attention,
+        **{
+            (_LEARNING, name): _linear
+            for name in ("LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor")
+        },
+    }
+)
+"""Domain and operator -> count. All other operators of the standard, and those of decision trees, have no products."""
+
+
+_WITHOUT_PRODUCTS = frozenset(
+    (
+        *("BiasAdd", "BiasDropout", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "BifurcationDetector"),
+        *("BitmaskBiasDropout", "BitmaskDropout", "ComplexMul", "ComplexMulConj", "CropAndResize", "DequantizeLinear"),
+        *("EmbedLayerNormalization", "ExpandDims", "FastGelu", "GatedAdd", "GatherBlockQuantized", "GatherND", "Gelu"),
+        *("GemmaRotaryEmbedding", "GridSample", "GroupNorm", "IsAllFinite", "MaxpoolWithMask", "MulInteger"),
+        *("MurmurHash3", "NGramRepeatBlock", "NhwcMaxPool", "Pad", "QEmbedLayerNormalization", "QLinearAdd"),
+        *("QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul"),
+        *("QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuantizeLinear", "QuickGelu"),
+        *("Range", "ReduceSumInteger", "RelativePositionBias", "RemovePadding", "RestorePadding", "RotaryEmbedding"),
+        *("SampleOp", "ScaledSiLU", "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+        *("SwiGLU", "Tokenizer", "TorchEmbedding", "Trilu", "UnfoldTensor", "Unique", "Irfft", "Rfft"),
+    )
+)
+"""Operators of onnxruntime without products. Of one that is in no table the count is not known."""

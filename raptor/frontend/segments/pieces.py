@@ -7,7 +7,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto,
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading
-from raptor.frontend.asking import is_complete
+from raptor.frontend.asking import is_typed
 from raptor.frontend.segments.flow import Flow, reads
 
 Sizes = tuple[int | None, ...]
@@ -21,7 +21,7 @@ class Types:
 
     def within(self, graph: GraphProto) -> "Types":
         """Returns the types of a graph, which may be a branch or body inside of these."""
-        values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_complete(v.type)}
+        values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_typed(v.type)}
         weights = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
         return Types({**self.known, **values, **weights})
 
@@ -67,6 +67,9 @@ def _text(kind: TypeProto) -> str:
             return f"seq({_text(kind.sequence_type.elem_type)})"
         case "optional_type":
             return f"optional({_text(kind.optional_type.elem_type)})"
+        case "map_type":
+            key = _ELEMENTS.get(kind.map_type.key_type, "unknown")
+            return f"map({key},{_text(kind.map_type.value_type)})"
         case other:
             return str(other)
 

@@ -14,11 +14,15 @@ from raptor.frontend.segments.wishes import Wishes
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes that become of the same, and their multiply-accumulates. `reasons` has an entry for each, off the chip."""
+    """Nodes that become of the same, and their multiply-accumulates, without those of `uncounted` nodes.
+
+    `reasons` has an entry for each node off the chip.
+    """
 
     nodes: int
     macs: int
     reasons: tuple[UnsupportedNode, ...] = ()
+    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +58,7 @@ def _of_cut(found: Cut) -> Split:
     chip, host = found.on_chip, [s for s in found.segments if s.kind == "host"]
     return Split(
         Part(sum(len(s.nodes) for s in chip), sum(s.macs for s in chip)),
-        Part(len(found.host), sum(s.macs for s in host), found.host),
+        Part(len(found.host), sum(s.macs for s in host), found.host, sum(s.uncounted for s in host)),
         Part(0, 0),
         found,
     )
@@ -74,4 +78,5 @@ def _of_answers(cutter: Cutter) -> Split:
 
 def _part(cutter: Cutter, nodes: list[int], reasons: dict[int, str] | dict[int, str | None]) -> Part:
     why = (UnsupportedNode(cutter.name(i), cutter.flow.nodes[i].op_type, reasons[i] or BEHIND) for i in reasons)
-    return Part(len(nodes), sum(cutter.macs[i] for i in nodes), tuple(why))
+    macs = [cutter.macs[i] for i in nodes]
+    return Part(len(nodes), sum(filter(None, macs)), tuple(why), macs.count(None))
