@@ -29,6 +29,13 @@ def shapes(program: Program | Hosted) -> tuple[Shapes, Shapes]:
     return inputs, outputs
 
 
+def other_than_tensors(program: Program | Hosted) -> frozenset[str]:
+    """Returns the outputs that are sequences, maps or optional."""
+    if not isinstance(program, Hosted):
+        return frozenset()
+    return frozenset(o.name for o in program.listed.outputs if not o.type.startswith("tensor("))
+
+
 def read_inputs(program: Program | Hosted, given: Sequence[str], seed: int) -> Mapping[str, Any]:
     """Reads inputs from files; without any, makes standard normal numbers from `seed`.
 

@@ -1,6 +1,6 @@
 """Command `raptor run OUT`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ def command(
 ) -> None:
     """Execute a compiled model on inputs of yours, and write its outputs.
 
+    A sequence NAME becomes the arrays NAME/0, NAME/1 ...; maps become one array of values, with NAME/keys beside it.
     With a device, its crossbars are written once and multiply; the reference engine does all else.
 
     Example: raptor run out -o scores.npy --device numpy
@@ -36,16 +37,21 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.device.programs import Chips
-    from validator.any_program import load_any, read_inputs, run_any, shapes
+    from validator.any_program import load_any, other_than_tensors, read_inputs, run_any, shapes
+    from validator.hosted.values import parts_of
 
     if inputs:
         refuse_given(context, {"seed"}, "not with --input, which gives the numbers")
     storage.check_replaceable("--output", output, force=force)
     program = load_any(out)
-    _check_format(output, len(shapes(program)[1]))
+    _check_format(output, shapes(program)[1], other_than_tensors(program))
     with nullcontext() if device is None else Chips(device) as chips:
         placed = program if chips is None else program.on_device(chips)
-        found = run_any(placed, read_inputs(placed, inputs or (), seed))
+        values = run_any(placed, read_inputs(placed, inputs or (), seed))
+        parts = [part for name, value in values.items() for part in parts_of(name, value).items()]
+        found = dict(parts)
+        if len(found) < len(parts):
+            raise UserError(f"--output {output}: parts of two outputs have the same name: {', '.join(values)}")
         storage.write_for("--output", output, _content(output, found))
         if not quiet:
             console = Console()
@@ -53,19 +59,30 @@ def command(
                 console.print(line)
 
 
-def _check_format(path: Path, outputs: int) -> None:
-    """Raises `UserError` for a name that says neither one output nor all. Before the run, which may take long."""
-    if path.suffix != ".npz" and (path.suffix != ".npy" or outputs > 1):
-        raise UserError(f"--output {path}: expected a .npz file{', or .npy' if outputs == 1 else ''}")
+def _check_format(path: Path, outputs: Collection[str], others: Collection[str]) -> None:
+    """Raises `UserError` for a name that says neither one output nor all. Before the run, which may take long.
+
+    `others`: the outputs that are no tensors.
+    """
+    if path.suffix != ".npz" and (path.suffix != ".npy" or len(outputs) > 1 or others):
+        raise UserError(
+            f"--output {path}: expected a .npz file{', or .npy' if len(outputs) == 1 and not others else ''}"
+        )
 
 
 def _content(path: Path, found: Mapping[str, Any]) -> bytes:
-    """Returns arrays as numpy writes them."""
+    """Returns arrays as numpy writes them; in an archive with any names, also those of numpy's own arguments."""
+    import zipfile
+
     import numpy as np
 
     stream = BytesIO()
-    if path.suffix == ".npz":
-        np.savez(stream, **found)
-    else:
-        np.save(stream, next(iter(found.values())), allow_pickle=False)
+    plain = {name: array.astype(np.str_) if array.dtype.kind == "O" else array for name, array in found.items()}
+    if path.suffix == ".npy":
+        np.save(stream, next(iter(plain.values())), allow_pickle=False)
+        return stream.getvalue()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in plain.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
     return stream.getvalue()

@@ -7,13 +7,13 @@ as a float is.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from validator.compare import Comparison, compare, tally
-from validator.hosted.values import array_of
+from validator.hosted.values import array_of, parts_of
 from validator.judging import Settings, judged, tallied
 from validator.samples import Shown
 from validator.validation_report import reason
@@ -95,27 +95,27 @@ def _is_whole(value: Any) -> bool:
 
 
 def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Comparison:
-    """Compares one value: floats by the tolerance alone, all others must be equal, in type and shape, too."""
-    if isinstance(computed, list) and isinstance(wanted, list):
-        return _of_lists(name, cast(list[Any], computed), cast(list[Any], wanted), tolerance)
-    if computed is None and wanted is None:
-        return _equal(name, ())
+    """Compares one value: floats by the tolerance alone, all others must be equal, in type and shape, too.
+
+    Sequences and maps must have the same parts; the worst of them counts.
+    """
     got, want = array_of(computed), array_of(wanted)
-    if got is None or want is None:
+    if got is not None and want is not None:
+        return _of_arrays(name, got, want, tolerance)
+    got, want = parts_of(name, computed), parts_of(name, wanted)
+    if got.keys() != want.keys() or (computed is None) != (wanted is None):
         return _unlike(name, ())
+    parts = [_of_arrays(name, got[part], want[part], tolerance) for part in got]
+    return max(parts, key=lambda part: (not part.passed, part.max_relative), default=_equal(name, ()))
+
+
+def _of_arrays(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], tolerance: float) -> Comparison:
     if got.shape != want.shape or got.dtype != want.dtype:
         return _unlike(name, want.shape)
     if is_floats(want):
         return compare(name, tally(got.astype(np.float32), want.astype(np.float32)), tolerance)
     wrong = np.argwhere(got != want)
     return _first_wrong(name, got, want, tuple(map(int, wrong[0]))) if len(wrong) else _equal(name, want.shape)
-
-
-def _of_lists(name: str, got: list[Any], want: list[Any], tolerance: float) -> Comparison:
-    if len(got) != len(want):
-        return _unlike(name, ())
-    parts = [difference(name, g, w, tolerance) for g, w in zip(got, want, strict=True)]
-    return next((part for part in parts if not part.passed), _equal(name, ()))
 
 
 def _equal(name: str, shape: tuple[int, ...]) -> Comparison:
@@ -128,7 +128,7 @@ def _unlike(name: str, shape: tuple[int, ...]) -> Comparison:
 
 
 def _first_wrong(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], at: tuple[int, ...]) -> Comparison:
-    if want.dtype.kind == "O":
+    if want.dtype.kind in "OU":
         return Comparison(name, want.shape, np.inf, np.inf, at, np.nan, np.nan, passed=False)
     apart = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max())
     relative = apart / max(abs(float(want[at])), 1.0)

@@ -1,6 +1,6 @@
 """Values of tensors at the borders of segments, in the types that onnxruntime names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import ml_dtypes
@@ -48,6 +48,35 @@ def given(value: Any, tensor: Crossing) -> Any:
 def array_of(value: Any) -> Array | None:
     """Returns the value if it is an array; None for sequences and absent values."""
     return cast(Array, value) if isinstance(value, np.ndarray) else None
+
+
+def parts_of(name: str, value: Any) -> dict[str, Array]:
+    """Returns a value as arrays by name: of a sequence `name/0`, `name/1` ..., of a map its values and `name/keys`.
+
+    Maps of the same keys, such as a classifier makes for each sample, are one array with a row for each map. An absent
+    value and an empty sequence have no arrays.
+    """
+    match value:
+        case None:
+            return {}
+        case dict():
+            table = _table(name, [cast(dict[Any, Any], value)])
+            return {**table, name: table[name][0]}
+        case list():
+            items = cast(list[Any], value)
+            if items and all(isinstance(item, dict) and item.keys() == items[0].keys() for item in items):
+                return _table(name, items)
+            parts = (parts_of(f"{name}/{k}", item) for k, item in enumerate(items))
+            return {key: array for part in parts for key, array in part.items()}
+        case _:
+            return {name: np.asarray(value)}
+
+
+def _table(name: str, maps: Sequence[Mapping[Any, Any]]) -> dict[str, Array]:
+    """Returns a row for each map of the same keys. Python's floats stand for float32, of which onnxruntime has maps."""
+    keys = list(maps[0])
+    rows = np.asarray([[one[key] for key in keys] for one in maps])
+    return {name: rows.astype(np.float32) if rows.dtype.kind == "f" else rows, f"{name}/keys": np.asarray(keys)}
 
 
 def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
