@@ -146,7 +146,7 @@ def _compile_segments(
     for number, segment in enumerate(found.segments):
         artifacts = None
         if segment.model is not None:
-            artifacts = _compile_one(segment.model, replace(request, arch=next(chips)), _driver_of(driver, number))
+            artifacts = _compile_part(segment.model, replace(request, arch=next(chips)), _driver_of(driver, number))
         segments.append(_contents(segment, artifacts))
     report = _combined([s.artifacts.report for s in segments if s.artifacts], found, request)
     return _hosted(found, (), segments, request, report)
@@ -217,7 +217,7 @@ def _in_rounds(
     """Compiles a model in rounds. `first`: the number of its first segment."""
 
     def one(model: Model, number: int, arch: Target) -> Artifacts:
-        return _compile_one(model, replace(request, arch=arch), _driver_of(driver, first + number))
+        return _compile_part(model, replace(request, arch=arch), _driver_of(driver, first + number))
 
     job = _job(source, fixed, request, wanted)
     return driver.timed("cut", compile_rounds, job, one)
@@ -316,6 +316,11 @@ def _compile_one(model: Model, request: Request, driver: Driver) -> Artifacts:
         choice=request.choice,
         options=request.options,
     )
+
+
+def _compile_part(model: Model, request: Request, driver: Driver) -> Artifacts:
+    """Compiles a segment. Its own model has no open sizes, and other inputs than those whose shapes were given."""
+    return _compile_one(model, replace(request, options={**request.options, "shapes": {}, "dims": {}}), driver)
 
 
 def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts:

@@ -127,7 +127,7 @@ def types(shapes: dict[str, list[int]]) -> Types:
 
 
 def test_a_loop_with_products_is_unknown():
-    """How often it runs depends on values; one without products has none."""
+    """The number of its turns depends on values; a loop without products has none."""
     for op_type, wanted in (("MatMul", None), ("Add", 0)):
         infos = [helper.make_tensor_value_info(n, k, s) for n, k, s in (("i", 7, []), ("c", 9, []), ("a", 1, [3, 3]))]
         outs = [helper.make_tensor_value_info(n, k, s) for n, k, s in (("d", 9, []), ("e", 1, [3, 3]))]
