@@ -97,7 +97,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 class Answers(NamedTuple):
-    """Results of asking: what nodes became, and the answers in their order; `of_floats`: as if nothing were quantised."""
+    """Graph that nodes became, and the answers in their order. `of_floats`: as if nothing were quantised."""
 
     graph: Graph
     answers: tuple[Answer, ...]

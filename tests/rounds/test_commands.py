@@ -117,6 +117,14 @@ def test_explain_says_why_it_cut_there(out: Path, tmp_path: Path, capsys: pytest
     assert {layer["node"] for layer in found["layers"]} == {"conv0", "conv1", "conv2"}
 
 
+def test_explain_where_sizes_were_given(tmp_path: Path):
+    """Each round is a model of its own, which has no open sizes (trial of real models, A5)."""
+    model = chain(3)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "H"
+    raptor.compile(model, **CHIP, rounds=True, dims={"H": 6}).save(tmp_path / "out")
+    assert {layer.node for layer in explain(tmp_path / "out").layers} == {"conv0", "conv1", "conv2"}
+
+
 def test_lifetimes_in_words():
     assert years_text(2.5) == "2.5 years"
     assert years_text(30 / 365.25) == "30 days"
