@@ -1,13 +1,14 @@
 """The study file (TOML): models, space, objectives, limits, and how it runs. docs/explore.md describes every key."""
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema, faults
@@ -16,8 +17,9 @@ from raptor.explore.points import TABLES, Parameter, Value, check_values, grid
 from validator.options import CrossbarKind
 
 _LIMIT_BYTES = 2**20
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_STORAGE = r"(sqlite:///|postgresql\+psycopg://).+"
+_NAME = re.compile(r"\w[\w .()+-]*")
+_MOST_NAME_BYTES = 100
+_STORAGE = r"^(sqlite:///|postgresql\+psycopg://).+"
 _RANGE = {"min", "max", "step", "log"}
 _MOST_POINTS = 10**6
 OPTIONS = (
@@ -30,10 +32,21 @@ OPTIONS = (
 Number = int | float
 
 
+def _checked_name(name: str) -> str:
+    """Returns the name of a study. It becomes a part of file names, beside the database."""
+    size = len(name.encode(errors="replace"))
+    if _NAME.fullmatch(name) and size <= _MOST_NAME_BYTES:
+        return name
+    what = f"{name[:40]!r}{' ...' if len(name) > 40 else ''}"
+    if size > _MOST_NAME_BYTES:
+        raise ValueError(f"{what} has {size} bytes, a name has at most {_MOST_NAME_BYTES}")
+    raise ValueError(f"{what}: a name begins with a letter or digit, then come these, spaces, or some of . _ - + ( )")
+
+
 class StudyPart(Schema):
     """Table `study`."""
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, AfterValidator(_checked_name)]
     models: Annotated[Items[str], Field(min_length=1)]
     sampler: Literal["grid", "random", "nsga2", "tpe"] = "nsga2"
     trials: Annotated[int, Field(ge=1, le=10**6)] = 100

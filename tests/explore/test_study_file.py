@@ -1,15 +1,17 @@
 """The study file, and messages about a wrong one."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from raptor.common.errors import UserError
+from raptor.explore.driver import run
 from raptor.explore.metrics import METRICS, Limit, parse_limit
 from raptor.explore.new import template
 from raptor.explore.points import command, grid, options_of
 from raptor.explore.study import read_study
-from tests.explore.small import model, small, write
+from tests.explore.small import TRIALS, model, small, write
 
 
 def test_a_study(tmp_path: Path):
@@ -35,6 +37,41 @@ def test_ranges(tmp_path: Path):
     assert list(share.grid) == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert cores.is_whole
     assert not share.is_whole
+
+
+@pytest.mark.parametrize("name", ["a b", "v1.2", "größe (2)", "x" * 100, "7-8_9+"])
+def test_names_of_studies(name: str, tmp_path: Path):
+    """A study of any such name runs in its own database (public reports, B16)."""
+    path = write(tmp_path)
+    path.write_text(
+        path.read_text().replace('name = "small"', f'name = "{name}"').replace(TRIALS, "trials = 2\nbatch = 2")
+    )
+    study = read_study(path)
+    assert study.storage == f"sqlite:///{tmp_path}/{name}.db"
+    assert run(study)
+    assert (tmp_path / f"{name}.db").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a/b", "a name begins with a letter or digit"),
+        ("../b", "a name begins with a letter or digit"),
+        ("..", "a name begins with"),
+        ("", "a name begins with"),
+        (" a", "a name begins with"),
+        ("a?b", "a name begins with"),
+        ("a\\\\b", "a name begins with"),
+        ("a\\nb", "a name begins with"),
+        ("x" * 101, "has 101 bytes, a name has at most 100"),
+        ("ö" * 60, "has 120 bytes, a name has at most 100"),
+    ],
+)
+def test_names_that_no_study_has(name: str, told: str, tmp_path: Path):
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace('name = "small"', f'name = "{name}"'))
+    with pytest.raises(UserError, match=rf"study\.name: .*{re.escape(told)}"):
+        read_study(path)
 
 
 @pytest.mark.parametrize(
