@@ -14,6 +14,7 @@ from raptor.common.errors import UserError
 from raptor.target.analog import Adc
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
+from validator.accuracy.deciding import decision_of
 from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
 from validator.accuracy.running import Tick, by_onnxruntime, default_workers, scores, tensors
 from validator.accuracy.statistics import of_mean, of_share, snr_db
@@ -51,6 +52,7 @@ def accuracy(
 ) -> AccuracyReport:
     """Executes a compiled program on labelled data, and counts what it classifies rightly.
 
+    A sample is of the class with the largest score; of one score, whether it is above 0.5 (a probability) or 0.
     `data`: as `read_data` reads it; None: only what the converters lose is told. `crossbar`: how products are computed,
     by default exactly. `settings` override those of `device`. `sweep`: values of settings, all combinations of which
     are measured, too. `chips`: chips whose seeds follow each other. `samples`: the first so many. `calibration`:
@@ -77,7 +79,9 @@ def _read(program: Program, data: Path, samples: int | None) -> Data:
             f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "
             "with a batch of 1"
         )
-    return read_data(data, program.memory.inputs, samples)
+    read = read_data(data, program.memory.inputs, samples)
+    decision_of(program).check(read, data)
+    return read
 
 
 def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
@@ -123,6 +127,7 @@ class _Task:
         self.program, self.data, self.setup, self.workers, self.tick = program, data, setup, workers, tick
         self.calibration, self.noise_samples = calibration, noise_samples
         self.golden = None if data is None else by_onnxruntime(program, data)
+        self.decision = None if data is None else decision_of(program)
 
     def report(self, kind: CrossbarKind, device: str | None, chips: int, sweep: Sweep) -> AccuracyReport:
         """Measures everything."""
@@ -188,11 +193,12 @@ class _Task:
     def _counted(self, found: Array, golden: Array | None, seed: int | None) -> ChipResult:
         assert self.data is not None  # there are scores
         assert golden is not None  # there are data
-        labels = self.data.labels
-        agreed = float((found.argmax(1) == golden.argmax(1)).mean())
+        assert self.decision is not None  # as for them
+        labels, classes = self.data.labels, self.decision.of(found)
+        agreed = float((classes == self.decision.of(golden)).mean())
         if labels is None:
             return ChipResult(seed, None, None, agreed, None)
-        right = int((found.argmax(1) == labels).sum())
+        right = int((classes == labels).sum())
         return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, of_share(right, len(labels)))
 
     def _noise(self, program: Program) -> tuple[LayerNoise, ...]:
