@@ -16,6 +16,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Coding
+from validator.bounds import NO_BOUNDS, Bounds, index_bounds
 from validator.compare import Comparison, measure
 from validator.constants import constant_inputs
 from validator.definition import Definition, Known, Real, Rounded, load_definition
@@ -77,8 +78,9 @@ class Count:
 class BitTrue:
     """A program with integers beside its definition. `tolerance` is that of sections of floats.
 
-    `counts`: by tensor of the program; `witnessed`: by tensor of the model, the differences of onnxruntime. `whole`: a
-    session of the model as it is, with the constants to feed; it has computed `outputs` values, some of which depart.
+    `bounds`: of random inputs. `counts`: by tensor of the program; `witnessed`: by tensor of the model, the differences
+    of onnxruntime. `whole`: a session of the model as it is, with the constants to feed; it has computed `outputs`
+    values, some of which depart.
     """
 
     program: Program
@@ -90,6 +92,7 @@ class BitTrue:
     layers: bool
     tolerance: float
     max_steps: int
+    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
     witnessed: dict[str, Difference] = field(default_factory=dict[str, Difference])
     seconds: dict[str, float] = field(default_factory=lambda: {"definition": 0.0, "run": 0.0, "golden": 0.0})
@@ -118,7 +121,7 @@ class BitTrue:
         """Runs and compares all samples."""
         for number in self.numbers:
             start = perf_counter()
-            inputs = coded_inputs(self.program.memory.inputs, self.definition, given_for(self.given, number), number)
+            inputs = self._inputs(number)
             options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
             result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
             self.instructions = result.instructions
@@ -131,6 +134,10 @@ class BitTrue:
             self.seconds["run"] += ran - start
             self.seconds["definition"] += defined - ran
             self.seconds["golden"] += perf_counter() - defined
+
+    def _inputs(self, number: int) -> dict[str, Array]:
+        given, places = given_for(self.given, number), self.program.memory.inputs
+        return coded_inputs(places, self.definition, given, number, self.bounds)
 
     def figures(self) -> IntegerFigures:
         """Returns the counts over all samples."""
@@ -259,9 +266,11 @@ def load_bit_true(
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     opened = session(str(path), path)
     constants = constant_inputs(program.manifest.options, opened.get_inputs())
-    definition = load_definition(read(path), constants)
+    model = read(path)
+    definition = load_definition(model, constants)
     _check(program, definition, set(constants))
-    return BitTrue(program, definition, given, numbers, whole=(opened, constants), **options)
+    bounds = NO_BOUNDS if given else index_bounds(model)
+    return BitTrue(program, definition, given, numbers, bounds=bounds, whole=(opened, constants), **options)
 
 
 def _check(program: Program, definition: Definition, constants: set[str]) -> None:

@@ -13,6 +13,7 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.output.files import TensorPlace
 from raptor.target.layout import Floats
+from validator.bounds import NO_BOUNDS, Bounds
 from validator.coding import encode, holds_floats, value_range
 from validator.definition import Definition
 from validator.definition.values import is_codes, limits
@@ -36,13 +37,17 @@ def given_for(given: Given, number: int) -> Sequence[str] | Mapping[str, Array]:
 
 
 def make_inputs(
-    places: Sequence[TensorPlace], golden: Golden, given: Sequence[str] | Mapping[str, Array], seed: int
+    places: Sequence[TensorPlace],
+    golden: Golden,
+    given: Sequence[str] | Mapping[str, Array],
+    seed: int,
+    bounds: Mapping[str, Bounds] = NO_BOUNDS,
 ) -> dict[str, Floats]:
     """Returns one array for every input of the model.
 
     `given` are arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
-    Without any, standard normal numbers from `seed` are used, for integers those within the bounds of the input. Values
-    are rounded to the model's element type, so that both sides see the same.
+    Without any, standard normal numbers from `seed` are used, for integers and `bounds` those within. Values are
+    rounded to the model's element type, so that both sides see the same.
     Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones, and for inputs that
     became constants when the model was compiled.
     """
@@ -52,48 +57,62 @@ def make_inputs(
     elif given:
         arrays = read_files(places, given)
     else:
-        arrays = random_inputs(places, seed)
+        arrays = random_inputs(places, seed, bounds)
     return {place.name: _fit(arrays, place, golden) for place in places}
 
 
-def random_inputs(places: Sequence[TensorPlace], seed: int) -> dict[str, Array]:
-    """Returns standard normal numbers for every input, for integers those within the bounds of the input."""
+def random_inputs(
+    places: Sequence[TensorPlace], seed: int, bounds: Mapping[str, Bounds] = NO_BOUNDS
+) -> dict[str, Array]:
+    """Returns standard normal numbers for every input, for integers and `bounds` those within."""
     rng = np.random.default_rng(seed)
-    return {place.name: _random(place, rng) for place in places}
+    return {place.name: _random(place, rng, bounds.get(place.name)) for place in places}
 
 
-def _random(place: TensorPlace, rng: np.random.Generator) -> Array:
-    """Returns standard normal numbers, or all values of integers that the program takes with equal chance."""
+def _random(place: TensorPlace, rng: np.random.Generator, bounds: Bounds | None) -> Array:
+    """Returns standard normal numbers, or all values within the bounds and those of integers with equal chance."""
     if place.coding is None or holds_floats(place.coding):
+        if bounds is not None:
+            return rng.uniform(*bounds, place.shape).astype(np.float32)
         return rng.standard_normal(place.shape, dtype=np.float32)
-    low, high = value_range(place.coding)
-    return rng.integers(low, high, place.shape, endpoint=True)
+    taken = Bounds(*value_range(place.coding))
+    return rng.integers(*(taken if bounds is None else taken.meet(bounds)), place.shape, endpoint=True)
+
+
+def places_of_integers(places: Sequence[TensorPlace]) -> list[str]:
+    """Returns the names of the inputs of integers and truth values."""
+    return [place.name for place in places if not holds_floats(place.coding)]
 
 
 def coded_inputs(
-    places: Sequence[TensorPlace], definition: Definition, given: Sequence[str] | Mapping[str, Array], seed: int
+    places: Sequence[TensorPlace],
+    definition: Definition,
+    given: Sequence[str] | Mapping[str, Array],
+    seed: int,
+    bounds: Mapping[str, Bounds] = NO_BOUNDS,
 ) -> dict[str, Array]:
     """Returns one array for every input of a program with integers, in the type of the model.
 
     Without any given, numbers from `seed` use all codes: every integer of the type; for an input that the model
-    quantises, every step of its scale and what lies between.
+    quantises, every step of its scale and what lies between. Those with `bounds` lie within.
     """
     if given:
         arrays = named_arrays(places, given) if isinstance(given, Mapping) else read_files(places, given)
     else:
         rng = np.random.default_rng(seed)
-        arrays = {place.name: _codes(place, definition, rng) for place in places}
+        arrays = {place.name: _codes(place, definition, rng, bounds.get(place.name)) for place in places}
     return {place.name: _typed(arrays, place, definition.input_type(place.name)) for place in places}
 
 
-def _codes(place: TensorPlace, definition: Definition, rng: np.random.Generator) -> Array:
+def _codes(place: TensorPlace, definition: Definition, rng: np.random.Generator, bounds: Bounds | None) -> Array:
     dtype = definition.input_type(place.name)
     if is_codes(np.zeros(0, dtype)):
-        low, high = limits(dtype) if place.coding is None else value_range(place.coding)
+        taken = Bounds(*(limits(dtype) if place.coding is None else value_range(place.coding)))
+        low, high = taken if bounds is None else taken.meet(bounds)
         return rng.integers(low, high, place.shape, endpoint=True).astype(dtype)
     steps = definition.steps_of(place.name, place.shape)
     if steps is None:
-        return _random(place, rng)
+        return _random(place, rng, bounds)
     low, high = (limit - steps.zero for limit in limits(steps.dtype))
     codes = low + (high - low) * rng.random(place.shape)
     return (codes * steps.scale).astype(np.float32)

@@ -55,6 +55,7 @@ def validate_program(
     golden = load_golden(program, layers=layers)
     opened = perf_counter()
     tried = Samples(program, golden, given, numbers, settings.engine, settings.schedule, layers, settings.max_steps)
+    tried = tried.within_bounds()
     found, unknown = judged(tried, tallied(tried), settings.tolerance)
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
     return _report(tried, found, settings.tolerance, seed, seconds, unknown)

@@ -1,7 +1,7 @@
 """Runs a program and onnxruntime on the same inputs, one input after the other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol
@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from raptor.output import files
 from raptor.target.layout import Floats
+from validator.bounds import Bounds, index_bounds, may_index, narrowed
 from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
-from validator.inputs import Given, given_for, make_inputs
+from validator.inputs import Given, given_for, make_inputs, places_of_integers
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.run import run
+from validator.session import read
 
 Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
@@ -55,7 +57,7 @@ class Tried(Protocol):
 class Samples:
     """Inputs to try: those given, or random ones with the seeds `numbers`.
 
-    `seconds`: wall time by activity; `instructions`: executed by the last run.
+    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run.
     """
 
     program: Program
@@ -66,8 +68,24 @@ class Samples:
     schedule: Schedule
     layers: bool
     max_steps: int
+    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
+
+    def within_bounds(self) -> "Samples":
+        """Returns the samples with bounds of random inputs of integers, with which the model computes something."""
+        places = self.program.memory.inputs
+        integers = places_of_integers(places)
+        if self.given or not self.numbers or not (integers or may_index(self.model)):
+            return self
+        outputs = [place.name for place in self.program.memory.outputs]
+
+        def attempt(bounds: Mapping[str, Bounds]) -> None:
+            for number in self.numbers:
+                self.golden.run(make_inputs(places, self.golden, (), number, bounds), outputs)
+
+        found = index_bounds(read(self.model))
+        return replace(self, bounds=narrowed(found, integers, attempt) if integers else found)
 
     @property
     def model(self) -> Path:
@@ -85,7 +103,7 @@ class Samples:
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
     def inputs(self, number: int) -> dict[str, Floats]:
-        return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number)
+        return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number, self.bounds)
 
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
         """Returns the tensors of the program and those of onnxruntime, in its shapes.

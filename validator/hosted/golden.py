@@ -1,7 +1,7 @@
 """The whole model in onnxruntime, with the tensors at borders, and inputs for it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Crossing
 from validator import standard
+from validator.bounds import Bounds, index_bounds, narrowed
 from validator.coding import holds_floats, value_range
 from validator.constants import constant_inputs
 from validator.hosted.load import Hosted
@@ -21,8 +22,9 @@ from validator.hosted.values import dtype_of, fits
 from validator.inputs import Given, given_for, read_files
 from validator.session import read, session
 
-_ROWS = 2
-"""Range of random integers where the model does not tell it: 0 and 1 are right for most ids, lengths and flags."""
+_OTHERS = Bounds(0, 1)
+"""Random integers where the model does not tell their range: these are right for most ids, lengths and flags."""
+_INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +38,7 @@ class WholeModel:
     session: Any
     names: tuple[str, ...]
     constants: Mapping[str, Any]
-    bounds: Mapping[str, int]
+    bounds: Mapping[str, Bounds]
     by_suite: tuple[str, ...]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,8 +50,11 @@ class WholeModel:
         return dict(zip(self.names, values, strict=True))
 
 
-def load_whole(hosted: Hosted) -> WholeModel:
-    """Opens the original model. Raises `UserError` if it does not go with `segments.json`."""
+def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,)) -> WholeModel:
+    """Opens the original model. Raises `UserError` if it does not go with `segments.json`.
+
+    `given`: inputs; random ones, with the seeds `numbers`, need bounds with which the model runs.
+    """
     path, listed = hosted.folder / files.MODEL, hosted.listed
     model = read(path)
     by_suite = _follow_suite(model, hosted)
@@ -65,7 +70,16 @@ def load_whole(hosted: Hosted) -> WholeModel:
     opened = session(model.SerializeToString(), path)
     constants = constant_inputs(listed.options, opened.get_inputs())
     names = tuple(dict.fromkeys([*(o.name for o in listed.outputs), *added]))
-    return WholeModel(path, opened, names, constants, _bounds(model, hosted), by_suite)
+    whole = WholeModel(path, opened, names, constants, _bounds(model, hosted), by_suite)
+    integers = [t.name for t in listed.inputs if t.type in _INTEGERS]
+    if given or not integers:
+        return whole
+
+    def attempt(bounds: Mapping[str, Bounds]) -> None:
+        for number in numbers:
+            whole.run(inputs_for(hosted, replace(whole, bounds=bounds), (), number))
+
+    return replace(whole, bounds=narrowed(whole.bounds, integers, attempt))
 
 
 def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
@@ -80,24 +94,13 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
         raise UserError(f"{hosted.folder / files.MODEL}: not an ONNX model: {e}") from e
 
 
-def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, int]:
-    """Returns by input how many values are right: rows of the table that it chooses from, what the chip takes."""
+def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:
+    """Returns by input which values are right: rows of the tables that it chooses from, what the chip takes."""
     places = [p for program in hosted.programs.values() for p in program.memory.inputs]
-    taken = {p.name: value_range(p.coding)[1] + 1 for p in places if p.coding and not holds_floats(p.coding)}
-    chosen = _rows(model)
-    return {name: min(taken.get(name, 2**31), chosen.get(name, 2**31)) for name in taken.keys() | chosen.keys()}
-
-
-def _rows(model: ModelProto) -> dict[str, int]:
-    """Returns the number of rows of the smallest table from which an input chooses, by input."""
-    sizes: dict[str, list[int]] = {t.name: list(t.dims) for t in model.graph.initializer}
-    rows: dict[str, int] = {}
-    for node in model.graph.node:
-        if node.op_type == "Gather" and sizes.get(node.input[0]):
-            axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 0)
-            size = sizes[node.input[0]][axis]
-            rows[node.input[1]] = min(size, rows.get(node.input[1], size))
-    return rows
+    taken = {p.name: Bounds(*value_range(p.coding)) for p in places if p.coding and not holds_floats(p.coding)}
+    taken = {name: Bounds(max(found.low, 0), found.high) for name, found in taken.items()}
+    chosen = index_bounds(model)
+    return {**taken, **{n: taken[n].meet(b) if n in taken else b for n, b in chosen.items()}}
 
 
 def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> dict[str, Any]:
@@ -119,8 +122,11 @@ def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator) -> An
     dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
     if dtype is None or dtype.kind == "O" or not fits(shape, tensor.shape):
         raise UserError(f"input {tensor.name!r} is {tensor.type}: random values are not possible; give it with --input")
+    bounds = whole.bounds.get(tensor.name)
     if dtype.kind in "iu":
-        return rng.integers(0, whole.bounds.get(tensor.name, _ROWS), shape).astype(dtype)
+        return rng.integers(*(bounds or _OTHERS), shape, endpoint=True).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
+    if bounds is not None:
+        return rng.uniform(*bounds, shape).astype(dtype)
     return rng.standard_normal(shape, dtype=np.float32).astype(dtype)

@@ -210,5 +210,5 @@ def validate_hosted(
     """Judges a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that it took to load."""
     quick = min((quick_count(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
     numbers = range(seed, seed + (1 if given else samples or quick))
-    judge = Judge(hosted, load_whole(hosted), given, numbers, settings)
+    judge = Judge(hosted, load_whole(hosted, given, numbers), given, numbers, settings)
     return judge.report(None if given else seed, loading)

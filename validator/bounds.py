@@ -1,0 +1,307 @@
+"""Values that an input may have where a model chooses by it: rows of its tables, found backwards through the model."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from validator.marks import has_mark
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+Array = npt.NDArray[Any]
+Shape = Sequence[int | None]
+_MOST_ELEMENTS = 2**20
+"""Largest constant that is looked at."""
+
+
+class Bounds(NamedTuple):
+    """Smallest and largest value."""
+
+    low: int
+    high: int
+
+    def meet(self, other: "Bounds") -> "Bounds":
+        """Returns the values in both; if there are none, the smallest one of either."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Bounds(low, high) if low <= high else Bounds(min(self.low, other.low), min(self.low, other.low))
+
+
+_MARKS = (b"Gather", b"Scatter", b"OneHot", b"EmbedLayerNormalization", b"ReverseSequence")
+NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
+
+
+def may_index(path: Path) -> bool:
+    """Tells whether a file names an operator that reads indices."""
+    return has_mark(path, _MARKS)
+
+
+def index_bounds(model: "ModelProto") -> dict[str, Bounds]:
+    """Returns the values of those inputs from which a model computes indices, so that every index is in its table.
+
+    Inputs without a table are left out. A bound is a hint: through operators that are not known it is not followed.
+    """
+    import onnx.inliner
+
+    graph = (onnx.inliner.inline_local_functions(model) if model.functions else model).graph
+    return _Search.of(graph, model).run()
+
+
+def narrowed(
+    bounds: Mapping[str, Bounds], names: Collection[str], attempt: Callable[[Mapping[str, Bounds]], object]
+) -> Mapping[str, Bounds]:
+    """Returns bounds of random inputs with which a model runs.
+
+    `names`: inputs of integers. If the `bounds` found are not enough, these are 0 or 1, or all 0; most ids, lengths and
+    flags may be. `attempt` runs the model. Raises the error of the first attempt if none succeeds.
+    """
+    first: UserError | None = None
+    for high in (None, 1, 0):
+        tried = bounds if high is None else {**bounds, **dict.fromkeys(names, Bounds(0, high))}
+        try:
+            attempt(tried)
+        except UserError as error:
+            first = first or error
+        else:
+            return tried
+    assert first is not None, "the loop has attempts"
+    raise first
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """Bounds found so far, by tensor. `inferred`: shapes of all tensors, found when one is asked for."""
+
+    model: "ModelProto"
+    inputs: Sequence[str]
+    nodes: Sequence["NodeProto"]
+    constants: Mapping[str, Array]
+    weights: Mapping[str, Shape]
+    found: dict[str, Bounds] = field(default_factory=dict[str, Bounds])
+    inferred: Mapping[str, Shape] | None = None
+
+    @classmethod
+    def of(cls, graph: "GraphProto", model: "ModelProto") -> "_Search":
+        nodes = [*_all_nodes(graph)]
+        weights = {t.name: tuple(t.dims) for t in graph.initializer}
+        inputs = [v.name for v in graph.input if v.name not in weights]
+        return cls(model, inputs, nodes, _constants(graph, nodes), weights)
+
+    def run(self) -> dict[str, Bounds]:
+        for node in reversed(self.nodes):
+            for name, bounds in self.demands(node):
+                self.want(name, bounds)
+            wanted = self.found.get(node.output[0]) if node.output else None
+            if wanted is not None:
+                for name, bounds in self.backwards(node, wanted):
+                    self.want(name, bounds)
+        return {name: self.found[name] for name in self.inputs if name in self.found}
+
+    def want(self, name: str, bounds: Bounds) -> None:
+        if name and name not in self.constants:
+            self.found[name] = self.found[name].meet(bounds) if name in self.found else bounds
+
+    def shape(self, name: str) -> Shape:
+        if name in self.weights:
+            return self.weights[name]
+        if self.inferred is None:
+            self.inferred = _inferred(self.model)
+        return self.inferred.get(name, ())
+
+    def size(self, name: str, axis: int) -> int | None:
+        shape = self.shape(name)
+        return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+    def demands(self, node: "NodeProto") -> Iterator[tuple[str, Bounds]]:
+        """Yields the bounds of the indices, lengths and classes that a node reads."""
+        inputs = node.input
+        match node.op_type:
+            case "OneHot":
+                depth = self.range(inputs[1])
+                if depth is not None:
+                    yield inputs[0], Bounds(0, max(depth.high - 1, 0))
+            case "EmbedLayerNormalization":
+                for ids, table in ((0, 2), (1, 4)):
+                    rows = self.size(inputs[table], 0) if table < len(inputs) else None
+                    if rows:
+                        yield inputs[ids], Bounds(0, rows - 1)
+            case "ReverseSequence":
+                yield inputs[1], Bounds(1, self.size(inputs[0], _attribute(node, "time_axis")) or 1)
+            case "RNN" | "GRU" | "LSTM" if len(inputs) > 4:
+                yield inputs[4], Bounds(1, self.size(inputs[0], 0) or 1)
+            case _:
+                size = self.indexed(node)
+                if size:
+                    yield inputs[1], Bounds(0, size - 1)
+
+    def indexed(self, node: "NodeProto") -> int | None:
+        """Returns how many values the second input of a node may have; None for other nodes, or if it is not known."""
+        table, ids = node.input[:2] if len(node.input) > 1 else ("", "")
+        match node.op_type:
+            case "Gather" | "GatherElements" | "ScatterElements" | "Scatter":
+                return self.size(table, _attribute(node, "axis"))
+            case "GatherBlockQuantized":
+                return self.size(table, _attribute(node, "gather_axis"))
+            case "GatherND" | "ScatterND":
+                first, count = _attribute(node, "batch_dims"), self.size(ids, -1) or 1
+                sizes = (self.size(table, first + k) for k in range(count))
+                return min((size for size in sizes if size is not None), default=None)
+            case _:
+                return None
+
+    def backwards(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+        """Yields the bounds of operands with which the first result of a node is within bounds."""
+        if node.op_type in _SAME:
+            yield from ((name, wanted) for name in _SAME[node.op_type](node.input))
+        elif node.op_type == "If":
+            bodies = (a.g for a in node.attribute if a.HasField("g"))
+            yield from ((body.output[0].name, wanted) for body in bodies if body.output)
+        elif node.op_type == "CumSum":
+            yield node.input[0], Bounds(0, max(wanted.high // (self.longest(node.input[0]) or 1), 0))
+        elif node.op_type == "Neg":
+            yield node.input[0], Bounds(-wanted.high, -wanted.low)
+        elif node.op_type in ("Add", "Sub", "Mul", "Div", "Mod") and len(node.input) == 2:
+            yield from self.arithmetic(node, wanted)
+
+    def longest(self, name: str) -> int | None:
+        return max((size for size in self.shape(name) if size is not None), default=None)
+
+    def arithmetic(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+        a, b = node.input
+        left, right = self.range(a), self.range(b)
+        if left is None and right is None:
+            yield from zip((a, b), _shared(node.op_type, wanted), strict=True)
+        elif right is not None:
+            yield a, _inverse(node.op_type, wanted, right)
+        elif left is not None and node.op_type in ("Add", "Mul"):
+            yield b, _inverse(node.op_type, wanted, left)
+        elif left is not None and node.op_type == "Sub":
+            yield b, Bounds(left.high - wanted.high, left.low - wanted.low)
+
+    def range(self, name: str) -> Bounds | None:
+        values = self.constants.get(name)
+        if values is None or not values.size or not np.isfinite(values).all():
+            return None
+        return Bounds(math.floor(values.min()), math.ceil(values.max()))
+
+
+def _attribute(node: "NodeProto", name: str) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), 0)
+
+
+def _inverse(op_type: str, wanted: Bounds, known: Bounds) -> Bounds:
+    """Returns the bounds of x where `x op known` is wanted, for all known values."""
+    match op_type:
+        case "Add":
+            return Bounds(wanted.low - known.low, wanted.high - known.high)
+        case "Sub":
+            return Bounds(wanted.low + known.high, wanted.high + known.low)
+        case "Mul" if known.low > 0:
+            return Bounds(-(-wanted.low // known.low), wanted.high // known.high)
+        case "Div" if known.low > 0:
+            return Bounds(wanted.low * known.low, wanted.high * known.low)
+        case "Mod" if known.low > 0 and known.high - 1 <= wanted.high:
+            return Bounds(0, 4 * known.high)
+        case _:
+            return wanted
+
+
+def _shared(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
+    """Returns bounds of two operands that are both computed."""
+    middle, root = (wanted.low + wanted.high) // 2, math.isqrt(max(wanted.high, 0))
+    match op_type:
+        case "Add":
+            return Bounds(wanted.low, middle), Bounds(0, wanted.high - middle)
+        case "Sub":
+            return Bounds(middle, wanted.high), Bounds(0, middle - wanted.low)
+        case "Mul":
+            return Bounds(0, root), Bounds(0, root)
+        case _:
+            return wanted, Bounds(1, max(wanted.high, 1))
+
+
+def _first(names: Sequence[str]) -> Sequence[str]:
+    return names[:1]
+
+
+_SAME: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *(
+                    "Cast",
+                    "Clip",
+                    "DepthToSpace",
+                    "Expand",
+                    "Flatten",
+                    "Gather",
+                    "GatherElements",
+                    "GatherND",
+                    "Identity",
+                ),
+                *("Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
+                *("Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Floor", "Ceil", "Round", "CastLike"),
+            ),
+            _first,
+        ),
+        **dict.fromkeys(("Concat", "Max", "Min", "Mean"), lambda names: names),
+        "Where": lambda names: names[1:],
+        "ScatterElements": lambda names: [*names[:1], *names[2:]],
+        "ScatterND": lambda names: [*names[:1], *names[2:]],
+    }
+)
+"""Operators whose results are elements of these operands, or lie between them."""
+
+
+def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
+    """Yields all nodes in order, those of branches and bodies before the node that has them."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all_nodes(attribute.g)
+        yield node
+
+
+def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, Array]:
+    """Returns the smaller constants by name, and an empty array for larger ones."""
+    from onnx import TensorProto, numpy_helper
+
+    found: dict[str, Array] = {}
+    for tensor in graph.initializer:
+        small = math.prod(tensor.dims) <= _MOST_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL
+        found[tensor.name] = (
+            numpy_helper.to_array(tensor) if small and tensor.data_type != TensorProto.STRING else np.empty(0)
+        )
+    for node in nodes:
+        values = {a.name: a for a in node.attribute}
+        if node.op_type == "Constant":
+            if "value" in values:
+                found[node.output[0]] = numpy_helper.to_array(values["value"].t)
+            elif "value_int" in values or "value_ints" in values:
+                found[node.output[0]] = np.array(
+                    [*values["value_ints"].ints] if "value_ints" in values else values["value_int"].i
+                )
+        elif node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
+def _inferred(model: "ModelProto") -> dict[str, Shape]:
+    """Returns shapes, None for open sizes; none at all if onnx infers none."""
+    import onnx
+
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # those of onnx have no common base, and bounds are hints
+        graph = model.graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {
+        v.name: [d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim] for v in values
+    }
