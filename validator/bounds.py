@@ -236,6 +236,7 @@ _SAME: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType
         **dict.fromkeys(
             (
                 *(
+                    "Abs",
                     "Cast",
                     "Clip",
                     "DepthToSpace",

@@ -1,4 +1,4 @@
-"""Calibration samples: seeded standard normal inputs, or arrays of an .npz file, checked before they are read."""
+"""Calibration samples: seeded random inputs, or arrays of an .npz file, checked before they are read."""
 
 import math
 import zipfile
@@ -10,16 +10,17 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto, helper
 from onnxruntime.quantization import CalibrationDataReader
 
 from raptor.common.errors import UserError
 from raptor.common.spelling import name as spelled
 from raptor.common.spelling import option
 from raptor.frontend.check import model_inputs
+from validator.bounds import Bounds, index_bounds
 
-Floats = npt.NDArray[np.float32]
-Sample = dict[str, Floats]
+Array = npt.NDArray[Any]
+Sample = dict[str, Array]
 MOST_BYTES = 8 * 2**30
 """Largest file that is read, in bytes of its arrays."""
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
@@ -27,10 +28,12 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of the model, whose shape is fixed."""
+    """An input of the model, whose shape is fixed. `bounds`: of random values; None for standard normal ones."""
 
     name: str
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bounds: Bounds | None
 
 
 class Reader(CalibrationDataReader):
@@ -44,25 +47,45 @@ class Reader(CalibrationDataReader):
 
 
 def inputs_of(proto: ModelProto) -> tuple[Input, ...]:
-    found = model_inputs(proto).items()
-    return tuple(Input(n, tuple(d.dim_value for d in v.type.tensor_type.shape.dim)) for n, v in found)
+    """Returns the inputs of a model. Indices lie in the tables that they choose from."""
+    chosen = index_bounds(proto)
+    return tuple(_input(value, chosen.get(name)) for name, value in model_inputs(proto).items())
+
+
+def _input(value: ValueInfoProto, chosen: Bounds | None) -> Input:
+    kind = value.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    bounds = chosen
+    if dtype.kind in "iub":
+        own = Bounds(0, 1) if dtype.kind == "b" else Bounds(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        # Bytes are images; other integers are ids, lengths and flags, of which 0 and 1 are the usual ones.
+        bounds = own.meet(chosen or (own if dtype.itemsize == 1 else Bounds(0, 1)))
+    return Input(value.name, tuple(d.dim_value for d in kind.shape.dim), dtype, bounds)
 
 
 def random_samples(inputs: Sequence[Input], seed: int, count: int) -> list[Sample]:
-    """Makes standard normal inputs; sample i has the seed `seed` + i, as in `raptor validate`."""
+    """Makes standard normal inputs, or numbers within bounds; sample i has the seed `seed` + i, as in `validate`."""
     return [_random_sample(inputs, seed + i) for i in range(count)]
 
 
 def _random_sample(inputs: Sequence[Input], seed: int) -> Sample:
     rng = np.random.default_rng(seed)
-    return {i.name: rng.standard_normal(i.shape, dtype=np.float32) for i in inputs}
+    return {i.name: _random(i, rng).astype(i.dtype) for i in inputs}
+
+
+def _random(wanted: Input, rng: np.random.Generator) -> Array:
+    if wanted.bounds is None:
+        return rng.standard_normal(wanted.shape, dtype=np.float32)
+    if wanted.dtype.kind in "iub":
+        return rng.integers(*wanted.bounds, wanted.shape, endpoint=True)
+    return rng.uniform(*wanted.bounds, wanted.shape)
 
 
 def read_samples(path: Path, inputs: Sequence[Input], count: int | None) -> list[Sample]:
     """Reads the first `count` samples of an .npz file (None: all of them); its arrays have the names of the inputs.
 
     An array is one sample, or has one more axis in front, or a multiple of the samples in its first axis. Raises
-    `UserError` for anything else, and for numbers that are not finite.
+    `UserError` for anything else, and for numbers that are not finite, or that the type of the input does not have.
     """
     arrays = _read(path, inputs)
     split = {i.name: _split(path, i, arrays[i.name], count) for i in inputs}
@@ -130,10 +153,16 @@ def _samples_in(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
     )
 
 
-def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None) -> list[Floats]:
+def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None) -> list[Array]:
     each = array.reshape(_samples_in(path, wanted, array.shape), *wanted.shape)[:count]
-    with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(each, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.ascontiguousarray(each, wanted.dtype)
+    if wanted.dtype.kind in "iub":
+        bad = int(np.count_nonzero(found.astype(np.float64) != each.astype(np.float64)))
+        if bad:
+            numbers = f"{bad} of {found.size} numbers of '{wanted.name}'"
+            raise UserError(f"{option('data', path)}: {numbers} are no {wanted.dtype.name}, which the model takes")
+        return list(found)
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
         raise UserError(f"{option('data', path)}: {bad} of {found.size} numbers of '{wanted.name}' are not finite")
