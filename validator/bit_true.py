@@ -12,10 +12,12 @@ from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
+from onnx import ModelProto, TensorProto, helper
 
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Coding
+from validator import widen
 from validator.bounds import NO_BOUNDS, Bounds, index_bounds
 from validator.compare import Comparison, measure
 from validator.constants import constant_inputs
@@ -78,9 +80,9 @@ class Count:
 class BitTrue:
     """A program with integers beside its definition. `tolerance` is that of sections of floats.
 
-    `bounds`: of random inputs. `counts`: by tensor of the program; `witnessed`: by tensor of the model, the differences
-    of onnxruntime. `whole`: a session of the model as it is, with the constants to feed; it has computed `outputs`
-    values, some of which depart.
+    `bounds`: of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: by tensor of the
+    program; `witnessed`: by tensor of the model, the differences of onnxruntime. `whole`: a session of the model as it
+    is, with the constants to feed; it has computed `outputs` values, some of which depart.
     """
 
     program: Program
@@ -93,6 +95,7 @@ class BitTrue:
     tolerance: float
     max_steps: int
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+    rounded: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
     counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
     witnessed: dict[str, Difference] = field(default_factory=dict[str, Difference])
     seconds: dict[str, float] = field(default_factory=lambda: {"definition": 0.0, "run": 0.0, "golden": 0.0})
@@ -137,7 +140,8 @@ class BitTrue:
 
     def _inputs(self, number: int) -> dict[str, Array]:
         given, places = given_for(self.given, number), self.program.memory.inputs
-        return coded_inputs(places, self.definition, given, number, self.bounds)
+        found = coded_inputs(places, self.definition, given, number, self.bounds)
+        return {n: a.astype(self.rounded[n]).astype(a.dtype) if n in self.rounded else a for n, a in found.items()}
 
     def figures(self) -> IntegerFigures:
         """Returns the counts over all samples."""
@@ -264,13 +268,25 @@ def load_bit_true(
     path = program.folder / files.MODEL
     if files.MODEL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
-    opened = session(str(path), path)
-    constants = constant_inputs(program.manifest.options, opened.get_inputs())
     model = read(path)
+    rounded = _small_inputs(model)
+    other = widen.other_floats(model)
+    # Where floats are of 16 or 64 bits, the program computes in float32, and so do its judges.
+    model = widen.model(model, np.float32) if other else model
+    opened = session(model.SerializeToString() if other else str(path), path)
+    constants = constant_inputs(program.manifest.options, opened.get_inputs())
     definition = load_definition(model, constants)
     _check(program, definition, set(constants))
     bounds = NO_BOUNDS if given else index_bounds(model)
-    return BitTrue(program, definition, given, numbers, bounds=bounds, whole=(opened, constants), **options)
+    whole = opened, constants
+    return BitTrue(program, definition, given, numbers, bounds=bounds, rounded=rounded, whole=whole, **options)
+
+
+def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:
+    """Returns the types of inputs whose floats have fewer bits than float32."""
+    kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
+    small = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items() if kind in small}
 
 
 def _check(program: Program, definition: Definition, constants: set[str]) -> None:

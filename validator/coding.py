@@ -17,6 +17,8 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _FEW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
 _SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("int2", "uint2", "int4", "uint4", "bfloat16", *_FEW_BITS)}
 _FLOATS = ("bfloat16", "float16", "float32", "float64", *_FEW_BITS)
+_SCALED = _FLOATS[:4]
+"""Types of real numbers for which integers with a scale can stand; they are computed in float32."""
 _HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", *_FEW_BITS)
 
 
@@ -62,7 +64,7 @@ def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str 
         return _check_float(coding, numbers)
     if numbers == "float":
         return "integers, in a program of floats"
-    if coding.dtype in _HELD_AS_FLOATS or not coding.bits:
+    if (coding.dtype in _HELD_AS_FLOATS and not coding.scale) or not coding.bits:
         return f"integers of {coding.bits} bits for {coding.dtype}, which are held as floats"
     return _check_scaled(coding, shape) if coding.scale else _check_shifted(coding) or _check_bounds(coding)
 
@@ -103,8 +105,8 @@ def _check_bounds(coding: Coding) -> str | None:
 
 
 def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
-    if coding.dtype != "float32" or coding.offset:
-        return f"a scale is for values of float32 without offset, found {coding.dtype} with offset {coding.offset}"
+    if coding.dtype not in _SCALED or coding.offset:
+        return f"a scale is for floats without offset, found {coding.dtype} with offset {coding.offset}"
     if coding.axis is not None and coding.axis >= len(shape):
         return f"axis {coding.axis} of a tensor of {len(shape)} dimensions"
     count = 1 if coding.axis is None else shape[coding.axis]
@@ -124,7 +126,8 @@ def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np
     if coding.kind == "float":
         return _as_floats(array, coding, what)
     if coding.scale:
-        return _quantised(_floats(array), coding, what)
+        with np.errstate(over="ignore"):
+            return _quantised(_floats(array.astype(dtype_of(coding.dtype))), coding, what)
     return _shifted(array, coding, what)
 
 
@@ -200,7 +203,10 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
         return _as_values(elements, coding, what)
     if coding.scale:
         zero = _along(np.array(coding.zero_point, np.int64), coding, elements.ndim)
-        return (elements - zero).astype(np.float32) * _along(np.array(coding.scale, np.float32), coding, elements.ndim)
+        units = (elements - zero).astype(np.float32)
+        scale = _along(np.array(coding.scale, np.float32), coding, elements.ndim)
+        with np.errstate(over="ignore"):
+            return (units * scale).astype(dtype_of(coding.dtype), copy=False)
     values = elements.astype(np.int64) + coding.offset
     least, most = dtype_range(coding.dtype)
     _check_range(values, least, most, f"{what}: an element stands for a value outside {coding.dtype}")

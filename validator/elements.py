@@ -7,6 +7,7 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.output.files import Coding
+from validator.coding import holds_floats
 from validator.definition import Real
 from validator.definition.values import Array, Ints, Value, is_codes
 
@@ -30,7 +31,9 @@ def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
     """
     if coding.kind == "float":
         # Truth values and integers can be held as floats; the coding says so.
-        if not isinstance(value, np.ndarray) or value.dtype.name != coding.dtype:
+        # Floats of other types are computed in float32, by the program and by the definition.
+        wanted = "float32" if holds_floats(coding) else coding.dtype
+        if not isinstance(value, np.ndarray) or value.dtype.name != wanted:
             raise _other(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
         return Pair(elements.astype(np.float32).reshape(value.shape), value.astype(np.float32))
     whole = _whole(elements)

@@ -1,4 +1,4 @@
-"""Converts an ONNX model to float64: constants, attributes and graphs inside of nodes."""
+"""Converts an ONNX model to another type of floats: constants, attributes and graphs inside of nodes."""
 
 from collections.abc import Iterator
 
@@ -26,6 +26,22 @@ def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
     if proto.op_type == "ConstantOfShape" and not proto.attribute:
         copy.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1, dtype))))
     return copy
+
+
+def model(proto: onnx.ModelProto, dtype: type[np.floating]) -> onnx.ModelProto:
+    """Returns a copy of the model that computes in `dtype`, with inputs and outputs of that type."""
+    copy = onnx.ModelProto.FromString(inlined(proto).SerializeToString())
+    copy.graph.CopyFrom(_graph(copy.graph, dtype))
+    return copy
+
+
+def other_floats(proto: onnx.ModelProto) -> bool:
+    """Tells whether a model has floats of other types than float32."""
+    kinds = {t.data_type for t in proto.graph.initializer}
+    kinds |= {v.type.tensor_type.elem_type for v in (*proto.graph.input, *proto.graph.output)}
+    kinds |= {a.i for n in proto.graph.node for a in n.attribute if a.name in _TYPES}
+    kinds |= {a.t.data_type for n in proto.graph.node for a in n.attribute if a.HasField("t")}
+    return bool(kinds & (_FLOATS - {TensorProto.FLOAT}))
 
 
 def _attribute(proto: AttributeProto, dtype: type[np.floating], *, constant: bool) -> AttributeProto:

@@ -308,7 +308,7 @@ class ImportContext:
         element = self.floats if code is None else code.element
         coding = self._coding(name) if code is None else code.coding
         if by is not None:
-            element, coding = by.code.element, host_coding(by)
+            element, coding = by.code.element, self._of_floats(name, host_coding(by))
         if coding is not None and element.kind == "float" and self.is_whole(name):
             found = meet(limits_of(self.kind(name)), Range(-self._most, self._most))
             self._whole[name] = found
@@ -320,6 +320,11 @@ class ImportContext:
         """Returns the coding of a tensor of the model that is held as floats; None for float32."""
         kind = self.kind(name)
         return None if kind == _FLOAT else Coding(kind.name)
+
+    def _of_floats(self, name: str, coding: Coding) -> Coding:
+        """Returns the coding of real numbers with the type that the model has for them."""
+        kind = self.kind(name)
+        return coding if self.is_whole(name) or is_small_float(kind) else replace(coding, dtype=kind.name)
 
     def output(self, name: str) -> None:
         """Adds a node for an output of the model that is a constant or a view."""
@@ -346,7 +351,7 @@ class ImportContext:
         if found is None:
             self.tensor(name)
             return
-        source, coding = found
+        source, coding = found[0], self._of_floats(name, found[1])
         if coding.axis is not None and source.image.shape != source.shape:
             source = self.as_image(view.node, source, natural_image(source.shape))
         self.emit(view.node, (source.name,), source.image, Rename(), name)

@@ -6,6 +6,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from raptor.common.errors import UserError
+from raptor.frontend.registry import QUANTISED
 
 CONVERTED: Mapping[int, str] = {
     TensorProto.FLOAT16: "float16",
@@ -31,7 +32,10 @@ def to_float32(proto: ModelProto) -> tuple[str, ...]:
     found = _convert_graph(proto.graph)
     for function in proto.functions:
         found |= _convert_nodes(function.node)
-    return tuple(f"{CONVERTED[t]} tensors are computed in float32; {TOLERANCE[t]}" for t in sorted(found))
+    # What is quantised has no tolerance: its judge computes in float32, too.
+    quantised = any(node.op_type in QUANTISED for node in proto.graph.node)
+    advice = {t: "" if quantised else f"; {TOLERANCE[t]}" for t in found}
+    return tuple(f"{CONVERTED[t]} tensors are computed in float32{advice[t]}" for t in sorted(found))
 
 
 def _convert_graph(graph: GraphProto) -> set[int]:

@@ -126,8 +126,8 @@ class Coding(Schema):
 
     An element is a number of `kind` and `bits`, in whole bytes, the low byte first; integers are in two's complement.
     If `scale` is empty, value = element + `offset` (uint8 is stored as int8 with offset 128). Otherwise values are
-    float32: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even,
-    bounded by the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
+    floats: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even,
+    in float32, within the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
 
     An element of kind `float` is the value itself as a float32: false and true are 0 and 1, integers are whole numbers.
     Its `bits` are 0 in a program of floats, where the target gives the width. The program is exact for the values

@@ -69,8 +69,8 @@ class Coding:
     """The way in which elements on the chip stand for values of the model's tensor of type `dtype` (numpy's name).
 
     Without `scale`, value = element + `offset`: unsigned types are stored as signed ones. With `scale`, the model's
-    values are float32: value = (element - zero_point) * scale. `scale` and `zero_point` have one entry, or one for each
-    index of `axis`.
+    values are floats: value = (element - zero_point) * scale, in float32. `scale` and `zero_point` have one entry, or
+    one for each index of `axis`.
 
     Elements that are floats stand for their own values, whole numbers among them. `low` and `high`: the values of an
     input for which the program is exact; None without bounds.

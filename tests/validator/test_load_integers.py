@@ -99,7 +99,7 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "float without scale": (change_input(dtype="float32", offset=0), "need a scale"),
     "zero point alone": (change_input(zero_point=[1]), "only with a scale"),
     "axis alone": (change_input(axis=0), "only with a scale"),
-    "scale of integers": (change_input(scale=[1.0]), "a scale is for values of float32"),
+    "scale of integers": (change_input(scale=[1.0]), "a scale is for floats"),
     "scale of 0": (change_coding(SCALED | {"scale": [0.0]}), "greater than 0"),
     "scale of nearly 0": (change_coding(SCALED | {"scale": [1e-60]}), "a scale is 0 or infinite as a float32"),
     "scale beyond float32": (change_coding(SCALED | {"scale": [1e39]}), "a scale is 0 or infinite as a float32"),
