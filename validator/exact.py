@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from raptor.common.errors import RaptorError
+from raptor.common.errors import RaptorError, UserError
 from raptor.target.layout import Floats
 from validator import widen
 from validator.convolution import convolve
@@ -53,6 +53,7 @@ INNER_ONES = frozenset(
     ["Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus", "Swish"]
 )
 """Functions with inner steps as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
+_OF_SHAPES = frozenset(["Shape", "Size"])
 TRANSFORMS = frozenset(["DFT", "STFT"])
 """Sums of a signal with factors up to 1, themselves rounded, which make results near 0 as inexact as large ones."""
 EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
@@ -130,11 +131,14 @@ class Exact:
         needed = _needed(self.nodes, names)
         last = {name: k for k, node in enumerate(needed) for name in node.reads}
         values: dict[str, Array] = {**self.constants, **inputs}
+        sizes: set[str] = set()
         for k, node in enumerate(needed):
             if all(name in self.constants for name in node.writes):
                 continue
-            results = self._computed(node, values, rng)
+            of_sizes = node.proto.op_type in _OF_SHAPES or all(n in self.constants or n in sizes for n in node.reads)
+            results = self._computed(node, values, rng, constant=of_sizes)
             values |= results
+            sizes |= {*node.writes} if of_sizes else set()
             if all(name in self.constants for name in node.reads):
                 self.constants |= {name: _cast(a, np.float32) for name, a in results.items()}
             for name in node.reads:
@@ -142,13 +146,14 @@ class Exact:
                     values.pop(name, None)
         return {name: _cast(values[name], np.float64) for name in names}
 
-    def _computed(self, node: _Node, values: Mapping[str, Array], rng: np.random.Generator | None) -> dict[str, Array]:
+    def _computed(
+        self, node: _Node, values: Mapping[str, Array], rng: np.random.Generator | None, *, constant: bool
+    ) -> dict[str, Array]:
         """Computes a node.
 
-        Constants are always computed in float32 without random errors: sizes may follow from them.
+        What depends on constants and shapes is computed in float32 without random errors: sizes may follow from it.
         """
         operands = {name: _cast(values[name], np.float64) for name in node.reads}
-        constant = all(name in self.constants for name in node.reads)
         if node.kernel is None and node.steps is None:
             self._choose(node, operands, constant=constant)
         if node.steps is not None:
@@ -307,9 +312,15 @@ def _apart(one: Array, two: Array) -> float:
 
 
 def _onnxruntime(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> Run:
-    model = _model(node, opsets, operands, dtype)
+    model, path = _model(node, opsets, operands, dtype), Path(node.proto.name)
     names = [value.name for value in model.graph.input]
-    session = open_session(model.SerializeToString(), Path(node.proto.name))
+    try:
+        session = open_session(model.SerializeToString(), path)
+    except UserError:  # a Resize, for one, wants to know how many sizes there are
+        for value in model.graph.input:
+            for dim, size in zip(value.type.tensor_type.shape.dim, operands[value.name].shape, strict=True):
+                dim.dim_value = size
+        session = open_session(model.SerializeToString(), path)
     return lambda values: cast(Sequence[Array], session.run(None, {name: values[name] for name in names}))
 
 

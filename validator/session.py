@@ -37,12 +37,21 @@ def session(model: str | bytes, path: Path) -> Any:
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 
-def _opened(model: str | bytes) -> Any:
+def optimised(path: Path) -> Any:
+    """Opens a model with every optimisation of onnxruntime. Raises `UserError` as `session` does."""
+    try:
+        return _opened(str(path), optimise=True)
+    except Exception as e:  # as there
+        raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
+
+
+def _opened(model: str | bytes, *, optimise: bool = False) -> Any:
     import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 
     ort: Any = onnxruntime
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
