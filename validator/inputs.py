@@ -18,6 +18,7 @@ from validator.coding import encode, holds_floats, value_range
 from validator.definition import Definition
 from validator.definition.values import is_codes, limits
 from validator.golden import Golden
+from validator.kinds import draw
 
 Array = npt.NDArray[Any]
 Given = Sequence[str] | Mapping[str, Array] | Callable[[int], Mapping[str, Array]]
@@ -77,6 +78,21 @@ def _random(place: TensorPlace, rng: np.random.Generator, bounds: Bounds | None)
         return rng.standard_normal(place.shape, dtype=np.float32)
     taken = Bounds(*value_range(place.coding))
     return rng.integers(*(taken if bounds is None else taken.meet(bounds)), place.shape, endpoint=True)
+
+
+def inputs_of_kind(
+    kind: str, places: Sequence[TensorPlace], seed: int, bounds: Mapping[str, Bounds] = NO_BOUNDS
+) -> dict[str, Array]:
+    """Returns numbers of a kind (`validator.kinds`) for every input, for integers and `bounds` those within."""
+    rng = np.random.default_rng(seed)
+    return {place.name: draw(kind, place.shape, _bounds_of(place, bounds), rng) for place in places}
+
+
+def _bounds_of(place: TensorPlace, bounds: Mapping[str, Bounds]) -> Bounds | None:
+    """Returns the values that an input may have; None for any float."""
+    own = None if place.coding is None or holds_floats(place.coding) else Bounds(*value_range(place.coding))
+    chosen = bounds.get(place.name)
+    return own.meet(chosen) if own and chosen else own or chosen
 
 
 def places_of_integers(places: Sequence[TensorPlace]) -> list[str]:

@@ -3,10 +3,10 @@
 An error above the tolerance is judged a second time, by the precision of float32 (`rounding`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
@@ -20,7 +20,7 @@ from validator.program import Program
 from validator.rounding import Doubt, judge, worst
 from validator.samples import Samples, Shown, Tried
 from validator.session import optimised
-from validator.validation_report import LayerComparison, ValidationReport, reason
+from validator.validation_report import KindVerdict, LayerComparison, ValidationReport, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,18 @@ _ALIKE = 4
 
 
 def validate_program(
-    program: Program, given: Given, numbers: Sequence[int], settings: Settings, seed: int | None, loading: float = 0.0
+    program: Program,
+    given: Given,
+    numbers: Sequence[int],
+    settings: Settings,
+    seed: int | None,
+    loading: float = 0.0,
+    kinds: Sequence[str] = (),
 ) -> ValidationReport:
-    """Validates a loaded program of one segment on the samples `numbers`. `seed`: as shown; `loading`: seconds."""
+    """Validates a loaded program of one segment on the samples `numbers`, and on one input of each of some `kinds`.
+
+    `seed`: as shown; `loading`: seconds. A program of integers is not judged by kinds: its inputs use all codes.
+    """
     layers = settings.layers or program.manifest.numbers == "mixed"
     if layers and program.layers is None:
         raise UserError(f"{option('layers', True)}: {program.folder} has no layers.json")
@@ -64,7 +73,41 @@ def validate_program(
     found, unknown = judged(tried, tallied(tried), settings.tolerance)
     excuse = _of_levels(tried, found) if settings.tolerance else ""
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
-    return _explained(_report(tried, found, settings.tolerance, seed, seconds, unknown), excuse)
+    report = _explained(_report(tried, found, settings.tolerance, seed, seconds, unknown), excuse)
+    return with_kinds(report, kinds, lambda kind: _of_kind(tried.of_kind(kind), settings.tolerance, seed))
+
+
+def with_kinds(
+    report: ValidationReport, kinds: Sequence[str], judge: Callable[[str], ValidationReport | None]
+) -> ValidationReport:
+    """Returns the report with the judgements of other kinds of inputs; the first of them that fails is the verdict.
+
+    `judge`: None for inputs from which onnxruntime makes no finite numbers.
+    """
+    start = perf_counter()
+    judged_kinds = {kind: judge(kind) for kind in kinds}
+    verdicts = tuple(KindVerdict(kind, _named(one)) for kind, one in judged_kinds.items())
+    failed = next(((kind, one) for kind, one in judged_kinds.items() if one is not None and not one.passed), None)
+    if failed is not None and report.passed:
+        kind, one = failed
+        reason = f"inputs of kind {kind}: {one.reason or 'off by more than the tolerance'}"
+        report = replace(one, seconds=report.seconds, samples=report.samples, reason=reason)
+    spent = {"kinds": round(perf_counter() - start, 6)} if kinds else {}
+    return replace(report, kinds=verdicts, seconds={**report.seconds, **spent})
+
+
+def _named(report: ValidationReport | None) -> Literal["pass", "mismatch", "no finite numbers"]:
+    if report is None:
+        return "no finite numbers"
+    return "pass" if report.passed else "mismatch"
+
+
+def _of_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationReport | None:
+    if not tried.has_meaning():
+        return None
+    found, unknown = judged(tried, tallied(tried), tolerance)
+    excuse = _of_levels(tried, found) if tolerance else ""
+    return _explained(_report(tried, found, tolerance, seed, {}, unknown), excuse)
 
 
 def _of_levels(tried: Samples, found: Mapping[Shown, Comparison]) -> str:

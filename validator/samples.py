@@ -6,14 +6,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
+from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.layout import Floats
 from validator.bounds import Bounds, index_bounds, may_index, narrowed
 from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
-from validator.inputs import Given, given_for, make_inputs, places_of_integers
+from validator.inputs import Given, given_for, inputs_of_kind, make_inputs, places_of_integers
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.run import run
@@ -86,6 +88,23 @@ class Samples:
 
         found = index_bounds(read(self.model))
         return replace(self, bounds=narrowed(found, integers, attempt) if integers else found)
+
+    def of_kind(self, kind: str) -> "Samples":
+        """Returns one input of another kind, with the first seed."""
+
+        def given(number: int) -> dict[str, Array]:
+            return inputs_of_kind(kind, self.program.memory.inputs, number, self.bounds)
+
+        return replace(self, given=given, numbers=self.numbers[:1], seconds=dict.fromkeys(self.seconds, 0.0))
+
+    def has_meaning(self) -> bool:
+        """Tells whether onnxruntime computes finite outputs only."""
+        names = [place.name for place in self.program.memory.outputs]
+        try:
+            found = [self.golden.run(self.inputs(number), names) for number in self.numbers]
+        except UserError:
+            return False
+        return all(np.isfinite(array).all() for values in found for array in values.values())
 
     @property
     def model(self) -> Path:

@@ -18,6 +18,7 @@ from raptor.common.arguments import (
 )
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
+from validator import kinds
 from validator.crossbar.choice import is_choice
 from validator.hosted.judge import validate_hosted
 from validator.hosted.listing import is_hosted, one_segment
@@ -54,7 +55,8 @@ def validate(
     """Executes a compiled model and compares it with onnxruntime.
 
     `inputs` are arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
-    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`).
+    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`). Beside
+    them it tries one input each of some other kinds (`validator.kinds`), at most half as many.
     `tolerance` is the largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error is
     right if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
     integer must be that of the model's definition (`validator.definition`). With `layers`, every tensor of layers.json
@@ -79,10 +81,11 @@ def validate(
         if not is_choice(crossbars):
             raise fault("crossbars", crossbars, "a choice of validator.crossbar.choice")
         one_segment(folder, option("crossbar"))
+    numbers_alone = bool(inputs) or write is not None or crossbars is not None
     if is_hosted(folder):
         hosted = load_hosted(folder, check_hashes=check_hashes)
         placed = hosted if write is None else hosted.on_device(write)
-        return validate_hosted(placed, inputs, seed, samples, settings, perf_counter() - start)
+        return validate_hosted(placed, inputs, seed, samples, settings, perf_counter() - start, kinds=not numbers_alone)
     program = load(folder, check_hashes=check_hashes)
     program = program if write is None else program.on_device(write)
     program = program if crossbars is None else crossbars(program)
@@ -90,7 +93,8 @@ def validate(
         _refuse(tolerance)
     loading = perf_counter() - start
     numbers = range(seed, seed + (1 if inputs else samples or quick_count(program, engine)))
-    return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading)
+    others = () if numbers_alone else kinds.tried(len(numbers))
+    return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading, others)
 
 
 def _refuse(tolerance: float | None) -> None:

@@ -77,6 +77,17 @@ class SegmentVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class KindVerdict:
+    """The judgement of one input of another kind than standard normal numbers (docs/verdict.md).
+
+    `no finite numbers`: onnxruntime itself computes none from it, or refuses it, so that nothing was compared.
+    """
+
+    kind: str
+    verdict: Literal["pass", "mismatch", "no finite numbers"]
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
@@ -86,11 +97,12 @@ class ValidationReport:
     `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
     `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
     `segments` are the judgements of a program in segments, each alone; `outputs` are then those of all together.
+    `kinds` are the judgements of inputs of other kinds; where one fails, `outputs` and `reason` are of it.
     """
 
     verdict: Verdict
     tolerance: Figure
-    version: int = 5
+    version: int = 6
     model: str = ""
     seed: int | None = None
     samples: int = 0
@@ -105,6 +117,7 @@ class ValidationReport:
     message: str | None = None
     reason: str | None = None
     segments: tuple[SegmentVerdict, ...] = ()
+    kinds: tuple[KindVerdict, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -155,8 +168,18 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
     ran = report.seconds.get("run", 0.0)
     count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
+    summary += _of_kinds(report)
     judged = f", tolerance {report.tolerance:g}" if report.integers is None else f"; {in_words(report.integers)}"
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def _of_kinds(report: ValidationReport) -> str:
+    """Names the kinds of inputs that were compared, and those of which the model makes no numbers."""
+    compared = [one.kind for one in report.kinds if one.verdict != "no finite numbers"]
+    others = [one.kind for one in report.kinds if one.verdict == "no finite numbers"]
+    seconds = report.seconds.get("kinds", 0.0)
+    without = f" (from {', '.join(others)} onnxruntime makes no finite numbers)" if others else ""
+    return f", one each of {', '.join(compared) or 'no other kind'}{without} in {seconds:.2f} s" if report.kinds else ""
 
 
 def _segment(segment: SegmentVerdict) -> str:

@@ -20,6 +20,7 @@ from validator.hosted.load import Hosted
 from validator.hosted.run import check_inputs
 from validator.hosted.values import dtype_of, fits
 from validator.inputs import Given, given_for, read_files
+from validator.kinds import draw
 from validator.session import read, session
 
 _OTHERS = Bounds(0, 1)
@@ -116,6 +117,21 @@ def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> 
         return check_inputs(hosted, read_files(tensors, found))
     rng = np.random.default_rng(number)
     return check_inputs(hosted, {tensor.name: _random(tensor, whole, rng) for tensor in tensors})
+
+
+def inputs_of_kind(hosted: Hosted, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
+    """Returns one input of a kind (`validator.kinds`), in the types of the model."""
+    rng = np.random.default_rng(number)
+    return check_inputs(hosted, {t.name: _of_kind(t, whole, kind, rng) for t in hosted.listed.inputs})
+
+
+def _of_kind(tensor: Crossing, whole: WholeModel, kind: str, rng: np.random.Generator) -> Any:
+    dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
+    if dtype is None or dtype.kind not in "fiu" or not fits(shape, tensor.shape):
+        return _random(tensor, whole, rng)
+    bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
+    with np.errstate(over="ignore"):
+        return draw(kind, shape, bounds, rng).astype(dtype)
 
 
 def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator) -> Any:

@@ -15,16 +15,21 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
+from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import SegmentFile
 from validator.compare import Comparison
 from validator.golden import Golden, load_golden
 from validator.hosted.compare import Sides
-from validator.hosted.golden import WholeModel, inputs_for, load_whole
+from validator.hosted.golden import WholeModel, inputs_for, inputs_of_kind, load_whole
 from validator.hosted.load import Hosted
 from validator.hosted.run import HostedResult, at_borders, run_hosted, run_session
+from validator.hosted.values import parts_of
 from validator.inputs import Given
-from validator.judging import Settings, validate_program
+from validator.judging import Settings, validate_program, with_kinds
+from validator.kinds import tried
 from validator.options import FEWEST_SAMPLES
 from validator.samples import quick_count
 from validator.session import session
@@ -126,6 +131,22 @@ class Judge:
             segments=segments,
         )
 
+    def of_kind(self, seed: int, kind: str) -> ValidationReport | None:
+        """Judges one input of another kind; None if onnxruntime makes no finite numbers of it."""
+
+        def given(number: int) -> dict[str, Any]:
+            return inputs_of_kind(self.hosted, self.whole, kind, number)
+
+        other = Judge(self.hosted, self.whole, given, [seed], self.settings, _goldens=self._goldens)
+        try:
+            wanted = other.known(seed).wanted
+        except UserError:
+            return None
+        floats = [array for o in self.hosted.listed.outputs for array in parts_of(o.name, wanted[o.name]).values()]
+        if not all(np.isfinite(array).all() for array in floats if array.dtype.kind == "f"):
+            return None
+        return other.report(seed, 0.0)
+
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
         """Returns two sides whose judge in float64 is the whole model."""
         return Sides(
@@ -205,10 +226,21 @@ def _excuse(outputs: Sequence[Comparison], who: str) -> str:
 
 
 def validate_hosted(
-    hosted: Hosted, given: Given, seed: int, samples: int | None, settings: Settings, loading: float = 0.0
+    hosted: Hosted,
+    given: Given,
+    seed: int,
+    samples: int | None,
+    settings: Settings,
+    loading: float = 0.0,
+    *,
+    kinds: bool = False,
 ) -> ValidationReport:
-    """Judges a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that it took to load."""
+    """Judges a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that it took to load.
+
+    `kinds`: also on inputs of other kinds than standard normal numbers.
+    """
     quick = min((quick_count(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
     numbers = range(seed, seed + (1 if given else samples or quick))
     judge = Judge(hosted, load_whole(hosted, given, numbers), given, numbers, settings)
-    return judge.report(None if given else seed, loading)
+    report = judge.report(None if given else seed, loading)
+    return with_kinds(report, tried(len(numbers)) if kinds else (), partial(judge.of_kind, seed))
