@@ -69,8 +69,9 @@ _TAKE_INFINITY = frozenset(
     (
         *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Equal", "Expand", "Gather", "Greater"),
         *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Neg", "Pad", "Relu"),
-        *("ReduceMax", "ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Softmax", "Split"),
-        *("Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Attention"),
+        *("ReduceMax", "ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice"),
+        *("Softmax", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Attention"),
+        *("ArgMax", "ArgMin", "Flatten", "GatherElements", "GatherND", "Hardmax", "LogSoftmax", "OneHot", "TopK"),
     )
 )
 """Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""

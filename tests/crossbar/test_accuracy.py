@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -41,6 +42,21 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     out = raptor.compile(folder / "digits.onnx", xbar=128, cores=64, cell_bits=2).save(folder / "out")
     np.savez(folder / "test.npz", x=test.pixels[:COUNT], y=test.digits[:COUNT])
     return out, folder / "test.npz"
+
+
+@pytest.mark.parametrize("setting", [{"stuck_on": "0.2"}, {"read_noise": "0.5"}, {"stuck_on": "0.6"}])
+@pytest.mark.parametrize("requant", ["exact", "short"])
+def test_sums_of_very_noisy_crossbars_fit_the_proved_widths(
+    digits: tuple[Path, Path], tmp_path: Path, setting: dict[str, str], requant: Literal["exact", "short"]
+):
+    """Trial B7: with one scale for all weights, sums of unrounded codes are wider than their inputs."""
+    raptor.quantize(MODEL, data=digits[0].parent / "calibration.npz").save(tmp_path / "digits.onnx")
+    out = raptor.compile(tmp_path / "digits.onnx", xbar=128, cores=64, cell_bits=2, requant=requant).save(
+        tmp_path / "o"
+    )
+    report = accuracy(out, digits[1], crossbar="noisy", settings=setting)
+    assert report.top1 is not None
+    assert report.top1 < 0.9
 
 
 def test_exact_products_agree_with_onnxruntime(digits: tuple[Path, Path]):

@@ -105,9 +105,25 @@ def test_cut_weights_are_cut():
 
 def test_results_saturate_at_the_range_of_exact_products():
     case = random_case(0, kind="noisy", cells=CELLS.model_copy(update={"stuck_on": 1.0, "stuck_off": 0.0}))
-    chip = case.chip
-    assert (products(case) <= chip.arrays[0].high).all()
-    assert (products(case) >= chip.arrays[0].low).all()
+    found = products(case)
+    for x, y in zip(case.x, found, strict=True):
+        low, high = case.chip.arrays[0].bounds(x)
+        assert ((low <= y) & (y <= high)).all()
+    ends = np.array([case.x.min(), case.x.max(), 0])
+    assert (np.abs(found) <= np.abs(case.matrix).sum(axis=0) * np.abs(ends).max()).all()
+
+
+def test_results_saturate_at_what_inputs_of_few_values_can_reach():
+    """Trial B7: inputs of 16 bits that hold 0 to 255 have a range of products that is far below that of their width."""
+    setup = random_case(0, kind="noisy", cells=CELLS.model_copy(update={"read_noise": 50.0})).setup
+    x = np.random.default_rng(0).integers(0, 256, (20, 6))
+    case = Case(np.array([[3, -1], [2, -2], [1, -3], [3, -1], [1, 1], [0, 0]]), x, 8, 16, setup)
+    positive, negative = np.array([10, 1]), np.array([0, -7])
+    most = x.max(axis=1)[:, None]
+    found = products(case)
+    assert ((most * negative <= found) & (found <= most * positive)).all()
+    assert (found == most * positive).any()
+    assert (found == most * negative).any()
 
 
 def test_a_converter_of_one_level_a_code_cuts():

@@ -37,8 +37,8 @@ class Array:
     """A matrix in cells.
 
     `held` [planes, driven rows, cols] are the levels that the cells hold, pairs subtracted, and `variance` that of a
-    read; both None in a sliced chip. `factor` [planes, cols] weighs conversions. `sums`, `low`, `high` [cols]: the sum
-    of the weights, and the range of the exact product. `read_outs` [planes, cols]: sums of the levels of each column,
+    read; both None in a sliced chip. `factor` [planes, cols] weighs conversions. `sums`, `positive`, `negative` [cols]:
+    the sum of the weights, and of those of each sign. `read_outs` [planes, cols]: sums of the levels of each column,
     both sides of pairs added, just after programming and now; None unless drift is compensated.
     """
 
@@ -48,8 +48,8 @@ class Array:
     ranges: Ranges
     factor: Floats
     sums: Floats
-    low: Floats
-    high: Floats
+    positive: Floats
+    negative: Floats
     held: Singles | None = None
     variance: Singles | None = None
     read_outs: tuple[Floats, Floats] | None = None
@@ -70,6 +70,15 @@ class Array:
     def parts(self) -> int:
         """Number of parts whose rows are driven at once."""
         return -(-self.driven // self.rows_at_once)
+
+    def bounds(self, x: Ints) -> tuple[Floats, Floats]:
+        """Returns the range [cols] of exact products of inputs between the lowest and the highest of `x`, 0 included.
+
+        The compiler knows the range of all inputs, which is that of their width or a smaller one. As `x` lies in it, no
+        result leaves the range that was proved for the exact product.
+        """
+        low, high = float(min(x.min(), 0)), float(max(x.max(), 0))
+        return self.positive * low + self.negative * high, self.positive * high + self.negative * low
 
     def conversions(self, setup: Setup) -> int:
         """Returns the conversions of a product."""
@@ -127,8 +136,6 @@ def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes
     except UserError as e:
         raise UserError(f"{use.layer}: {e}") from None
     once = min(setup.rows_at_once, setup.xbar[0])
-    lowest, highest = (-(1 << use.input_bits - 1), (1 << use.input_bits - 1) - 1)
-    positive, negative = np.maximum(weights, 0).sum(axis=0), np.minimum(weights, 0).sum(axis=0)
     made = Array(
         use=use,
         planes=replace(planes, plus=_small(planes.plus), minus=None if planes.minus is None else _small(planes.minus)),
@@ -136,8 +143,8 @@ def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes
         ranges=fixed_ranges(setup.adc, codes, largest_sum(setup, planes, once), planes.factor.shape),
         factor=planes.factor.astype(np.float64),
         sums=weights.sum(axis=0).astype(np.float64),
-        low=(positive * lowest + negative * highest).astype(np.float64),
-        high=(positive * highest + negative * lowest).astype(np.float64),
+        positive=np.maximum(weights, 0).sum(axis=0).astype(np.float64),
+        negative=np.minimum(weights, 0).sum(axis=0).astype(np.float64),
     )
     return made if setup.kind == "sliced" else _held(made, setup)
 

@@ -26,7 +26,7 @@ def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, re
             for plane, factor in zip(convert(sums, array.ranges, chip.codes), array.factor, strict=True):
                 total = total + step.factor * factor * plane
             total = total + step.factor * array.planes.digit_factor * float(entered.sum())
-    return np.clip(np.rint(total), array.low, array.high).astype(np.int64)
+    return np.clip(np.rint(total), *array.bounds(x)).astype(np.int64)
 
 
 def _sums(chip: Crossbars, array: Array, rows: slice, entered: Ints, place: tuple[int, int, int, int]) -> Floats:

@@ -54,7 +54,9 @@ def analog_product(g, x, bits, tables, work, found):
     kind, at = tables[0][0], tables[0][1][g]
     rows, doubled = at[ROWS], at[DOUBLED] == 1
     x64 = work[2]
+    lowest, highest = np.int64(0), np.int64(0)
     for r in range(rows):
+        lowest, highest = min(lowest, np.int64(x[r])), max(highest, np.int64(x[r]))
         if doubled:
             if x[r] < -1 or x[r] > 1:
                 return r
@@ -72,10 +74,11 @@ def analog_product(g, x, bits, tables, work, found):
             _noisy_part(g, at, start, n, width, tables, work, total)
     work[0][g] += 1
     _columns = tables[3]
-    low, high = _columns[2], _columns[3]
-    first = at[FIRST_COLUMN]
+    positive, negative = _columns[2], _columns[3]
+    first, least, most = at[FIRST_COLUMN], np.float64(lowest), np.float64(highest)
     for c in range(at[COLS]):
-        found[c] = np.int64(min(max(np.rint(total[c]), low[first + c]), high[first + c]))
+        p, m = positive[first + c], negative[first + c]
+        found[c] = np.int64(min(max(np.rint(total[c]), p * least + m * most), p * most + m * least))
     return np.int64(-1)
 
 

@@ -40,8 +40,8 @@ def tables_of(chip: Crossbars) -> tuple[Any, ...]:
         (
             _joined([a.planes.digit_factor for a in arrays], np.float64),
             _joined([a.sums for a in arrays], np.float64),
-            _joined([a.low for a in arrays], np.float64),
-            _joined([a.high for a in arrays], np.float64),
+            _joined([a.positive for a in arrays], np.float64),
+            _joined([a.negative for a in arrays], np.float64),
         ),
         np.array([chip.codes.low, chip.codes.high, noise]),
         np.array([reading_key(setup.seed, a) for a in arrays], np.uint64),
