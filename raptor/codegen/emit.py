@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_at_once
+from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, Terms, terms_of
 from raptor.codegen.emit_rows import load_rows
 from raptor.codegen.registers import (
     NONE,
@@ -247,10 +248,9 @@ class Emitter:
         return block
 
     def pool(self, op: Pool[Buffer]) -> Symbolic:
-        """Emits copies of the pixels with one tap; then tap after tap, over runs of neighbouring pixels.
+        """Emits the terms of a pool, each over runs of neighbouring pixels (`raptor.codegen.emit_pool`).
 
-        The second tap is combined with the first, the following taps with the result. Raises `VerifyError` for the
-        maximum of a window of padding alone.
+        Raises `VerifyError` for the maximum of a window of padding alone.
         """
         inputs = input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
         taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
@@ -258,35 +258,33 @@ class Emitter:
         empty = np.flatnonzero(counts == 0)
         if len(empty) and op.function == "max":
             raise VerifyError("pool: a window of a maximum lies in the padding")
-        tap_numbers = np.arange(op.window.tap_count)
-        used = tap_numbers[:, None] < counts
-        used[0] = counts == 1
-        tap, pixel = np.nonzero(used)
-        left, right = np.where(tap == 1, taps[pixel, 0], pixel), taps[pixel, tap].astype(np.intp)
+        terms = terms_of(taps, counts, op.block)
         width = op.inputs[0][1].width
-        rows = [np.where(tap == 1, left // width, 0), right // width] if len(op.inputs) > 1 else []
-        starts, lengths = joint_runs([pixel, left, right], [tap, *rows])
-        block = self._pool_runs(op, tap[starts], pixel[starts], left[starts], right[starts])
-        copies = tap[starts] == 0
+        rows = [np.where(terms.reads == BOTH, terms.left // width, 0), terms.right // width]
+        split = rows if len(op.inputs) > 1 else []
+        starts, lengths = joint_runs([terms.pixel, terms.left, terms.right], [terms.step, terms.reads, *split])
+        block = self._pool_runs(op, terms.at(starts))
+        copies = terms.reads[starts] == ONE
         block["d"] = lengths * op.result.channels * np.where(copies, self.size(op.result), 1)
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
-    def _pool_runs(self, op: Pool[Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Symbolic:
-        """Emits one instruction for each run. `pixel`, `left`, `right`: first pixels of the result and of two operands.
-
-        `right` is a pixel of the input; `left` too at the second tap (`tap` 1), later it is a pixel of the result.
-        """
-        block = virtual(VECTOR_OPCODE[op.function], len(tap))
-        block["widths"] = np.where(tap == 0, 0, self.widths(op.result, op.result))
-        block["opcode"][tap == 0] = isa.OPCODE["lmv"]
-        out = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
-        source = self._source(op, right)
-        first = self._source(op, np.where(tap == 1, left, 0))
+    def _pool_runs(self, op: Pool[Buffer], terms: Terms) -> Symbolic:
+        """Emits one instruction for each run, given by its first pixels."""
+        block = virtual(VECTOR_OPCODE[op.function], len(terms.pixel))
+        copies, pixel_bytes = terms.reads == ONE, op.result.channels * self.size(op.result)
+        block["widths"] = np.where(copies, 0, self.widths(op.result, op.result))
+        block["opcode"][copies] = isa.OPCODE["lmv"]
+        totals = np.array([self.at(buffer) for buffer in (op.result, *op.scratch)])
+        out = totals[terms.total] + terms.pixel * pixel_bytes
+        right = self._source(op, np.where(terms.reads == TOTAL, 0, terms.right))
+        right = np.where(terms.reads == TOTAL, totals[terms.part] + terms.pixel * pixel_bytes, right)
+        left = self._source(op, np.where(terms.reads == BOTH, terms.left, 0))
+        more = (terms.reads == NEXT) | (terms.reads == TOTAL)
         set_operand(block, 0, OUT, out)
-        block["register"][:, 1] = np.choose(np.minimum(tap, 2), (IN, SCRATCH, OUT))
-        block["value"][:, 1] = np.choose(np.minimum(tap, 2), (source, first, out))
-        block["register"][:, 2] = np.where(tap == 0, NONE, IN)
-        block["value"][:, 2] = source
+        block["register"][:, 1] = np.select([copies, terms.reads == BOTH], [IN, SCRATCH], OUT)
+        block["value"][:, 1] = np.select([copies, more], [right, out], left)
+        block["register"][:, 2] = np.where(copies, NONE, IN)
+        block["value"][:, 2] = right
         return block
 
     def _source(self, op: Pool[Buffer] | Stencil[Buffer], pixel: Ints) -> Ints:

@@ -8,7 +8,7 @@ from typing import Literal
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
 from raptor.spatial.ir import BodyOp, Compute
-from raptor.spatial.operations import Pool, Vector
+from raptor.spatial.operations import BLOCK, LONG, Pool, Vector
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile
 
@@ -73,13 +73,21 @@ class ImagePool:
 
     def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
         """Combines tiles of equal size, each as soon as it is there."""
-        total = tiles[0]
-        for n, tile in enumerate(tiles[1:], 1):
+        return self._total(emit, stem, [(tile, n / len(tiles)) for n, tile in enumerate(tiles)], core)[0]
+
+    def _total(self, emit: Emit, stem: str, terms: list[tuple[Tile, float]], core: int | None) -> tuple[Tile, float]:
+        """Combines tiles, each with its position; a long sum in blocks, as `Pool` does. Returns position of the end."""
+        if self.function == "sum" and len(terms) > LONG:
+            starts = range(0, len(terms), BLOCK)
+            blocks = [self._total(emit, f"{stem}.block{k}", terms[k : k + BLOCK], core) for k in starts]
+            return self._total(emit, f"{stem}.blocks", blocks, core)
+        total, end = terms[0]
+        for n, (tile, end) in enumerate(terms[1:], 1):
             result = replace(tile, name=f"{self.name}.{stem}.{n}")
             op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
-            emit(self.compute(op), core, n / len(tiles))
+            emit(self.compute(op), core, end)
             total = result
-        return total
+        return total, end
 
     def along(self, emit: Emit, line: Tile, tiles: list[Tile], core: int | None) -> Tile:
         """Combines the pixels of a line into one."""

@@ -267,6 +267,20 @@ class Vector(OneResult[V]):
         return f"v{self.function}"
 
 
+LONG = 64
+"""Most terms that a float32 sum adds one after another; a longer one is made of blocks."""
+BLOCK = 16
+"""Terms of a block of a long sum, and blocks of a block of the next level."""
+
+
+def levels_of(count: int, size: int) -> int:
+    """Returns the number of levels of blocks below the result of a sum of `count` terms."""
+    levels, blocks = 0, -(-count // size)
+    while blocks > 1:
+        levels, blocks = levels + 1, -(-blocks // size)
+    return levels
+
+
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Pool(OneResult[V]):
@@ -283,6 +297,18 @@ class Pool(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return tuple(value for _, value in self.inputs)
+
+    @property
+    def block(self) -> int:
+        """Number of terms of a block of a long sum of floats (`raptor.codegen.emit_pool`); 0 for one after another."""
+        is_long = self.function == "sum" and self.window.tap_count > LONG and self.result.element.kind == "float"
+        return BLOCK if is_long else 0
+
+    @property
+    def scratch(self) -> tuple[V, ...]:
+        """Totals of blocks of a long sum, one for each level."""
+        levels = levels_of(self.window.tap_count, self.block) if self.block else 0
+        return tuple(replace(self.result, name=f"{self.result.name}.block{k}") for k in range(levels))
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
