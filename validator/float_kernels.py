@@ -21,6 +21,7 @@ _VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub",
 _VAVG, _VRELU, _VTANH, _VSIGM, _VSOFTMAX = (OPCODE[n] for n in ("vavg", "vrelu", "vtanh", "vsigm", "vsoftmax"))
 _VMV, _VRSU, _VRSL, _VEXP, _VLOG = (OPCODE[n] for n in ("vmv", "vrsu", "vrsl", "vexp", "vlog"))
 _VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vsqrt", "verf", "vvdiv"))
+_VVMASK = OPCODE["vvmask"]
 
 
 @helper
@@ -78,6 +79,9 @@ def binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is wo
     elif op == _VVDIV:
         for i in range(n):
             v[y + i] = v[p + i] / v[q + i]
+    elif op == _VVMASK:
+        for i in range(n):
+            v[y + i] = v[p + i] if v[q + i] > 0 else -np.float32(np.inf)
     elif op == _VVDMUL:
         total = 0.0
         for i in range(n):

@@ -92,6 +92,10 @@ def _maximum(x: Floats, y: Floats) -> Floats:
     return np.where((x >= y) | (x != x), x, y)  # NaN of either stays
 
 
+def _mask(x: Floats, y: Floats) -> Floats:
+    return np.where(y > 0, x, np.float32(-np.inf))
+
+
 def _each(function: Callable[[float], float]) -> Callable[[Floats], npt.ArrayLike]:
     """Makes a function of arrays that applies `function` to each element in double precision, like the other engine."""
     return lambda x: [function(value) for value in x.tolist()]
@@ -168,6 +172,7 @@ FUNCTIONS: dict[str, Callable[..., npt.ArrayLike]] = {
     "vsqrt": _each(_sqrt),
     "verf": _each(math.erf),
     "vvdiv": np.divide,
+    "vvmask": _mask,
     "vmv": np.positive,
     "vrsu": _minimum,
     "vrsl": _maximum,

@@ -73,6 +73,7 @@ VECTOR_OPCODE = {
     "div": "vvdiv",
     "float": "vfloat",
     "round": "vround",
+    "mask": "vvmask",
 }
 """Function of a `Vector`, `Pool` or `Stencil` -> name of the instruction."""
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raptor.frontend import steps, truth
+from raptor.frontend import selection, steps, truth
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.ranges import Range
 from raptor.frontend.whole import EXACT, BoundRefusal
@@ -25,7 +25,7 @@ def remainder(f: Formula, x: Value, y: Value) -> Value:
 
 def float_remainder(f: Formula, x: Value, y: Value) -> Value:
     """Adds x - y * (x / y rounded towards 0); x where y is infinite."""
-    finite = y if truth.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
+    finite = y if selection.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
     return f.sub(x, f.mul(finite, steps.truncate(f, f.div(x, y))))
 
 
@@ -34,9 +34,8 @@ def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
     known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
     # Nothing times an infinite number is none.
-    added = (
-        f.mul(other, y) if truth.is_finite(f, y) else truth.choice(f, other, y, f.constant(np.zeros((), np.float32)))
-    )
+    nothing = f.constant(np.zeros((), np.float32))
+    added = f.mul(other, y) if selection.is_finite(f, y) else selection.choice(f, other, y, nothing)
     signed = f.add(rest, added)
     if known is None:
         return signed

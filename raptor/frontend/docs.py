@@ -8,6 +8,7 @@ from typing import Any
 from raptor.frontend.libraries import function_versions, host_operators, standard_operators
 from raptor.frontend.registry import Importer, importers, is_refused
 
+_BEHIND_EXTENDED = "mask, behind extended instructions, which may make what is not a number (NaN)"
 EXTENDED: Mapping[str, str] = MappingProxyType(
     {
         "Acos": "sqrt, div",
@@ -15,22 +16,33 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Asin": "sqrt, div",
         "Asinh": "sqrt, div, log",
         "Atan": "sqrt, div",
+        "ArgMax": _BEHIND_EXTENDED,
+        "ArgMin": _BEHIND_EXTENDED,
         "Atanh": "div, log",
         "Celu": "exp",
         "Cosh": "exp",
         "DequantizeLinear": "float, where an operator needs real numbers",
         "Div": "div, unless the divisor is a constant",
         "Elu": "exp",
+        "Equal": _BEHIND_EXTENDED,
         "Erf": "erf",
         "Exp": "exp",
-        "GatherElements": "div, for computed indices",
+        "Gather": "mask, if both are computed",
+        "GatherElements": "mask, for computed indices",
         "GRU": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "Gelu": "erf; none with approximate=tanh",
+        "Greater": _BEHIND_EXTENDED,
+        "GreaterOrEqual": _BEHIND_EXTENDED,
         "GlobalLpPool": "sqrt, or log and exp; none for p = 1",
+        "Hardmax": _BEHIND_EXTENDED,
         "InstanceNormalization": "sqrt, div",
+        "IsInf": "mask",
+        "IsNaN": "mask",
         "LRN": "sqrt, div; or log, exp, div, as beta demands",
         "LSTM": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "LayerNormalization": "sqrt, div",
+        "Less": _BEHIND_EXTENDED,
+        "LessOrEqual": _BEHIND_EXTENDED,
         "Log": "log",
         "LogSoftmax": "exp, log",
         "LpNormalization": "div, and sqrt for p = 2",
@@ -54,6 +66,8 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Sqrt": "sqrt",
         "Tan": "div",
         "ThresholdedRelu": "div",
+        "TopK": _BEHIND_EXTENDED,
+        "Where": _BEHIND_EXTENDED,
     }
 )
 """Operators that need the extended instruction set, always or in some cases, and the instructions they need.

@@ -46,6 +46,7 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Tensor,
+    needs_extension,
 )
 from raptor.target.element import MODELLED, MOST_WHOLE, Coding, ElementType
 from raptor.target.layout import Image
@@ -86,10 +87,10 @@ class ImportContext:
         """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
-        self.guarded: frozenset[str] = frozenset()
-        """Tensors of which a computed condition takes what it wants: the others may be any number."""
         self.codes, self.floats = codes, floats
         self._kinds, self._most = kinds, most
+        self._extended: set[str] = set()
+        """Tensors that extended instructions make, or that are made of some."""
         self._made: dict[str, Node] = {}
         """Tensor -> node that computes it."""
         self._whole: dict[str, Range | None] = {}
@@ -122,6 +123,13 @@ class ImportContext:
     def is_cast_of_input(self, node: NodeView) -> bool:
         """Tells whether a node casts an input: what is computed was not rounded to a type of few bits."""
         return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
+
+    def is_extended(self, tensor: Tensor) -> bool:
+        """Tells whether extended instructions make a tensor, or what it is made of.
+
+        It may hold what is no number, as 0 / 0; and one more of these instructions excludes no machine.
+        """
+        return tensor.name in self._extended
 
     def whole(self, tensor: Tensor) -> Range | None:
         """Returns the proved range of whole numbers that are held as floats; None for other numbers.
@@ -464,6 +472,8 @@ class ImportContext:
         if element is None:
             element, found = self._type_of(node, inputs, operator)
         self._made[name] = Node(node.name, node.op_type, operator, tuple(inputs), name)
+        if needs_extension(operator) or not self._extended.isdisjoint(inputs):
+            self._extended.add(name)
         self.nodes.append(self._made[name])
         self._define(name, shape, image, element, found)
 

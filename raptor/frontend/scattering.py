@@ -11,11 +11,12 @@ from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
+from raptor.frontend.selection import number_where
 from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.target.layout import Image
 
 MOST_CHOICES = 1024
-"""Most elements that a computed index chooses from: every one is computed with."""
+"""Most elements that a computed index chooses from: each is compared with it."""
 
 
 def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
@@ -88,11 +89,11 @@ def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
 
 
 def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:
-    """Adds for each element of the result the sum of all that its index chooses from, times 1 or 0.
+    """Adds for each element of the result the one of all that its index chooses.
 
     `rows`: the elements to choose from, along the first dimension. `at`: the index of each element of the result.
 
-    NOTE: an index out of range gives no number, never another element: the sum is divided by the sum of its factors.
+    NOTE: an index out of range gives no number, never another element.
     """
     build = Builder(node, ctx)
     x, ids, size = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1]), len(rows)
@@ -100,20 +101,33 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
         raise Refusal(f"computed indices of {size} elements; at most {MOST_CHOICES}")
     if "int" in (x.element.kind, ids.element.kind):
         raise Refusal("computed indices of what is computed, in a program of integers")
-    ctx.narrowed(ids, Range(-size, size - 1))
-    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
+    reach = ctx.narrowed(ids, Range(-size, size - 1))
     f = Formula(node, ctx, rows.shape, natural_image(rows.shape))
     index = build.laid(build.arranged(np.broadcast_to(at, rows.shape), ids), f.image)
-    marks = [f.relu(f.sub(1, f.abs(f.sub(index, f.constant(numbers - first))))) for first in (0, size)]
-    mark = f.add(*marks)
-    sums = [_summed(build, value) for value in (f.mul(build.laid(build.arranged(rows, x), f.image), mark), mark)]
-    build.finish(build.map("div", *sums))
-    found = ctx.whole(x)
-    if found is not None:
-        ctx.declare_whole(node.output, found)
+    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
+    distance = f.sub(index, f.constant(numbers))
+    if reach is None or reach.low < 0:
+        # An index below 0 counts from the end: a product is 0 where one of both distances is.
+        distance = f.mul(distance, f.sub(index, f.constant(numbers - size)))
+    mark = f.relu(f.sub(1, f.mul(distance, distance)))
+    wanted = f.apply("mask", build.laid(build.arranged(rows, x), f.image), mark)
+    found = _largest(build, wanted)
+    if reach is None or reach.low < -size or reach.high >= size:
+        marked = _largest(build, mark)
+        result = Formula(node, ctx, found.shape, found.image)
+        build.finish(_tensor(number_where(result, found, marked)))
+    else:
+        build.finish(found)
+    whole = ctx.whole(x)
+    if whole is not None:
+        ctx.declare_whole(node.output, whole)
 
 
-def _summed(build: Builder, value: Value) -> Tensor:
-    """Adds the elements along the first dimension."""
+def _largest(build: Builder, value: Value) -> Tensor:
+    """Adds the maximum along the first dimension."""
+    return axes.reduce(build, axes.view(build, _tensor(value), (0,)), "max")
+
+
+def _tensor(value: Value) -> Tensor:
     assert isinstance(value, Tensor), "computed from a tensor"
-    return axes.reduce(build, axes.view(build, value, (0,)), "sum")
+    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,9 +34,6 @@ from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
 from raptor.graph.ir import Graph, Node
 from raptor.graph.macs import count_macs
 from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
-
-_SAME_NUMBERS = frozenset(("Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators that leave floats as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,6 @@ def _survey(
     context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
-    context.guarded = _guarded(graph, constants)
     context.demanded = demanded(graph, _shapes(graph), constants)
     by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
@@ -164,29 +160,6 @@ def _survey(
     made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
     answers = tuple(replace(a, macs=sum(count_macs(n, made) for n in a.nodes)) for a in answers)
     return _Survey(made, refused, 0 < bounds == len(refused), answers)
-
-
-def _guarded(graph: GraphProto, constants: Constants) -> frozenset[str]:
-    """Returns the tensors that only a Where with a computed condition reads: it replaces what is no number.
-
-    A type or shape may be changed on the way to it.
-    """
-    readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    found: set[str] = set()
-    outputs = {v.name for v in graph.output}
-    for name in reversed([o for node in graph.node for o in node.output if o]):
-        if readers[name] and name not in outputs and all(_guards(n, name, found, constants) for n in readers[name]):
-            found.add(name)
-    return frozenset(found)
-
-
-def _guards(reader: NodeProto, name: str, guarded: Set[str], constants: Constants) -> bool:
-    if reader.op_type == "Where":
-        return name != reader.input[0] and reader.input[0] not in constants
-    return reader.op_type in _SAME_NUMBERS and name == reader.input[0] and reader.output[0] in guarded
 
 
 def _import_nodes(

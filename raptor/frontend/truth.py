@@ -1,38 +1,104 @@
-"""Truth values as 1 and 0, exact: comparisons, logic, and the choice between two numbers.
+"""Truth values as 1 and 0, exact: comparisons and logic. `raptor.frontend.selection` chooses by them.
 
-Of whole numbers a difference of at least 1 says that they differ; floats need a larger number first.
+Of whole numbers a difference of at least 1 says that they differ; floats need a larger number first. Infinities are
+compared as any other numbers, though they have no difference. Where extended instructions make an operand, what is no
+number (NaN) is neither above, nor below, nor equal.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from raptor.frontend import steps
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.ranges import Range
+from raptor.frontend.selection import HUGE, is_extended, is_finite
 from raptor.graph.ir import Constant
 
 LARGEST = float(np.finfo(np.float32).max)
-_HUGE = 2.0**127
-"""Its square is beyond float32: an infinity that no constant has to hold."""
+
+
+class Ends(NamedTuple):
+    """A number that is compared with others, bounded on one side: as it is, and half of it.
+
+    The former tells all finite numbers apart, the latter the largest one from infinity.
+    """
+
+    near: Value
+    far: Value
+
+
+def is_above(f: Formula, x: Value, y: Value) -> Value:
+    """1 where x > y, else 0."""
+    if is_whole(f, x) and is_whole(f, y):
+        return is_above_zero(f, f.sub(x, y))
+    if is_extended(f, x, y):
+        return is_positive_number(f, f.sub(x, y))
+    if is_finite(f, x) or is_finite(f, y):
+        return steps.is_positive(f, f.sub(x, y))
+    return is_above_end(f, upper(f, x), lower(f, y))
+
+
+def is_at_least(f: Formula, x: Value, y: Value) -> Value:
+    """1 where x >= y, else 0."""
+    if (is_whole(f, x) and is_whole(f, y)) or (not is_extended(f, x, y) and (is_finite(f, x) or is_finite(f, y))):
+        return is_zero_or_less(f, f.sub(y, x))
+    return f.sub(_are_numbers(f, x, y), is_above(f, y, x))
+
+
+def is_equal(f: Formula, x: Value, y: Value) -> Value:
+    """1 where x = y, else 0."""
+    if is_whole(f, x) and is_whole(f, y):
+        return is_zero_or_less(f, f.abs(f.sub(x, y)))
+    if not is_extended(f, x, y):
+        for one, other in ((x, y), (y, x)):
+            if isinstance(other, Constant) and np.isinf(other.pixels).all() and np.unique(other.pixels).size == 1:
+                # Only the infinity is beyond the largest number.
+                return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST))
+        if is_finite(f, x) or is_finite(f, y):
+            return is_zero_or_less(f, f.abs(f.sub(x, y)))
+    return f.sub(f.sub(_are_numbers(f, x, y), is_above(f, x, y)), is_above(f, y, x))
+
+
+def upper(f: Formula, x: Value) -> Ends:
+    """Returns a number for `is_above_end` that may be the larger one."""
+    return Ends(f.max(f.neg(x), -LARGEST), f.max(f.mul(x, -0.5), -HUGE))
+
+
+def lower(f: Formula, x: Value) -> Ends:
+    """Returns a number for `is_above_end` that may be the smaller one."""
+    return Ends(f.max(x, -LARGEST), f.max(f.mul(x, 0.5), -HUGE))
+
+
+def is_above_end(f: Formula, x: Ends, y: Ends) -> Value:
+    """1 where x > y, else 0; no difference is one of two equal infinities, because either is bounded on one side."""
+    missing = f.add(f.add(x.near, y.near), f.add(x.far, y.far))
+    return steps.is_positive(f, f.neg(missing))
+
+
+def is_positive_number(f: Formula, x: Value) -> Value:
+    """1 where x > 0, else 0, also where x is no number; extended."""
+    found = f.relu(f.apply("mask", Constant(_ONE), x))
+    if not isinstance(found, Constant):
+        f.ctx.declare_whole(found.name, Range(0, 1))
+    return found
+
+
+def is_number(f: Formula, x: Value) -> Value:
+    """1 where x is a number, be it infinite, and 0 where it is none (NaN); extended."""
+    return is_positive_number(f, f.add(f.relu(x), 1))
 
 
 def is_zero_or_less(f: Formula, x: Value) -> Value:
     """1 where x <= 0, else 0."""
     if is_whole(f, x):
         return f.relu(f.sub(1, f.relu(x)))
-    return f.relu(f.sub(1, f.mul(f.mul(f.relu(x), _HUGE), _HUGE)))
+    return f.relu(f.sub(1, f.mul(f.mul(f.relu(x), HUGE), HUGE)))
 
 
 def is_above_zero(f: Formula, x: Value) -> Value:
     """1 where x > 0, else 0."""
     return f.sub(1, is_zero_or_less(f, x)) if is_whole(f, x) else steps.is_positive(f, x)
-
-
-def is_equal(f: Formula, x: Value, y: Value) -> Value:
-    """1 where x = y, else 0."""
-    for one, other in ((x, y), (y, x)):
-        if isinstance(other, Constant) and np.isinf(other.pixels).all() and np.unique(other.pixels).size == 1:
-            # An infinity less itself is no number; but only the infinity is beyond the largest number.
-            return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST))
-    return is_zero_or_less(f, f.abs(f.sub(x, y)))
 
 
 def is_nonzero(f: Formula, x: Value) -> Value:
@@ -50,17 +116,6 @@ def differs(f: Formula, x: Value, y: Value) -> Value:
     return f.abs(f.sub(x, y))
 
 
-def choice(f: Formula, condition: Value, x: Value, y: Value) -> Value:
-    """x where the condition is 1, else y; exact, also where the other one is infinite."""
-    if is_finite(f, x) and is_finite(f, y):
-        return f.add(f.mul(condition, x), f.mul(negated(f, condition), y))
-    # Infinite bounds choose: min(x, inf) is x and min(x, -inf) is -inf, where the other operand is larger.
-    against = f.mul(f.mul(f.sub(0.5, condition), _HUGE), _HUGE)
-    taken = f.max(f.neg(x), against)
-    other = f.max(f.neg(y), f.neg(against))
-    return f.max(f.neg(taken), f.neg(other))
-
-
 def is_whole(f: Formula, x: Value) -> bool:
     """Tells whether all values are whole numbers that float32 holds."""
     if isinstance(x, Constant):
@@ -68,6 +123,9 @@ def is_whole(f: Formula, x: Value) -> bool:
     return f.ctx.whole(x) is not None
 
 
-def is_finite(f: Formula, x: Value) -> bool:
-    """Tells whether no value can be infinite: constants, and numbers with a proved range."""
-    return bool(np.isfinite(x.pixels).all()) if isinstance(x, Constant) else f.ctx.whole(x) is not None
+def _are_numbers(f: Formula, x: Value, y: Value) -> Value:
+    """1 where both are numbers; everywhere unless extended instructions make one."""
+    return is_number(f, f.max(x, y)) if is_extended(f, x, y) else Constant(_ONE)
+
+
+_ONE = np.ones((1, 1, 1), np.float32)

@@ -50,6 +50,10 @@ def _sigmoid(x: Floats) -> Floats:
     return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
 
 
+def _mask(x: Floats, where: Floats) -> Floats:
+    return np.where(where > 0, x, np.float32(-np.inf))
+
+
 MAP_FUNCTIONS: dict[MapFunction, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -65,6 +69,7 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Any]] = {
     "erf": np.vectorize(math.erf, otypes=[np.float32]),
     "float": np.float32,
     "round": np.rint,
+    "mask": _mask,
 }
 
 
@@ -118,7 +123,7 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = _dot(operator, *operands)
         case Map(function, maps):
             chosen = (_constant(m.pixels) if isinstance(m, Constant) else operands[m] for m in maps)
-            with np.errstate(over="ignore"):  # infinities are what the chip computes, too
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities are what the chip computes, too
                 result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)

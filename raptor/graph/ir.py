@@ -44,12 +44,13 @@ Numbers = npt.NDArray[Any]
 """Constants: float32, or int16 or int32 for an integer tensor."""
 Indices = npt.NDArray[np.int64]
 MapFunction = Literal[
-    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"
+    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round", "mask"
 ]
-EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round"})
+"""Names of element-wise functions. mask: the first operand where the second one is above 0, else -infinity."""
+EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
 """Functions that the published instruction set cannot compute (docs/design.md, 5)."""
 
-_BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div"})
+_BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div", "mask"})
 
 
 def arity(function: MapFunction) -> int:
@@ -224,6 +225,11 @@ class Lookup:
     """y = table[x - smallest x]: a function of one integer of at most 8 bits. table: [2 ** bits of the input]."""
 
     table: npt.NDArray[np.int32]
+
+
+def needs_extension(operator: "Operator") -> bool:
+    """Tells whether the published instruction set cannot compute an operator of floats."""
+    return isinstance(operator, Softmax) or (isinstance(operator, Map) and operator.function in EXTENDED)
 
 
 Elementwise = Map | Requantise | Bound | Lookup

@@ -415,6 +415,8 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     ),
     _vector(72, "vfloat", _TO_OUTPUTS, _FROM, meaning="y = float32(a), a an integer", simulated_as="vsigm"),
     _vector(73, "vround", _TO_OUTPUTS, _FROM, meaning="y = round(a), ties to even, saturated", simulated_as="vsigm"),
+    # The only one that makes a number of what is none: where b is no number, it is not above 0.
+    _vector(74, "vvmask", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a if b > 0, else -infinity", simulated_as="vvmul"),
 )
 
 BY_NAME: dict[str, Instruction] = {i.name: i for i in INSTRUCTIONS}

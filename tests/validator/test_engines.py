@@ -115,6 +115,7 @@ VECTOR = {
     "vvmul": ({}, X[:8] * X[8:]),
     "vvmax": ({}, np.maximum(X[:8], X[8:])),
     "vvdmul": ({}, [np.dot(f64(X[:8]), f64(X[8:]))]),
+    "vvmask": ({}, np.where(X[8:] > 0, X[:8], -np.inf)),
     "vvdiv": ({}, [0.25, -0.4, -0.5 / 6, 12, -0.0, -7 / 3, -np.inf, 2 / 9]),
     "vrelu": ({}, [1, 0, 0.5, 3, -0.0, 7, 0, 2]),
     "vtanh": ({}, np.tanh(f64(X[:8]))),
@@ -156,7 +157,7 @@ def test_vector_instruction(tmp_path: Path, name: str, bits: int) -> None:
     assert np.isnan(local[16 + len(want) :]).all()
 
 
-@pytest.mark.parametrize("name", ["vvadd", "vvsub", "vvmul", "vvmax", "vvdiv", "vrelu", "vtanh", "vsoftmax"])
+@pytest.mark.parametrize("name", ["vvadd", "vvsub", "vvmul", "vvmax", "vvdiv", "vvmask", "vrelu", "vtanh", "vsoftmax"])
 @pytest.mark.parametrize("other", [1, 2])
 def test_vector_in_place(tmp_path: Path, name: str, other: int) -> None:
     spec = next(i for i in INSTRUCTIONS if i.name == name)

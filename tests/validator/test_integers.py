@@ -353,7 +353,7 @@ def test_integers_to_floats(tmp_path: Path, bits: int) -> None:
     np.testing.assert_array_equal(got, np.array(a, np.int64).astype(np.float32))
 
 
-FLOAT_NAMES = ["vvadd", "vvsub", "vvmul", "vvmax", "vvdiv", "vrelu", "vtanh", "vsigm", "vsoftmax", "vexp", "vlog", "vsqrt", "verf", "vrsu", "vrsl"]  # fmt: skip
+FLOAT_NAMES = ["vvadd", "vvsub", "vvmul", "vvmax", "vvdiv", "vvmask", "vrelu", "vtanh", "vsigm", "vsoftmax", "vexp", "vlog", "vsqrt", "verf", "vrsu", "vrsl"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLOAT_NAMES)

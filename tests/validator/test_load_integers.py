@@ -203,6 +203,7 @@ STREAMS: dict[str, tuple[tuple[tuple[int, ...], ...], str]] = {
             **{key: {} for key in ("vtanh", "vsigm", "vsoftmax", "vexp", "vlog", "vsqrt", "verf", "vfloat", "vround")},
             "vavg": {"rs2": 9},
             "vvdiv": {"rs2": 2},
+            "vvmask": {"rs2": 2},
         }.items()
     },
 }

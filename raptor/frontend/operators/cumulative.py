@@ -1,6 +1,8 @@
 """Sums and products of all elements up to each one, along an axis."""
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -13,27 +15,36 @@ from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.target.layout import Image
 
-MOST_SUMMED = 4096
-"""Most elements of a cumulative sum, which is a product with a triangular matrix."""
 
-
-@importer("CumSum", since=11, limits=f"a constant axis of at most {MOST_SUMMED} elements", counts=True)
+@importer("CumSum", since=11, limits="a constant axis", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
-    """Sum of all elements up to each one: a product with a triangular matrix of ones."""
-    build = Builder(node, ctx)
-    x = ctx.tensor(node.inputs[0])
-    outer, size, inner = _split(x, _axis(node, ctx, x))
-    if size > MOST_SUMMED:
-        raise Refusal(f"its axis has {size} elements, at most {MOST_SUMMED} are summed")
-    matrix = np.triu(np.ones((size, size), np.float32), node.integer("exclusive", 0))
-    if node.integer("reverse", 0):
-        matrix = matrix[::-1, ::-1]
-    build.finish(build.matrix(build.laid(x, Image((outer, size, inner), 1)), matrix))
+    """Sum of all elements up to each one, by sums with elements 1, 2, 4, ... places before."""
+    _lower(node, ctx, "add", None, lambda count, low, high: Range(count * low, count * high).or_zero())
 
 
 @importer("CumProd", since=26, limits="a constant axis", counts=True)
 def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
     """Product of all elements up to each one, by products with elements 1, 2, 4, ... places before."""
+
+    def reach(count: int, low: int, high: int) -> Range:
+        most = max(abs(low), abs(high)) ** max(count, 1)
+        return Range(-most, most)
+
+    _lower(node, ctx, "mul", 1.0, reach)
+
+
+def _lower(
+    node: NodeView,
+    ctx: ImportContext,
+    function: Literal["add", "mul"],
+    neutral: float | None,
+    reach: Callable[[int, int, int], Range],
+) -> None:
+    """Combines in parallel (Hillis and Steele, 1986): an infinite element reaches those behind it only.
+
+    neutral: the number that changes nothing; None for zero, which moves fill in.
+    reach: the range of whole results, of how many elements within which bounds.
+    """
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
@@ -43,16 +54,15 @@ def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
     rows = build.laid(build.arranged(order.reshape(size, -1), x), Image((size, outer * inner), 1))
     exclusive = node.integer("exclusive", 0)
     if exclusive:
-        rows = _later(build, rows, 1)
+        rows = _later(build, rows, 1, neutral)
     step = 1
     while step < size:
-        rows = build.map("mul", rows, _later(build, rows, step))
+        rows = build.map(function, rows, _later(build, rows, step, neutral))
         step *= 2
     build.finish(build.arranged(np.argsort(order.reshape(-1)).reshape(x.shape), rows))
     found = ctx.whole(x)
     if found is not None:
-        most = max(abs(found.low), abs(found.high)) ** max(size - exclusive, 1)
-        ctx.declare_whole(node.output, Range(-most, most))
+        ctx.declare_whole(node.output, reach(size - exclusive, found.low, found.high))
 
 
 def _axis(node: NodeView, ctx: ImportContext, x: Tensor) -> int:
@@ -66,11 +76,13 @@ def _split(x: Tensor, axis: int) -> tuple[int, int, int]:
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
-def _later(build: Builder, rows: Tensor, step: int) -> Tensor:
-    """Moves all rows `step` rows on; the first ones become 1."""
+def _later(build: Builder, rows: Tensor, step: int, neutral: float | None) -> Tensor:
+    """Moves all rows `step` rows on; the first ones become the neutral number."""
     count, width = rows.image.shape
-    one = build.add(ConstantTensor(np.ones((1, 1, 1), np.float32)), Image((1,), 0))
     step = min(step, count)
-    ones = np.full((step, width), rows.image.elements)
-    moved = build.arranged(np.concatenate([ones, c_order((count, width))[: count - step]]), rows, one)
-    return build.laid(moved, rows.image)
+    first = np.full((step, width), -1 if neutral is None else rows.image.elements)
+    wanted = np.concatenate([first, c_order((count, width))[: count - step]])
+    if neutral is None:
+        return build.laid(build.arranged(wanted, rows), rows.image)
+    one = build.add(ConstantTensor(np.full((1, 1, 1), neutral, np.float32)), Image((1,), 0))
+    return build.laid(build.arranged(wanted, rows, one), rows.image)

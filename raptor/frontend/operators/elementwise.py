@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from raptor.frontend import division, truth
+from raptor.frontend import division, selection
 from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
@@ -15,13 +15,12 @@ from raptor.graph.ir import Constant, Floats, Map
 
 MOST_VARIED = 15
 """Largest exponent, if there are several."""
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @importer("Clip", since=1, counts=True)
 def import_clip(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as attributes."""
-    _lower_clip(node, ctx, node.number("min", -LARGEST), node.number("max", LARGEST))
+    _lower_clip(node, ctx, node.number("min", -np.inf), node.number("max", np.inf))
 
 
 @importer("Clip", since=11, counts=True)
@@ -29,7 +28,7 @@ def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as inputs, constant or computed."""
     bounds = [i for i in node.inputs[1:] if i]
     if all(ctx.constant(i) is not None for i in bounds):
-        _lower_clip(node, ctx, _bound(node, ctx, 1, -LARGEST), _bound(node, ctx, 2, LARGEST))
+        _lower_clip(node, ctx, _bound(node, ctx, 1, -np.inf), _bound(node, ctx, 2, np.inf))
         return
     f = Formula.of(node, ctx, node.inputs[:1])
     low, high = node.input(1), node.input(2)
@@ -174,7 +173,7 @@ def _varied_power(f: Formula, x: Value, exponent: Array) -> Value:
     left, result = exponent.astype(np.int64), None
     while left.any():
         needed = f.constant((left & 1).astype(np.float32))
-        factor = truth.choice(f, needed, x, f.constant(np.ones((), np.float32)))
+        factor = selection.choice(f, needed, x, f.constant(np.ones((), np.float32)))
         result = factor if result is None else f.mul(result, factor)
         left >>= 1
         x = f.mul(x, x)
@@ -212,14 +211,14 @@ def _lower_clip(node: NodeView, ctx: ImportContext, low: float, high: float) -> 
 
 
 def _lower_bound(low: float) -> list[Map]:
-    if low <= -LARGEST:
+    if low == -np.inf:
         return []
     return [Map("relu", (0,)) if low == 0 else Map("max", (0, Constant(scalar(low))))]
 
 
 def _upper_bound(high: float) -> list[Map]:
     """Returns min(x, high) = 0 - max(0 - x, -high), which is exact: negation does not round."""
-    if high >= LARGEST:
+    if high == np.inf:
         return []
     negate = Map("sub", (Constant(scalar(0)), 0))
     return [negate, Map("max", (0, Constant(scalar(-high)))), negate]

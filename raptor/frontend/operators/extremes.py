@@ -1,11 +1,11 @@
 """Positions of extreme elements along an axis, and vectors that mark a position."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.frontend import axes, steps
+from raptor.frontend import axes, selection, steps, truth
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import natural_image
@@ -16,7 +16,6 @@ from raptor.frontend.ranges import Range
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.graph.ir import Floats, Tensor
 
-LARGEST = float(np.finfo(np.float32).max)
 MOST_TAKEN = 32
 """Most elements that a TopK takes: each is a search of its own."""
 
@@ -28,6 +27,25 @@ class Found:
     mark: Tensor
     value: Tensor
     position: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for the largest elements along an axis.
+
+    all, left: all elements, and those that are left, -infinity in place of the others. ranks: from 1 on, of those that
+    are left, else 0. size: elements along the axis. last: the last of equal elements is wanted. ends: all elements as
+    they are compared, unless by a difference.
+    """
+
+    build: Builder
+    formula: Formula
+    all: View
+    left: View
+    ranks: Value
+    size: float
+    last: bool
+    ends: truth.Ends | None
 
 
 @importer("ArgMax", since=1, counts=True)
@@ -46,12 +64,10 @@ def import_arg_min(node: NodeView, ctx: ImportContext) -> None:
 def import_hardmax(node: NodeView, ctx: ImportContext) -> None:
     """1 at the first maximum along an axis, else 0."""
     build, seen, axis = _seen(node, ctx, -1, negative=False)
-    build.finish(_find(build, seen, _ramp(ctx, node, axis)).mark)
+    build.finish(_find(_search(build, seen, _ramp(ctx, node, axis))).mark)
 
 
-@importer(
-    "TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}; finite numbers", all_outputs=True, counts=True
-)
+@importer("TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}", all_outputs=True, counts=True)
 def import_top_k(node: NodeView, ctx: ImportContext) -> None:
     """The largest or smallest elements along an axis, and their positions, by one search for each."""
     (count,) = constant_ints(node, ctx, 1) or (0,)
@@ -59,10 +75,11 @@ def import_top_k(node: NodeView, ctx: ImportContext) -> None:
         raise Refusal(f"K is {count}, must be from 1 to {MOST_TAKEN}")
     negative = not node.integer("largest", 1)
     build, seen, axis = _seen(node, ctx, -1, negative=negative)
-    found: list[Found] = []
-    for _ in range(count):
-        found.append(_find(build, seen, _ramp(ctx, node, axis)))
-        seen = _without(build, seen, found[-1].mark)
+    search = _search(build, seen, _ramp(ctx, node, axis))
+    found = [_find(search)]
+    while len(found) < count:
+        search = _without(search, found[-1].mark)
+        found.append(_find(search))
     values = [build.map("mul", f.value, -1.0) if negative else f.value for f in found]
     x = ctx.tensor(node.inputs[0])
     part = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
@@ -90,18 +107,16 @@ def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
     # An index below 0 counts from the end.
     marks = [f.relu(f.sub(1, f.abs(f.sub(ids, f.sub(numbers, first))))) for first in (0, depth)]
     mark = f.add(*marks)
-    f.finish(f.add(f.mul(mark, on), f.mul(f.sub(1, mark), off)))
+    f.finish(selection.choice(f, mark, *(f.constant(np.array(v, np.float32)) for v in (on, off))))
     if float(off).is_integer() and float(on).is_integer():
         ctx.declare_whole(node.output, Range(int(min(off, on)), int(max(off, on))))
 
 
 def _lower_position(node: NodeView, ctx: ImportContext, *, negative: bool) -> None:
     build, seen, axis = _seen(node, ctx, 0, negative=negative)
-    # A difference of infinite numbers would be none.
-    seen = View(build.map("max", seen.tensor, -LARGEST), seen.chosen)
     last = bool(node.integer("select_last_index", 0))
     ramp = _ramp(ctx, node, axis)
-    build.finish(_find(build, seen, ramp, last=last).position)
+    build.finish(_find(_search(build, seen, ramp, last=last)).position)
     ctx.declare_whole(node.output, Range(0, ramp.shape[axis] - 1))
 
 
@@ -124,32 +139,48 @@ def _along(axis: int, numbers: np.ndarray, rank: int) -> Floats:
     return numbers.astype(np.float32).reshape(-1, *(1,) * (rank - axis - 1))
 
 
-def _find(build: Builder, seen: View, ramp: Floats, *, last: bool = False) -> Found:
+def _search(build: Builder, seen: View, ramp: Floats, *, last: bool = False) -> Search:
+    f = Formula(build.node, build.ctx, seen.image.shape, seen.image)
+    size = float(ramp.max()) + 1
+    ranks = f.constant(np.asarray((ramp + 1 if last else size - ramp).reshape(seen.image.shape)))
+    has_difference = build.ctx.whole(seen.tensor) is not None or build.ctx.is_extended(seen.tensor)
+    return Search(build, f, seen, seen, ranks, size, last, None if has_difference else truth.lower(f, seen.tensor))
+
+
+def _find(search: Search) -> Found:
     """Marks the elements that equal the maximum by their rank, the wanted one highest, and takes the highest rank."""
-    image, size = seen.image, float(ramp.max()) + 1
-    f = Formula(build.node, build.ctx, image.shape, image)
+    build, f, seen = search.build, search.formula, search.left
     largest = axes.reduce(build, seen, "max")
-    # An infinite maximum minus itself would be no number.
-    top = build.map("mul", build.map("max", build.map("mul", largest, -1.0), -LARGEST), -1.0)
-    equal = f.sub(1, steps.is_positive(f, f.sub(axes.spread(build, top, image), seen.tensor)))
-    ranks = ramp + 1 if last else size - ramp
-    rank = f.mul(equal, f.constant(np.asarray(ranks.reshape(image.shape))))
+    rank = f.mul(_equals(search, largest), search.ranks)
     highest = axes.reduce(build, View(_tensor(rank), seen.chosen), "max")
-    mark = f.relu(f.sub(1, f.sub(axes.spread(build, highest, image), rank)))
-    position = build.map("sub", highest, 1.0) if last else build.map("sub", size, highest)
+    mark = f.relu(f.sub(1, f.sub(axes.spread(build, highest, seen.image), rank)))
+    position = build.map("sub", highest, 1.0) if search.last else build.map("sub", search.size, highest)
     return Found(_tensor(mark), largest, position)
+
+
+def _equals(search: Search, largest: Tensor) -> Value:
+    """1 where an element is not below the maximum of those that are left, else 0; of others, anything."""
+    build, f, image = search.build, search.formula, search.all.image
+    if search.ends is not None:
+        top = truth.upper(Formula(build.node, build.ctx, largest.image.shape, largest.image), largest)
+        spread = truth.Ends(*(axes.spread(build, _tensor(end), image) for end in top))
+        return f.sub(1, truth.is_above_end(f, spread, search.ends))
+    missing = f.sub(axes.spread(build, largest, image), search.all.tensor)
+    if build.ctx.is_extended(search.all.tensor):
+        return f.sub(1, truth.is_positive_number(f, missing))
+    return truth.is_zero_or_less(f, missing)
+
+
+def _without(search: Search, mark: Tensor) -> Search:
+    """Leaves out the marked element: it has the lowest rank, and the smallest value."""
+    f, others = search.formula, search.formula.sub(1, mark)
+    left = View(_tensor(selection.kept(f, search.left.tensor, others)), search.left.chosen)
+    return replace(search, left=left, ranks=f.mul(search.ranks, others))
 
 
 def _tensor(value: Value) -> Tensor:
     assert isinstance(value, Tensor), "computed from a tensor"
     return value
-
-
-def _without(build: Builder, seen: View, mark: Tensor) -> View:
-    """Puts the smallest number in place of the marked element."""
-    f = Formula(build.node, build.ctx, seen.image.shape, seen.image)
-    bound = f.sub(f.mul(f.sub(1, mark), LARGEST), f.mul(mark, LARGEST))
-    return View(_tensor(f.min(seen.tensor, bound)), seen.chosen)
 
 
 def _stacked(build: Builder, parts: Sequence[Tensor], shape: Sequence[int], axis: int) -> Tensor:

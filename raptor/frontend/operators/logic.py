@@ -18,25 +18,25 @@ def import_equal(node: NodeView, ctx: ImportContext) -> None:
 @importer("Greater", since=7, counts=True)
 def import_greater(node: NodeView, ctx: ImportContext) -> None:
     """True where a > b."""
-    _lower(node, ctx, lambda f, x, y: truth.is_above_zero(f, f.sub(x, y)))
+    _lower(node, ctx, truth.is_above)
 
 
 @importer("GreaterOrEqual", since=12, counts=True)
 def import_greater_or_equal(node: NodeView, ctx: ImportContext) -> None:
     """True where a >= b."""
-    _lower(node, ctx, lambda f, x, y: truth.is_zero_or_less(f, f.sub(y, x)))
+    _lower(node, ctx, truth.is_at_least)
 
 
 @importer("Less", since=7, counts=True)
 def import_less(node: NodeView, ctx: ImportContext) -> None:
     """True where a < b."""
-    _lower(node, ctx, lambda f, x, y: truth.is_above_zero(f, f.sub(y, x)))
+    _lower(node, ctx, lambda f, x, y: truth.is_above(f, y, x))
 
 
 @importer("LessOrEqual", since=12, counts=True)
 def import_less_or_equal(node: NodeView, ctx: ImportContext) -> None:
     """True where a <= b."""
-    _lower(node, ctx, lambda f, x, y: truth.is_zero_or_less(f, f.sub(x, y)))
+    _lower(node, ctx, lambda f, x, y: truth.is_at_least(f, y, x))
 
 
 @importer("And", since=7, counts=True)
@@ -62,6 +62,23 @@ def import_not(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is false."""
     f = Formula.of(node, ctx, node.inputs)
     f.finish(truth.negated(f, f.operand(node.inputs[0])))
+
+
+@importer("IsNaN", since=9)
+def import_is_nan(node: NodeView, ctx: ImportContext) -> None:
+    """True where the input is no number."""
+    f = Formula.of(node, ctx, node.inputs)
+    f.finish(truth.negated(f, truth.is_number(f, f.operand(node.inputs[0]))))
+
+
+@importer("IsInf", since=10)
+def import_is_inf(node: NodeView, ctx: ImportContext) -> None:
+    """True where the input is infinite, of either sign or of one."""
+    f = Formula.of(node, ctx, node.inputs)
+    x, signs = f.operand(node.inputs[0]), [node.integer(f"detect_{name}", 1) for name in ("positive", "negative")]
+    size = f.abs(x) if all(signs) else x if signs[0] else f.neg(x)
+    is_beyond = truth.is_positive_number(f, f.sub(size, truth.LARGEST))
+    f.finish(is_beyond if any(signs) else f.mul(is_beyond, 0))
 
 
 def _lower(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:

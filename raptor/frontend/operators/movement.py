@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend import truth
+from raptor.frontend import selection
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import Shape
 from raptor.frontend.formulas import Formula
@@ -65,7 +65,7 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
 
-@importer("Gather", since=1, limits="both computed: a dimension of at most 1024, with finite elements")
+@importer("Gather", since=1, limits="both computed: a dimension of at most 1024")
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
     """Slices of one dimension by their indices. Computed indices choose rows of a table while the program runs."""
     if not ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
@@ -81,9 +81,9 @@ def import_gather(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted.take(_indices(node, ctx, 1, wanted.shape[axis]), axis=axis))
 
 
-@importer("GatherElements", since=11, limits="computed indices: along an axis of at most 1024 finite elements")
+@importer("GatherElements", since=11, limits="computed indices: along an axis of at most 1024 elements")
 def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
-    """Elements by their indices along one dimension; by computed ones, as the sum of all times 1 or 0."""
+    """Elements by their indices along one dimension; by computed ones, as the maximum where all others are -inf."""
     axis = axis_of(node, len(ctx.shape_of(node.inputs[0])), 0)
     if ctx.constant(node.inputs[1]) is None:
         choose(node, ctx, axis)
@@ -193,13 +193,15 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.moveaxis(by_batch, (0, 1), axes))
 
 
-@importer("Where", since=9, counts=True, limits="where one operand is not a number (NaN), the result is none")
+@importer(
+    "Where", since=9, counts=True, limits="published instructions pass on what is not a number (NaN) of either operand"
+)
 def import_where(node: NodeView, ctx: ImportContext) -> None:
     """Element-wise choice between two tensors; with a constant condition elements only move."""
     condition = ctx.constant(node.inputs[0])
     if condition is None:
         f = Formula.of(node, ctx, node.inputs)
-        f.finish(truth.choice(f, *(f.operand(i) for i in node.inputs)))
+        f.finish(selection.choice(f, *(f.operand(i) for i in node.inputs)))
         return
     build = Builder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[1:3]]

@@ -10,6 +10,7 @@ from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of
 from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Floats, Tensor
@@ -133,7 +134,7 @@ def _finish_statistics(build: Builder, seen: View, mean: Tensor, deviation: Tens
             continue
         result = tensor if tensor is mean else build.map("div", 1.0, tensor)
         if seen.has_channels and build.has_crossbars(result):
-            result = build.matrix(result, np.eye(result.image.channels, 1, dtype=np.float32))
+            result = build.arranged(c_order(result.image.shape).take([0], result.image.channel_axis), result)
         build.finish(result, output)
 
 

@@ -48,7 +48,8 @@ def _lower(
         return
     result = build.arranged(wanted, x)
     if value != 0 and (wanted < 0).any():
-        outside = np.where(wanted < 0, np.float32(value), np.float32(0))
+        # An element plus -0 is the element, also if it is -0.
+        outside = np.where(wanted < 0, np.float32(value), np.float32(-0.0))
         result = build.map("add", result, build.constant(outside, wanted.shape, result.image))
     build.finish(result)
 

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, constant_ints
@@ -16,6 +18,7 @@ from raptor.graph.ir import Tensor
 from raptor.target.layout import Image
 
 STATIC = "constant axes"
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @importer("ReduceSum", since=1, limits=STATIC, counts=True)
@@ -114,7 +117,9 @@ def _squared(build: Builder, x: Tensor) -> Tensor:
 
 def _log_sum_exp(build: Builder, seen: View) -> Tensor:
     image = seen.image
-    largest = axes.reduce(build, seen, "max")
+    # An infinite maximum has no difference from itself.
+    above = build.map("max", axes.reduce(build, seen, "max"), -LARGEST)
+    largest = build.map("mul", build.map("max", build.map("mul", above, -1.0), -LARGEST), -1.0)
     spread = axes.spread(build, largest, image)
     raised = build.map("exp", build.map("sub", seen.tensor, spread))
     total = axes.reduce(build, View(raised, seen.chosen), "sum")

@@ -5,18 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis
 from raptor.frontend.registry import importer
-from raptor.graph.ir import Constant, Map, Pool, Softmax, Tensor
+from raptor.graph.ir import Pool, Softmax, Tensor
 from raptor.graph.window import Window
 from raptor.target.layout import Image
-
-LOWEST = float(np.finfo(np.float32).min)
 
 
 @importer("Softmax", since=1)
@@ -67,10 +64,6 @@ def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], a
     shown = replace(x, shape=shape)
     image = x.image if is_channel_axis(shown, axis) else Image(shape, axis)
     laid = ctx.as_image(node, x, image)
-    if node.output in ctx.guarded:
-        # A mask may leave nothing of a row: its softmax would be no number, which no arithmetic can replace.
-        bounded = Map("max", (0, Constant(scalar(LOWEST))))
-        laid = ctx.inner(node, (laid.name,), laid.shape, image, bounded, f"{node.output}.bounded")
     ctx.emit(node, (laid.name,), image, Softmax())
 
 
