@@ -120,8 +120,8 @@ bench-json: $(READY)  ## reading and writing JSON streams in several ways, with 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py
 
-bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated; STORE=1 stores them
-	$(BIN)/python benchmarks/binds.py $(call stored,binds)
+bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated; BINDS="--optimize latency"; STORE=1 stores them
+	$(BIN)/python benchmarks/binds.py $(BINDS) $(call stored,binds)
 
 bench-blocks: $(READY)  ## small blocks of networks: the interval by the even work; BLOCKS="cbam gqa" for some of them
 	$(BIN)/python benchmarks/blocks.py $(BLOCKS)
@@ -129,8 +129,8 @@ bench-blocks: $(READY)  ## small blocks of networks: the interval by the even wo
 bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
 	$(BIN)/python benchmarks/mixed.py
 
-bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/rounds.md; simulated
-	$(BIN)/python benchmarks/chips.py
+bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/rounds.md; simulated; STORE=1 stores it
+	$(BIN)/python benchmarks/chips.py $(call stored,chips)
 
 bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/rounds.md; simulated; STORE=1 stores it
 	$(BIN)/python benchmarks/rounds.py $(call stored,rounds)

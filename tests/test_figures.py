@@ -21,13 +21,16 @@ RECORDS = "docs/lab/"
 
 _RATE = r"(?:images|samples|inferences|tokens)(?:/s| (?:a|per) second)|[GM]i?B/s"
 _UNIT = rf"(?:ms|us|µs|s|seconds?|minutes?|hours?|mJ|uJ|µJ|{_RATE})"
+_CELL = re.compile(rf"^\|.*(?<![\w/])(?:ms|us|µs|mJ|uJ|µJ|{_RATE})(?![\w/])")
+"""A line of a table that names a unit; the numbers may stand in others."""
 _FIGURE = re.compile(rf"(?<![\w.])\d[\d.,]*(?: to \d[\d.,]*)? ?{_UNIT}(?![\w/(])")
 
 
 def typed(page: str) -> Iterator[str]:
     """Yields the lines of a page with a figure of performance that nothing makes again."""
     text = re.sub(r"^```.*?^```$", "", figures.without(page), flags=re.MULTILINE | re.DOTALL)
-    yield from (line for line in re.sub(r"`[^`]*`", "", text).splitlines() if _FIGURE.search(line))
+    lines = re.sub(r"`[^`]*`", "", text).splitlines()
+    yield from (line for line in lines if _FIGURE.search(line) or _CELL.search(line))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,7 @@ def test_no_figure_is_typed(name: str) -> None:
 def test_a_typed_figure_is_told() -> None:
     page = "ResNet-18 takes 1.91 ms.\n\nIt does 1,070 images a second,\nand is read in 3 s. `--timeout 5 s` is one.\n"
     assert len(list(typed(page))) == 3
+    assert list(typed("| model | latency, ms |\n|---|---:|\n| a | 1.91 |\n")) == ["| model | latency, ms |"]
     assert (
         list(
             typed("<!-- figures: x -->\n| 1.91 ms |\n<!-- end -->\n```console\nlatency 5 us\n```\n8 bits, 3 samples\n")
