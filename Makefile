@@ -178,6 +178,6 @@ clean:  ## remove what the other targets made
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check raptor 2>/dev/null  # its name until 0.1
+	$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check raptor 2>/dev/null  # its earlier name
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev,docs]'  # Python compiles what is used
 	touch $@

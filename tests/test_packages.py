@@ -106,3 +106,9 @@ def test_an_old_distribution(command: str, told: bool, tmp_path: Path) -> None:
     ended = python(tmp_path, "-m", "raptor", "-V")
     assert (ended.returncode, ended.stdout) == (0, f"raptor {raptor.__version__}\n")
     assert (f"warning: {old} is RAPTOR by its old name" in ended.stderr) == told == bool(ended.stderr)
+
+
+def test_a_list_of_entry_points_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "raptor-0.1.0.dist-info" / "entry_points.txt").mkdir(parents=True)
+    ended = python(tmp_path, "-m", "raptor", "-V")
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -9,8 +9,10 @@ from raptor.common.errors import UserError
 _ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds all packages of RAPTOR, in a checkout and when installed."""
 _OLD_NAME = "raptor"
-"""Name of the distribution `raptor-crossbar` until version 0.1; the same name on the package index is another's."""
+"""Earlier name of the distribution `raptor-crossbar`; on the package index it is another project's."""
 _COMMAND = "raptor = raptor.__main__:main"
+_MOST_CHARACTERS = 10_000
+"""Characters that are read of a list of entry points."""
 
 
 def old_distribution() -> str | None:
@@ -20,13 +22,22 @@ def old_distribution() -> str | None:
     """
     for folder in map(Path, dict.fromkeys(sys.path)):
         for found in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
-            if _COMMAND in found.read_text(errors="replace").splitlines():
+            if _COMMAND in _beginning(found).splitlines():
                 return (
                     f"{found.parent} is RAPTOR by its old name {_OLD_NAME!r}; to uninstall it later would remove files "
                     "of raptor-crossbar: run `pip uninstall raptor` now, then install raptor-crossbar again with "
                     "--force-reinstall --no-deps"
                 )
     return None
+
+
+def _beginning(path: Path) -> str:
+    """Returns the first characters of a file, and nothing if it cannot be read."""
+    try:
+        with path.open(errors="replace") as file:
+            return file.read(_MOST_CHARACTERS)
+    except OSError:
+        return ""
 
 
 def require_own(*names: str) -> None:
