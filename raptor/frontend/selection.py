@@ -4,8 +4,8 @@ Infinities, subnormal numbers and -0 are values as any other, so a selection is 
 times 0 is no number. An element that is not wanted becomes -infinity, and the maximum is the one that is wanted.
 
 `kept` has two forms. That of published instructions passes on what is no number (NaN) also where it is not wanted. The
-extended instruction vvmask does not. It is taken where extended instructions make an operand: there, NaN may arise (0
-/ 0), and the program needs the extension anyway.
+extended instruction vvmask does not. It is taken where extended instructions make an operand: there, NaN may arise
+(0 / 0), and the program needs the extension anyway.
 """
 
 import numpy as np

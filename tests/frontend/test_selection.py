@@ -201,6 +201,15 @@ def test_nan_to_num_of_exporters():
     compare(nodes, {"x": x}, {"zero": np.array(0, np.float32)})
 
 
+def test_an_image_is_cropped_and_extrapolated_beside_infinities():
+    """Elements that lie outside are chosen: -inf times 0 would be no number."""
+    x = np.array([[1, -INF, 2, 3], [INF, 4, 5, -INF], [6, 7, -INF, 8], [9, 1, 2, INF]], np.float32)[None, None]
+    op = node("Resize", "x roi - sizes", coordinate_transformation_mode="tf_crop_and_resize", mode="nearest")
+    op.attribute.append(helper.make_attribute("extrapolation_value", -3.0))
+    constants = {"roi": np.array([0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5], np.float32), "sizes": np.array([1, 1, 6, 6])}
+    compare(op, {"x": x}, constants, base_isa=True)
+
+
 @BOTH
 def test_one_hot_vectors_of_infinities(base_isa: bool):
     values = np.array([-INF, 0], np.float32)

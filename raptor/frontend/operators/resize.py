@@ -12,7 +12,7 @@ from raptor.frontend.interpolation import Axis, Method, Taps, taps
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
-from raptor.graph.ir import Floats, Stencil, Tensor
+from raptor.graph.ir import ConstantTensor, Floats, Stencil, Tensor
 from raptor.graph.window import Table
 from raptor.target.layout import Image
 
@@ -159,6 +159,5 @@ def _extrapolated(build: Builder, x: Tensor, shape: Shape, found: Sequence[Taps]
         outside |= along.outside.reshape(-1, *(1,) * (len(shape) - axis - 1))
     if not outside.any():
         return x
-    kept = build.constant(np.where(outside, np.float32(0), np.float32(1)), shape, x.image)
-    filled = build.constant(np.where(outside, np.float32(value), np.float32(0)), shape, x.image)
-    return build.map("add", build.map("mul", x, kept), filled)
+    filling = build.add(ConstantTensor(np.full((1, 1, 1), value, np.float32)), Image((1,), 0))
+    return build.arranged(np.where(outside, x.image.elements, c_order(shape)), x, filling)
