@@ -16,7 +16,7 @@ from raptor.spatial.operations import levels_of
 Ints = npt.NDArray[np.intp]
 
 ONE, BOTH, NEXT, TOTAL, UNUSED = range(5)
-"""Values of `Terms.reads`: an element that is copied; two elements; an element that is added; the total of a lower level."""
+"""Values of `Terms.reads`: an element that is copied; two elements; one that is added; the total of a lower level."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,23 @@ from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.target.layout import Image
 
+MOST_SUMMED = 4096
+"""Most elements that a product with a triangular matrix sums."""
+
 
 @importer("CumSum", since=11, limits="a constant axis", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
-    """Sum of all elements up to each one, by sums with elements 1, 2, 4, ... places before."""
-    _lower(node, ctx, "add", None, lambda count, low, high: Range(count * low, count * high).or_zero())
+    """Sum of all elements up to each one, by sums with elements 1, 2, 4, ... places before; a product if whole."""
+    build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
+    outer, size, inner = _split(x, _axis(node, ctx, x))
+    if ctx.whole(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):
+        _lower(node, ctx, "add", None, lambda count, low, high: Range(count * low, count * high).or_zero())
+        return
+    # A weight of 0 times an infinite element would be no number; whole numbers are finite.
+    matrix = np.triu(np.ones((size, size), np.float32), node.integer("exclusive", 0))
+    if node.integer("reverse", 0):
+        matrix = matrix[::-1, ::-1]
+    build.finish(build.matrix(build.laid(x, Image((outer, size, inner), 1)), matrix))
 
 
 @importer("CumProd", since=26, limits="a constant axis", counts=True)
@@ -48,18 +60,15 @@ def _lower(
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
-    order = c_order((outer, size, inner)).transpose(1, 0, 2)
-    if node.integer("reverse", 0):
-        order = order[::-1]
-    rows = build.laid(build.arranged(order.reshape(size, -1), x), Image((size, outer * inner), 1))
-    exclusive = node.integer("exclusive", 0)
+    total = build.laid(x, Image((outer, size, inner), 2))
+    exclusive, back = node.integer("exclusive", 0), bool(node.integer("reverse", 0))
     if exclusive:
-        rows = _later(build, rows, 1, neutral)
+        total = _later(build, total, 1, neutral, back=back)
     step = 1
     while step < size:
-        rows = build.map(function, rows, _later(build, rows, step, neutral))
+        total = build.map(function, total, _later(build, total, step, neutral, back=back))
         step *= 2
-    build.finish(build.arranged(np.argsort(order.reshape(-1)).reshape(x.shape), rows))
+    build.finish(total)
     found = ctx.whole(x)
     if found is not None:
         ctx.declare_whole(node.output, reach(size - exclusive, found.low, found.high))
@@ -76,13 +85,14 @@ def _split(x: Tensor, axis: int) -> tuple[int, int, int]:
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
-def _later(build: Builder, rows: Tensor, step: int, neutral: float | None) -> Tensor:
-    """Moves all rows `step` rows on; the first ones become the neutral number."""
-    count, width = rows.image.shape
-    step = min(step, count)
-    first = np.full((step, width), -1 if neutral is None else rows.image.elements)
-    wanted = np.concatenate([first, c_order((count, width))[: count - step]])
+def _later(build: Builder, x: Tensor, step: int, neutral: float | None, *, back: bool) -> Tensor:
+    """Moves all elements `step` places on along the second dimension, or back; those left are the neutral number."""
+    outer, size, inner = x.image.shape
+    step = min(step, size)
+    first = np.full((outer, step, inner), -1 if neutral is None else x.image.elements)
+    kept = c_order(x.image.shape)[:, step:] if back else c_order(x.image.shape)[:, : size - step]
+    wanted = np.concatenate([kept, first] if back else [first, kept], axis=1)
     if neutral is None:
-        return build.laid(build.arranged(wanted, rows), rows.image)
-    one = build.add(ConstantTensor(np.full((1, 1, 1), neutral, np.float32)), Image((1,), 0))
-    return build.laid(build.arranged(wanted, rows, one), rows.image)
+        return build.laid(build.arranged(wanted, x), x.image)
+    filling = build.add(ConstantTensor(np.full((1, 1, 1), neutral, np.float32)), Image((1,), 0))
+    return build.laid(build.arranged(wanted, x, filling), x.image)
