@@ -75,6 +75,13 @@ def comparison(b: Builder) -> None:
         to_floats(b, found)
 
 
+@step("truth")
+def numbers(b: Builder) -> None:
+    b.need(b.opset >= 20)
+    x = b.tensor()
+    to_floats(b, b.emit(b.pick(["IsNaN", "IsInf"]), [x]))
+
+
 @step("truth", 3)
 def logic(b: Builder) -> None:
     x = flags(b, b.shape(b.tensor()))
