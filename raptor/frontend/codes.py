@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -196,3 +196,24 @@ def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(np.asarray(values, np.float32) / by.scale).astype(np.float64) + by.zero_point
     return np.asarray(np.fmin(np.fmax(rounded, by.code.low), by.code.high), np.int64)
+
+
+_OUTPUT_CHANNELS: Mapping[str, int] = MappingProxyType({"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1})
+"""Axis of the weights along which each index may have a scale."""
+
+
+def float_layer_fault(node: NodeView, coded: Mapping[str, Coded], views: Container[str]) -> str:
+    """Says why the products of a layer cannot be of integers, in a model of integers. `views`: what stands for some."""
+    codes = next((i for i in node.inputs[:2] if i in coded), None)
+    if codes is None:
+        return "its weights are floats, and the model is of integers: quantise them, too"
+    data = next((i for i in node.inputs[:2] if i in views), None)
+    if data is None:
+        which = "its weights are integers, but its input is not"
+        return f"{which}, and the model is of integers: quantise the input, too"
+    axis = _OUTPUT_CHANNELS.get(node.op_type, 0)
+    scales = coded[codes].scale.shape
+    if any(size > 1 for d, size in enumerate(scales) if d != axis):
+        wanted = f"one for each output channel (axis {axis})"
+        return f"its weights '{codes}' have scales {scales} along what is added up; they must be one, or {wanted}"
+    return f"its input '{data}' is quantised by more than one scale; it must be by one"

@@ -1,10 +1,12 @@
 """Images of ONNX tensors and constants: natural images, equal layouts, broadcast constants."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from raptor.frontend.registry import Refusal
 from raptor.graph.ir import Floats, Numbers
 from raptor.target.layout import Image
 
@@ -64,3 +66,12 @@ def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
     if math.prod(moved.shape[:-2]) > 1:
         moved = np.broadcast_to(moved, (*image.pixel_dims[:-1], *moved.shape[-2:]))
     return owned(moved).reshape(math.prod(moved.shape[:-2]), *((1,) * (2 - moved.ndim)), *moved.shape[-2:])
+
+
+def as_float32(name: str, values: npt.NDArray[Any]) -> Floats:
+    """Returns whole numbers as float32. Raises `Refusal` for those that it does not hold."""
+    floats = values.astype(np.float32)
+    lost = floats.astype(np.float64).astype(object) != values.astype(object)
+    if lost.any():
+        raise Refusal(f"'{name}' holds {values[lost].flat[0]}, which float32 does not")
+    return floats

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raptor.common.errors import (
-    UserError,
-)
-from raptor.frontend.codes import Coded, CodeType, Steps, host_coding
-from raptor.frontend.constants import natural_image, owned
+from raptor.common.errors import UserError
+from raptor.frontend.codes import Coded, CodeType, Steps, float_layer_fault, host_coding
+from raptor.frontend.constants import as_float32, natural_image, owned
 from raptor.frontend.demands import ANY, chosen, range_of
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
@@ -57,8 +55,6 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Kind = np.dtype[np.generic]
 _FLOAT = np.dtype(np.float32)
-_OUTPUT_CHANNELS = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1}
-"""Axis of the weights along which they may have a scale each."""
 _WIDE_BYTES = 4
 """Size of the integers that float32 does not hold all of."""
 
@@ -304,7 +300,7 @@ class ImportContext:
             return value
         if not is_whole_type(value.dtype):
             raise Refusal(f"'{name}' is {value.dtype}, must be float32 or of integers")
-        return _as_float32(name, value)
+        return as_float32(name, value)
 
     def input(self, name: str, by: Steps | None = None) -> None:
         """Adds an input of the model. Raises `Refusal` if its shape is not known, or it has no numbers.
@@ -346,7 +342,7 @@ class ImportContext:
                 raise UserError(f"output '{name}' is a constant of {constant.dtype} {constant.shape}: no numbers")
             image = natural_image(constant.shape)
             try:
-                values = _as_float32(name, constant) if is_whole_type(constant.dtype) else constant.astype(np.float32)
+                values = as_float32(name, constant) if is_whole_type(constant.dtype) else constant.astype(np.float32)
             except Refusal as refusal:
                 raise UserError(f"output {refusal}") from None
             operator = ConstantTensor(owned(image.to_pixels(values)))
@@ -483,29 +479,12 @@ class ImportContext:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
         if isinstance(operator, Filter) and operator.weights.dtype.kind == "f":
-            raise FloatLayerError(self._float_layer(node))
+            raise FloatLayerError(float_layer_fault(node, self._coded, self.views))
         try:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)
         except OverflowFault as fault:
             raise Refusal(str(fault)) from None
-
-    def _float_layer(self, node: NodeView) -> str:
-        """Says why the products of a layer cannot be those of integers, as others of the model are."""
-        codes = next((i for i in node.inputs[:2] if i in self._coded), None)
-        if codes is None:
-            return "its weights are floats, and the model is of integers: quantise them, too"
-        data = next((i for i in node.inputs[:2] if i in self.views), None)
-        if data is None:
-            return (
-                "its weights are integers, but its input is not, and the model is of integers: quantise the input, too"
-            )
-        axis = _OUTPUT_CHANNELS.get(node.op_type, 0)
-        scales = self._coded[codes].scale.shape
-        if any(size > 1 for d, size in enumerate(scales) if d != axis):
-            wanted = f"one for each output channel (axis {axis})"
-            return f"its weights '{codes}' have scales {scales} along what is added up; they must be one, or {wanted}"
-        return f"its input '{data}' is quantised by more than one scale; it must be by one"
 
     def _define(self, name: str, shape: Shape, image: Image, element: ElementType, found: Range | None) -> None:
         in_model, code = name in self._in_model, self.codes.get(name)
@@ -517,15 +496,6 @@ class ImportContext:
         self.tensors[name] = Tensor(name, shape, image, in_model, element, coding)
         if found is not None:
             self._ranges[name] = found
-
-
-def _as_float32(name: str, values: Array) -> Floats:
-    """Returns whole numbers as float32. Raises `Refusal` for those that it does not hold."""
-    floats = values.astype(np.float32)
-    lost = floats.astype(np.float64).astype(object) != values.astype(object)
-    if lost.any():
-        raise Refusal(f"'{name}' holds {values[lost].flat[0]}, which float32 does not")
-    return floats
 
 
 def apply(node: NodeView, context: ImportContext, found: Importer) -> None:

@@ -328,7 +328,7 @@ def test_trial_a13_a_layer_makes_data_of_what_it_reads():
 
 
 def test_trial_a13_a_length_is_still_a_parameter():
-    """Of an LSTM, which is a layer, and of an Expand behind a maximum."""
+    """The length of an LSTM, which is a layer, and of an Expand behind a maximum."""
     lstm = make_model(
         [node("LSTM", "x w r - n", hidden_size=2)],
         {"x": (3, 1, 4), "n": (1,)},

@@ -30,7 +30,7 @@ def early(op_type: str, shape: tuple[int, ...], opset: int, **attributes: Any) -
 
 
 def judged(model: ModelProto, x: Array) -> Array:
-    """By onnxruntime's own kernel of the operator."""
+    """Returns what onnxruntime's own kernel of the operator computes."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
@@ -116,7 +116,7 @@ def test_trial_a9_operators_that_left_the_standard(case: str, opset: int):
 
 
 def test_trial_a9_where_onnxruntime_has_no_kernel_the_definition_counts():
-    """From opset 10 on; the model that is stored for validation is the one that was written out."""
+    """Holds from opset 10 on; the model that is stored for validation is the one that was written out."""
     weights = random(4, 3, 3, 3)
     nodes = [node("ImageScaler", "x", "z", name="mine", scale=0.5, bias=[1.0, -2.0, 3.0]), node("Conv", "z w")]
     model = make_model(nodes, {"x": (1, 3, 6, 6)}, ["y"], {"w": weights}, opset=17)

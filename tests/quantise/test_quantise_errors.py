@@ -197,7 +197,7 @@ def test_trial_b15_a_scale_by_channel_for_a_bias_of_groups(folder: Path) -> None
 
 @pytest.mark.parametrize("op_type", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"])
 def test_trial_a12_operators_of_floats_by_quantised_weights(folder: Path, op_type: str) -> None:
-    """What refuses such a model names the float model, which the command for quantising takes."""
+    """A refusal names the float model, which the command for quantising takes."""
     mine = onnx.helper.make_node(op_type, ["x", "w"], ["y"], name="mine", domain="com.microsoft")
     model = make_model([mine], {"x": (1, 4)}, {"y": 2}, {"w": np.zeros((4, 4), np.uint8)})
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
