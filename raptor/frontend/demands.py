@@ -7,8 +7,10 @@ the model has no result for others.
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
+from raptor.frontend.declared import static_dims
+from raptor.frontend.libraries import InvalidTypes, infer_shapes
 from raptor.frontend.nodes import Array, Constants, NodeView, attributes_of
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import MOVES
@@ -17,6 +19,8 @@ from raptor.frontend.whole import meet
 Shape = tuple[int, ...]
 ANY = Range(-(2**63), 2**63 - 1)
 """Integers of any size."""
+_LENGTHS = 6
+"""Input of an Attention: how many keys and values of each sequence count."""
 _LARGEST_CONSTANT = 2**16
 _INDEXED = frozenset(("Gather", "GatherElements"))
 _SAME = frozenset(
@@ -29,6 +33,23 @@ _MAKES_OTHERS = frozenset(
         *("TensorScatter", "Upsample"),
     )
 )
+
+
+def lengths_of(proto: ModelProto) -> dict[str, int]:
+    """Returns the inputs that are lengths of sequences in a cache, and the length of the cache.
+
+    The function by which the standard defines an Attention does not say that there are no longer ones.
+    """
+    found = [n for n in proto.graph.node if n.op_type == "Attention" and len(n.input) > _LENGTHS and n.input[_LENGTHS]]
+    if not found:
+        return {}
+    try:
+        graph = infer_shapes(proto).graph
+    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+        graph = proto.graph
+    shapes = {v.name: static_dims(v) for v in (*graph.input, *graph.value_info, *graph.output)}
+    keys = {n.input[_LENGTHS]: shapes.get(n.input[1]) for n in found}
+    return {name: dims[-2] for name, dims in keys.items() if dims is not None and len(dims) > 1}
 
 
 def demanded(graph: GraphProto, shapes: Mapping[str, Shape], constants: Constants) -> dict[str, Range]:

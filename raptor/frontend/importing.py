@@ -315,6 +315,7 @@ class ImportContext:
             element, coding = by.code.element, self._of_floats(name, host_coding(by))
         if coding is not None and element.kind == "float" and self.is_whole(name):
             found = meet(limits_of(self.kind(name)), Range(-self._most, self._most))
+            found = meet(found, self.demanded.get(name, found))
             self._whole[name] = found
             if self.kind(name) != np.bool_:
                 coding = replace(coding, low=found.low, high=found.high)

@@ -126,6 +126,7 @@ class Ready:
 def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
+    from raptor.frontend.demands import lengths_of
     from raptor.frontend.operand_types import check_types
     from raptor.frontend.shapes import bind_inputs, require_complete
     from raptor.frontend.sparse import write_out_sparse
@@ -141,6 +142,7 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
     inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
     interface = (*model.proto.graph.input, *model.proto.graph.output)
     model.kinds = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
+    model.lengths = lengths_of(model.proto)
     notes = (*simplify(model), *bound.notes)
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)

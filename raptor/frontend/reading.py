@@ -33,7 +33,7 @@ class Source:
     first output why a node cannot be compiled, where the front end knows more than the operator tells. `labels` says
     for the results of nodes that the front end made of another node what the user calls that one; `inner` are the
     results that the original model does not have. `kinds`: ONNX types of the model's inputs and outputs, before
-    floats become float32.
+    floats become float32. `lengths`: inputs that are lengths, and the largest that an operator takes.
     """
 
     proto: ModelProto
@@ -43,6 +43,7 @@ class Source:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: frozenset[str] = frozenset()
     kinds: Mapping[str, int] = field(default_factory=dict[str, int])
+    lengths: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
         """Returns the value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""

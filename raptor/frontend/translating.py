@@ -21,6 +21,7 @@ from raptor.frontend.demands import demanded
 from raptor.frontend.fixed_nodes import import_fixed
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.reading import Source
 from raptor.frontend.registry import (
     QUANTISED,
@@ -49,13 +50,15 @@ class Origin:
     """First output of a node -> reason why it cannot be lowered, if it is known already."""
     kinds: Mapping[str, int]
     """ONNX types of inputs and outputs."""
+    lengths: Mapping[str, int]
+    """Inputs that are lengths -> the largest."""
 
     @classmethod
     def of(cls, model: Source) -> Origin:
         nodes = model.proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
         producers = {output: model.labels.get(output) or label(n) for n in nodes for output in n.output if output}
-        return cls(names, producers, model.inner, model.reasons, model.kinds)
+        return cls(names, producers, model.inner, model.reasons, model.kinds, model.lengths)
 
     def label(self, node: NodeProto) -> str:
         """Returns the name of the original node behind a canonical one, which may be fused from several."""
@@ -147,7 +150,8 @@ def _survey(
     context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
-    context.demanded = demanded(graph, _shapes(graph), constants)
+    lengths = {name: Range(0, most) for name, most in origin.lengths.items()}
+    context.demanded = demanded(graph, _shapes(graph), constants) | lengths
     by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
