@@ -28,6 +28,14 @@ from raptor.graph.ir import (
 )
 
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_OF_A_NODE = (
+    re.compile(r"Node \((?P<node>[^)]*)\) Op \((?P<op_type>\w+)\) \[\w+\] (?P<fault>.*)"),
+    re.compile(r"running (?P<op_type>\w+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<fault>.*)"),
+    re.compile(r"\(op_type:(?P<op_type>\w+), node name: (?P<node>[^)]*)\): (?P<fault>.*)"),
+)
+"""Messages of onnx and onnxruntime about one node."""
+_WHERE = re.compile(r"^/onnxruntime_src/.* was false\. |^/onnxruntime_src/\S+ ")
+"""Place in the sources of onnxruntime."""
 MOST_ELEMENTS = 2**28
 """Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
@@ -311,8 +319,14 @@ def label(node: NodeProto) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the part of a library's message that says what is wrong."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """Returns the part of a library's message that says what is wrong, and of which node."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    for pattern in _OF_A_NODE:
+        found = pattern.search(text)
+        if found:
+            node, op_type, fault = (found[group].strip() for group in ("node", "op_type", "fault"))
+            return f"{node} ({op_type}): {_WHERE.sub('', fault)}"
+    return text
 
 
 def runtime_reason(error: Exception, folder: Path) -> str:

@@ -18,6 +18,7 @@ RuleFunction = Callable[["NodeView", "ImportContext"], bool]
 STANDARD_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = "com.microsoft"
 """Domain of the operators that onnxruntime's quantiser writes."""
+_CHANNELS_LAST = "qonnx.custom_op.channels_last"
 QUANTISED = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
@@ -162,6 +163,8 @@ def is_refused(op_type: str) -> bool:
 
 def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
     """Says why `find_importer` found nothing. `oldest`: a later version that needs no importer, if there is one."""
+    if domain == _CHANNELS_LAST:
+        return "its channels are last, which is not supported; give the model as it was before they were moved"
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
         return f"operators of the domain {domain} are not supported"
     if op_type in _REFUSED:

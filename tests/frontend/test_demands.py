@@ -1,11 +1,13 @@
 """Integers that were floats: what bounds them where they are indices, or are bounded themselves."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+import raptor
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from raptor.frontend.demands import ANY, chosen
@@ -13,7 +15,7 @@ from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.graph.evaluate import evaluate
 from tests.frontend.support import golden, make_model, node, random
-from tests.pipeline import check
+from tests.pipeline import check, validate
 
 TABLE = random(300, 4)
 CAST = node("Cast", "x", "i", to=TensorProto.INT64)
@@ -96,3 +98,44 @@ def test_ranges_of_what_is_chosen():
     assert of("Where", None, ANY, Range(0, 1)) == ANY
     assert of("Pad", Range(3, 4)) == Range(0, 4)
     assert of("Add", ANY, Range(0, 1)) is None
+
+
+def attention(*, rank: int = 4, causal: int = 0) -> ModelProto:
+    """An Attention whose input `n` says how many of six keys count in each of two sequences."""
+    shape = (2, 2, 6, 8) if rank == 4 else (2, 6, 16)
+    heads = {} if rank == 4 else {"q_num_heads": 2, "kv_num_heads": 2}
+    mine = node("Attention", "q k v - - - n", is_causal=causal, **heads)
+    model = make_model([mine], dict.fromkeys("qkv", shape) | {"n": (2,)}, {"y": rank}, opset=24, ir_version=10)
+    model.graph.input[3].type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+@pytest.mark.parametrize("rank", [4, 3])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_trial_a15_lengths_of_a_cache_at_run_time(rank: int, causal: int):
+    model = attention(rank=rank, causal=causal)
+    loaded = load(model)
+    coding = loaded.graph.tensors["n"].coding
+    assert coding is not None
+    assert (coding.low, coding.high) == (0, 6)
+    inputs = {name: random(*loaded.graph.tensors[name].shape, seed=i) for i, name in enumerate("qkv")}
+    inputs["n"] = np.array([6, 6] if causal else [3, 6], np.int64)
+    held = {n: v.astype(np.float32) for n, v in inputs.items()}
+    found = evaluate(loaded.graph, held)["y"]
+    np.testing.assert_allclose(found, golden(model, inputs)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_trial_a15_a_program_is_judged_by_lengths_that_there_are(tmp_path: Path):
+    program = raptor.compile(attention(), cores=16)
+    program.save(tmp_path / "out")
+    assert validate(tmp_path / "out").verdict == "pass"
+
+
+def test_a_number_added_to_an_input_before_it_is_an_index():
+    """The sum is an index of the table, so the host refuses what makes another one."""
+    model = make_model([node("Add", "x one", "i"), node("Gather", "t i")], {"x": (1, 4)}, {"y": 3}, {"t": TABLE[:30]})
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2), "one"))
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    coding = load(model).graph.tensors["x"].coding
+    assert coding is not None
+    assert (coding.low, coding.high) == (-32, 27)

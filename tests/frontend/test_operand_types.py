@@ -104,3 +104,27 @@ def test_types_of_a_sequence():
     compare(model)
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones((2, 5), np.int64), "b"))
     assert "my_sequenceconstruct (SequenceConstruct): its input 'a' is float32, but its input 'b'" in fault_of(model)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "constants", "reason"),
+    [
+        (node("MatMul", "x w"), {"w": random(4, 3)}, "my_matmul (MatMul): Incompatible dimensions"),
+        (
+            node("Reshape", "x to"),
+            {"to": np.array([7, 2])},
+            "my_reshape (Reshape): The input tensor cannot",
+        ),
+        (node("Gather", "x i", axis=7), {"i": np.array([0])}, "my_gather (Gather): axis must be in"),
+        (node("Transpose", "x", perm=[0, 0]), {}, "my_transpose (Transpose): Attribute perm"),
+        (node("Conv", "c w"), {"w": random(4, 3, 2, 2)}, "my_conv (Conv): Input channels C is not equal to kernel"),
+    ],
+)
+def test_trial_a16_a_message_of_a_library_names_the_node(wrong: NodeProto, constants: dict[str, Any], reason: str):
+    """It has neither codes nor places in the sources of the library."""
+    model = make_model([wrong], {"x": (3, 5), "c": (1, 5, 5, 3)}, {"y": 4 if wrong.op_type == "Conv" else 2}, constants)
+    with pytest.raises(UserError) as raised:
+        load(model)
+    assert reason in str(raised.value)
+    assert "onnxruntime_src" not in str(raised.value)
+    assert "Error]" not in str(raised.value)

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import raptor
 from models.trained import BINARY_MODEL, Images, load_images, train_binary
 from models.trained.train_digits import cross_entropy
-from raptor.common.errors import UserError
+from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import standard
 from raptor.frontend.loading import load
 from raptor.frontend.qonnx import chains
@@ -177,7 +177,7 @@ def quant(**changes: Any) -> ModelProto:
             "act (Quant): its rounding mode is FLOOR; of computed tensors, ROUND is supported",
         ),
         ({"rounding_mode": "SIDEWAYS"}, "act (Quant): its rounding mode 'SIDEWAYS' is not one of"),
-        ({"op": "Trunc"}, "act (Trunc): this operator of QONNX is not supported"),
+        ({"op": "Trunc"}, "1 node cannot be compiled:\n  act (Trunc): this operator of QONNX is not supported"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str):
@@ -192,6 +192,29 @@ def test_a_scale_that_is_computed_is_refused():
     model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
     with pytest.raises(UserError, match="its scale must be a constant"):
         standard.read(model)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "reason"),
+    [
+        ("Conv", "qonnx.custom_op.channels_last", "its channels are last, which is not supported"),
+        ("MaxPoolNHWC", "qonnx.custom_op.general", "this operator of QONNX is not supported"),
+        ("Mystery", "of.mine", "operators of the domain of.mine are not supported"),
+        ("Mystery", "", "not supported"),
+    ],
+)
+def test_trial_a16_all_nodes_that_have_no_place_in_a_translation(op_type: str, domain: str, reason: str):
+    model = quant()
+    last = model.graph.output[0].name
+    for name, source in (("one", last), ("two", "one")):
+        model.graph.node.append(helper.make_node(op_type, [source], [name], name=name, domain=domain))
+    model.graph.output[0].name = "two"
+    if domain not in {o.domain for o in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    with pytest.raises(UnsupportedError) as error:
+        standard.read(model)
+    assert [n.node for n in error.value.nodes] == ["one", "two"]
+    assert all(n.reason.startswith(reason) for n in error.value.nodes)
 
 
 def test_standard_models_are_left_alone():

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from raptor.common.errors import UserError
-from raptor.frontend.check import first_line
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend.check import first_line, label
 from raptor.frontend.libraries import defined
 from raptor.frontend.qonnx import chains
 from raptor.frontend.qonnx.codes import (
@@ -30,7 +30,7 @@ from raptor.frontend.qonnx.codes import (
 from raptor.frontend.qonnx.layers import Layer, Stream, coded_floats, is_plain, is_ternary, output_axis
 from raptor.frontend.qonnx.writing import OPSET, Writer
 from raptor.frontend.reading import graphs_of
-from raptor.frontend.registry import STANDARD_DOMAINS
+from raptor.frontend.registry import STANDARD_DOMAINS, op_reason
 
 _MOVES = frozenset(
     ("Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Gather")
@@ -78,10 +78,22 @@ def _binary_constants(model: ModelProto) -> set[str]:
 
 def translate(model: ModelProto) -> ModelProto:
     """Returns a model of standard operators that computes the same. Raises `UserError` for what has no such form."""
+    refused = [UnsupportedNode(label(n), n.op_type, reason) for n in model.graph.node if (reason := _fault_of(n))]
+    if refused:
+        raise UnsupportedError(refused)
     inner = [n for graph in list(graphs_of(model.graph))[1:] for n in graph.node if n.domain in DOMAINS]
     if inner:
         raise fault(inner[0], "it is inside of a branch or loop, where operators of QONNX are not supported")
     return _Translation(_converted(model)).run()
+
+
+def _fault_of(node: NodeProto) -> str:
+    """Says why a node has no place in a model of QONNX; empty if it has."""
+    if node.domain in DOMAINS:
+        return "" if node.op_type in QUANTISERS else "this operator of QONNX is not supported"
+    if node.domain in STANDARD_DOMAINS and onnx.defs.has(node.op_type):
+        return ""
+    return op_reason(node.domain, node.op_type)
 
 
 def _converted(model: ModelProto) -> ModelProto:
@@ -93,8 +105,6 @@ def _converted(model: ModelProto) -> ModelProto:
     own: dict[str, NodeProto] = {}
     for node in copy.graph.node:
         if node.domain in DOMAINS:
-            if node.op_type not in QUANTISERS:
-                raise fault(node, "this operator of QONNX is not supported")
             own[node.output[0]] = NodeProto.FromString(node.SerializeToString())
             node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output, node.name))
     weights = {t.name for t in copy.graph.initializer}
