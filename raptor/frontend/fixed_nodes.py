@@ -24,7 +24,7 @@ _OF_NUMBERS = frozenset(("Cast", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Resiz
 _MOST_CODE = 2**15
 
 
-def import_fixed(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorSetIdProto]) -> bool:
+def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
     """Computes a node of constants. Returns False, and has done nothing, for another one, or where it cannot."""
     names = [i for i in node.input if i]
     known = bool(names) and all(map(ctx.is_constant, names))
@@ -33,9 +33,9 @@ def import_fixed(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorS
     # The importers take integers as they are; floats of 4 and 8 bits have no scale of their own on the chip.
     if node.op_type in QUANTISED and not is_small_float(ctx.kind(names[0])):
         return False
-    moved = _moved(node, ctx, opsets)
+    moved = _moved(node, ctx)
     if moved is None:
-        found = _computed(node, {n: ctx.constant(n) for n in names}, opsets)
+        found = _computed(node, {n: ctx.constant(n) for n in names}, ctx.opsets)
         moved = None if found is None else [_coded_again(node, ctx, values) for values in found]
     if moved is None:
         return False
@@ -47,20 +47,20 @@ def import_fixed(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorS
     return True
 
 
-def _moved(node: NodeProto, ctx: ImportContext, opsets: Sequence[OperatorSetIdProto]) -> list[Coded] | None:
+def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
     """Returns the results of an operator that only moves elements: it moves the integers, and their scales."""
     data = {i: ctx.coded(i) for i in (node.input if node.op_type == "Concat" else node.input[:1])}
     found = {name: value for name, value in data.items() if value is not None}
     if len(found) < len(data) or node.op_type not in MOVES - _OF_NUMBERS or _fills(node, ctx):
         return None
     others = {i: ctx.constant(i) for i in node.input if i and i not in data}
-    codes = _computed(node, {**others, **{n: c.values for n, c in found.items()}}, opsets)
+    codes = _computed(node, {**others, **{n: c.values for n, c in found.items()}}, ctx.opsets)
     scales = [c.scale for c in found.values()]
     if len({float(s.item()) if s.size == 1 else None for s in scales}) == 1 and scales[0].size == 1:
         spread = None if codes is None else [scales[0]] * len(codes)
     else:
         wide = {n: np.broadcast_to(c.scale, c.values.shape) for n, c in found.items()}
-        spread = _computed(node, {**others, **wide}, opsets)
+        spread = _computed(node, {**others, **wide}, ctx.opsets)
     if codes is None or spread is None:
         return None
     bits = max(c.bits for c in found.values())

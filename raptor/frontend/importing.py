@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import OperatorSetIdProto
 
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Coded, CodeType, Steps, float_layer_fault, host_coding
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Kind = np.dtype[np.generic]
 _FLOAT = np.dtype(np.float32)
-_WIDE_BYTES = 4
-"""Size of the integers that float32 does not hold all of."""
 
 
 class ImportContext:
@@ -83,7 +82,7 @@ class ImportContext:
         """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
-        self.codes, self.floats = codes, floats
+        self.codes, self.floats, self.opsets = codes, floats, tuple[OperatorSetIdProto, ...]()
         self._kinds, self._most = kinds, most
         self._extended: set[str] = set()
         """Tensors that extended instructions make, or that are made of some."""
@@ -224,7 +223,7 @@ class ImportContext:
             return
         if is_within(found, limits):
             self._whole[name] = found
-        elif self.kind(name).itemsize >= _WIDE_BYTES:
+        elif not is_within(limits_of(self.kind(name)), EXACT):
             self._wide[name] = found
 
     def tensor(self, name: str) -> Tensor:

@@ -150,6 +150,7 @@ def _survey(
     context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
+    context.opsets = tuple(proto.opset_import)
     lengths = {name: Range(0, most) for name, most in origin.lengths.items()}
     context.demanded = demanded(graph, _shapes(graph), constants) | lengths
     by_host = _quantised_by_host(graph, context, version)
@@ -157,7 +158,7 @@ def _survey(
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused, bounds, answers = _import_nodes(proto, context, origin, version, without)
+    refused, bounds, answers = _import_nodes(graph, context, origin, version, without)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
@@ -167,27 +168,27 @@ def _survey(
 
 
 def _import_nodes(
-    proto: ModelProto, context: ImportContext, origin: Origin, version: int, without: Set[str]
+    graph: GraphProto, context: ImportContext, origin: Origin, version: int, without: Set[str]
 ) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
     """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
     refused: list[UnsupportedNode] = []
     answers: list[Answer] = []
-    bounds, graph = 0, proto.graph
-    for one in graph.node:
-        node, first = NodeView.of(one, origin.label(one), version), len(context.nodes)
+    bounds = 0
+    for proto in graph.node:
+        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
         reason = None
         try:
-            if one.op_type in without:
+            if proto.op_type in without:
                 raise Refusal
-            if not import_fixed(one, context, proto.opset_import):
-                _import_node(node, one.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
+            if not import_fixed(proto, context):
+                _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
             reason = str(refusal) and _reason(refusal, graph)
             if reason:
                 refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
             # Sums of integers may be larger than those that a program of floats takes.
-            _assume_outputs(node, context, floats_only=one.op_type in without)
+            _assume_outputs(node, context, floats_only=proto.op_type in without)
         except InternalError:
             if not refused and not without:
                 raise
