@@ -14,6 +14,7 @@ from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.given import GIVEN
 from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.hostile import FILES
+from tests.fuzz.kinds import KINDS_OF_INPUTS
 from tests.fuzz.malformed import MODELS
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
@@ -23,6 +24,7 @@ from tests.fuzz.rounds import CHIPS, ROUNDS
 
 _ALL = (
     GRAPHS,
+    KINDS_OF_INPUTS,
     QUANTISED,
     METAMORPHIC,
     PROGRAMS,

@@ -1,0 +1,85 @@
+"""Every kind of input for a compiled random graph: right programs pass, unless the model itself makes no numbers."""
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from tests.all_graphs.builder import TOLERANCE
+from tests.all_graphs.cases import Case
+from tests.frontend.support import Array, golden
+from tests.fuzz import graphs, programs
+from tests.fuzz.campaign import BrokenError, Draw, Part
+from validator.bounds import Bounds
+from validator.kinds import KINDS, draw
+from validator.validate import validate
+
+
+def of_kind(case: Case, kind: str, seed: int) -> dict[str, Array]:
+    """Returns inputs of a kind for a case. Integers stay between those that were drawn with the graph."""
+    rng = np.random.default_rng(seed)
+    return {name: _of_kind(kind, array, rng) for name, array in case.inputs.items()}
+
+
+def _of_kind(kind: str, array: Array, rng: np.random.Generator) -> Array:
+    if array.dtype.kind == "f":
+        return draw(kind, array.shape, None, rng).astype(array.dtype)
+    bounds = Bounds(int(array.min()), int(array.max()))
+    return draw(kind, array.shape, bounds, rng).astype(array.dtype)
+
+
+def meanings(case: Case, kind: str, seed: int) -> tuple[dict[str, Array], bool, bool]:
+    """Returns inputs of a kind, and whether onnxruntime computes finite outputs, and finite tensors, from them."""
+    inputs = of_kind(case, kind, seed)
+    try:
+        outputs = golden(case.model, inputs)
+        every = golden(case.model, inputs, [o for node in case.model.graph.node for o in node.output if o])
+    except Exception:  # onnxruntime refuses what some operator reads; its exceptions have no common base
+        return inputs, False, False
+    return inputs, _are_finite(outputs), _are_finite(every)
+
+
+def _are_finite(values: Mapping[str, Array]) -> bool:
+    return all(np.isfinite(array).all() for array in values.values() if array.dtype.kind == "f")
+
+
+def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
+    """Yields the kinds of inputs on which a program fails, and what the verdict says."""
+    for kind in KINDS:
+        inputs, has_meaning, by_layers = meanings(case, kind, seed)
+        if not has_meaning:
+            continue
+        report = validate(out, inputs=inputs, layers=by_layers, tolerance=TOLERANCE)
+        if not report.passed:
+            wrong = [c for c in (*(layer.comparison for layer in report.layers), *report.outputs) if not c.passed]
+            yield kind, f"{report.first_deviation or ''}: {report.reason}: {wrong[0]}"
+
+
+MOST_NODES, MOST_INSTRUCTIONS = 12, 100_000
+
+
+def case(rng: Draw, folder: Path) -> str:
+    """Compiles the graph of a seed, and validates it on every kind of input."""
+    drawn = graphs.made(rng.number, MOST_NODES)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # which prints the options that it adds
+            program = graphs.compiled(drawn, folder)
+    except UserError:
+        return "refused"
+    if program.report.instruction_count > MOST_INSTRUCTIONS:
+        return "too long"
+    out = program.save(folder / "out", stream_format="pim", weight_format="npz")
+    for kind, fault in wrong_kinds(drawn, out, rng.number):
+        inputs = of_kind(drawn, kind, rng.number)
+        for name, array in inputs.items():
+            np.save(folder / f"{name}.npy", array)
+        raise BrokenError(f"{kind}: {fault}")
+    return "right"
+
+
+KINDS_OF_INPUTS = Part(
+    "kinds", "random graphs on every kind of input", short=12, long=2000, case=case, prepare=programs.prepare
+)
