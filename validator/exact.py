@@ -50,7 +50,10 @@ ROUND_NOTHING = frozenset([
 ])  # fmt: skip
 """Operators that move, select or clip elements, and so add no error."""
 INNER_ONES = frozenset(
-    ["Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus", "Swish"]
+    [
+        *("Acosh", "Asinh", "Atanh", "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu"),
+        *("Sinh", "Softplus", "Swish"),
+    ]
 )
 """Functions with inner steps as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
 _OF_SHAPES = frozenset(["Shape", "Size"])

@@ -106,8 +106,10 @@ def _of_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationRe
     if not tried.has_meaning():
         return None
     found, unknown = judged(tried, tallied(tried), tolerance)
-    excuse = _of_levels(tried, found) if tolerance else ""
-    return _explained(_report(tried, found, tolerance, seed, {}, unknown), excuse)
+    report = _report(tried, found, tolerance, seed, {}, unknown)
+    if not report.passed and tried.overflows_inside():
+        return None
+    return _explained(report, _of_levels(tried, found) if tolerance else "")
 
 
 def _of_levels(tried: Samples, found: Mapping[Shown, Comparison]) -> str:

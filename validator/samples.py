@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ValueInfoProto
 
 from raptor.common.errors import UserError
 from raptor.output import files
@@ -19,7 +20,7 @@ from validator.inputs import Given, given_for, inputs_of_kind, make_inputs, plac
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.run import run
-from validator.session import read
+from validator.session import DTYPES, read, session
 
 Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
@@ -105,6 +106,27 @@ class Samples:
         except UserError:
             return False
         return all(np.isfinite(array).all() for values in found for array in values.values())
+
+    def overflows_inside(self) -> bool:
+        """Tells whether onnxruntime computes infinity or NaN in some inner tensor, and operators such as Relu drop it.
+
+        Then the outputs are finite by chance.
+        """
+        model = read(self.model)
+        names = [name for node in model.graph.node for name in node.output if name]
+        present = {output.name for output in model.graph.output}
+        model.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in present)
+        try:
+            shown = replace(self.golden, session=session(model.SerializeToString(), self.model))
+            found = [self.inner(shown, number) for number in self.numbers]
+        except UserError:
+            return False
+        return not all(np.isfinite(array).all() for values in found for array in values)
+
+    def inner(self, golden: Golden, number: int) -> list[Array]:
+        """Returns all tensors of floats of a model that shows them."""
+        floats = [o.name for o in golden.session.get_outputs() if o.type in DTYPES]
+        return list(golden.run(self.inputs(number), floats).values())
 
     @property
     def model(self) -> Path:

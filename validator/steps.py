@@ -32,8 +32,27 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
             return _normalised(proto, list(range(axis, rank)), inner=epsilon) + _affine(proto, 0)
         case "MeanVarianceNormalization":
             return [*_normalised(proto, given.get("axes", [0, 2, 3]), outer=1e-9), _copy("_normal", proto.output[0])]
+        case "LpNormalization" if given.get("p", 2) == 2:
+            return _of_length_one(proto, int(given.get("axis", -1)))
         case _:
             return []
+
+
+def _of_length_one(proto: NodeProto, axis: int) -> list[NodeProto]:
+    """Makes the nodes of x / length, whose squares may underflow."""
+    image = proto.input[0]
+    return [
+        helper.make_node("Mul", [image, image], ["_square"]),
+        _constant("_axes", np.array([axis], np.int64)),
+        helper.make_node("ReduceSum", ["_square", "_axes"], ["_sum"]),
+        helper.make_node("Sqrt", ["_sum"], ["_length"]),
+        # A row of zeros stays as it is.
+        _constant("_zero", np.float32(0)),
+        _constant("_one", np.float32(1)),
+        helper.make_node("Equal", ["_length", "_zero"], ["_empty"]),
+        helper.make_node("Where", ["_empty", "_one", "_length"], ["_divisor"]),
+        helper.make_node("Div", [image, "_divisor"], [proto.output[0]]),
+    ]
 
 
 def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer: float = 0.0) -> list[NodeProto]:
