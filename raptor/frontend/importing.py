@@ -86,6 +86,8 @@ class ImportContext:
         self._kinds, self._most = kinds, most
         self._extended: set[str] = set()
         """Tensors that extended instructions make, or that are made of some."""
+        self._assumed: set[str] = set()
+        """Tensors whose range follows from what reads them, or that are made of some: other values are not excluded."""
         self._made: dict[str, Node] = {}
         """Tensor -> node that computes it."""
         self._whole: dict[str, Range | None] = {}
@@ -146,8 +148,13 @@ class ImportContext:
         found = self.demanded.get(name)
         if found is not None and is_within(found, EXACT):
             self._whole[name] = found
+            self._assumed.add(name)
         else:
             self._wide[name] = ANY
+
+    def is_assumed(self, tensor: Tensor) -> bool:
+        """Tells whether the range of a tensor is what its readers need, and not what its operators can make."""
+        return tensor.name in self._assumed
 
     def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
         """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
@@ -470,6 +477,8 @@ class ImportContext:
         self._made[name] = Node(node.name, node.op_type, operator, tuple(inputs), name)
         if needs_extension(operator) or not self._extended.isdisjoint(inputs):
             self._extended.add(name)
+        if not self._assumed.isdisjoint(inputs):
+            self._assumed.add(name)
         self.nodes.append(self._made[name])
         self._define(name, shape, image, element, found)
 

@@ -112,7 +112,7 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
     mark = f.relu(f.sub(1, f.mul(distance, distance)))
     wanted = f.apply("mask", build.laid(build.arranged(rows, x), f.image), mark)
     found = _largest(build, wanted)
-    if reach is None or reach.low < -size or reach.high >= size:
+    if reach is None or ctx.is_assumed(ids) or reach.low < -size or reach.high >= size:
         marked = _largest(build, mark)
         result = Formula(node, ctx, found.shape, found.image)
         build.finish(_tensor(number_where(result, found, marked)))
