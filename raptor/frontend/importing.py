@@ -18,7 +18,6 @@ from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
 from raptor.frontend.registry import (
-    FloatLayerError,
     Importer,
     NeedsConstantError,
     Refusal,
@@ -488,7 +487,7 @@ class ImportContext:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
         if isinstance(operator, Filter) and operator.weights.dtype.kind == "f":
-            raise FloatLayerError(float_layer_fault(node, self._coded, self.views))
+            raise Refusal(float_layer_fault(node, self._coded, self.views))
         try:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)

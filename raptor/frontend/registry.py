@@ -56,10 +56,6 @@ class NeedsConstantError(Refusal):
         super().__init__(f"'{name}' must be a constant")
 
 
-class FloatLayerError(Refusal):
-    """Raised for a layer of floats in a model of integers: alone, as a model of its own, it could be lowered."""
-
-
 @dataclass(frozen=True, slots=True)
 class Importer:
     """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
