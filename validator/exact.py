@@ -9,7 +9,7 @@ Nothing of the compiler is used. A node is computed by the first of these that i
 3. onnxruntime's float32 kernel.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import RaptorError, UserError
 from raptor.target.layout import Floats
-from validator import widen
+from validator import standard, widen
 from validator.convolution import convolve
 from validator.recurrent import Layer, Recurrence, Step
 from validator.session import session as open_session
@@ -186,13 +186,21 @@ class Exact:
             node.kernel = _kernel(node, self.opsets, operands)
 
 
-def load_exact(path: Path, constants: Mapping[str, Array]) -> Exact:
-    """Reads a model in which some inputs are `constants`.
+def load_exact(
+    path: Path,
+    constants: Mapping[str, Array],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    leave: Collection[str] = (),
+) -> Exact:
+    """Reads a model in which some inputs are `constants`. `shapes`: those of its inputs.
 
+    Nodes in which onnxruntime deviates from ONNX's own suite are computed as the suite does, but for those in `leave`.
     Raises `UnknownError` for a model that cannot be computed node by node.
     """
     try:
         model = widen.inlined(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
+        if shapes is not None and standard.may_depart(path):
+            standard.follow_suite(model, shapes, leave)
         return _exact(model, constants)
     except MemoryError:
         raise

@@ -215,7 +215,8 @@ def _judged_again(
     off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
     found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
     try:
-        exact = load_exact(tried.model, tried.constants)
+        shapes = {name: array.shape for name, array in tried.inputs(tried.numbers[0]).items()}
+        exact = load_exact(tried.model, tried.constants, shapes, tried.by_runtime)
         for number in tried.numbers:
             for shown, rounding in _one_judged(tried, number, exact, off).items():
                 found_again[shown].append(rounding)

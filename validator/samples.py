@@ -40,7 +40,7 @@ class Tried(Protocol):
     """Two computations side by side, on the samples `numbers`.
 
     `model`, `constants`: the ONNX model of both, and its inputs that became constants, for the judgement in float64.
-    `exact`: the tensors that have no tolerance.
+    `exact`: the tensors that have no tolerance. `by_runtime`: nodes that are not computed as ONNX's own suite does.
     """
 
     numbers: Sequence[int]
@@ -52,6 +52,8 @@ class Tried(Protocol):
     def constants(self) -> Mapping[str, Array]: ...
     @property
     def exact(self) -> frozenset[str]: ...
+    @property
+    def by_runtime(self) -> frozenset[str]: ...
     def inputs(self, number: int) -> dict[str, Floats]: ...
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]: ...
 
@@ -135,6 +137,10 @@ class Samples:
     @property
     def constants(self) -> Mapping[str, Array]:
         return self.golden.constants
+
+    @property
+    def by_runtime(self) -> frozenset[str]:
+        return frozenset()
 
     @property
     def exact(self) -> frozenset[str]:

@@ -32,10 +32,37 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
             return _normalised(proto, list(range(axis, rank)), inner=epsilon) + _affine(proto, 0)
         case "MeanVarianceNormalization":
             return [*_normalised(proto, given.get("axes", [0, 2, 3]), outer=1e-9), _copy("_normal", proto.output[0])]
+        case "LRN" if rank > 2:
+            return _among_channels(proto, given, shape)
         case "LpNormalization" if given.get("p", 2) == 2:
             return _of_length_one(proto, int(given.get("axis", -1)))
         case _:
             return []
+
+
+def _among_channels(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int, ...]) -> list[NodeProto]:
+    """Makes the nodes of x / (bias + alpha / size * sum of near squares) ** beta.
+
+    onnxruntime moves its sum from channel to channel, so that a large number leaves an error in all that follow.
+    """
+    image, size, channel = proto.input[0], int(given["size"]), np.arange(shape[1])
+    apart = channel[None, :] - channel[:, None]
+    near = (apart >= -((size - 1) // 2)) & (apart <= size // 2)
+    band = near.astype(np.float32) * np.float32(given.get("alpha", 1e-4) / size)
+    return [
+        helper.make_node("Mul", [image, image], ["_square"]),
+        _constant("_flat", np.array([shape[0], shape[1], -1], np.int64)),
+        helper.make_node("Reshape", ["_square", "_flat"], ["_rows"]),
+        _constant("_band", band),
+        helper.make_node("MatMul", ["_band", "_rows"], ["_near"]),
+        _constant("_shape", np.array(shape, np.int64)),
+        helper.make_node("Reshape", ["_near", "_shape"], ["_sum"]),
+        _constant("_bias", np.float32(given.get("bias", 1.0))),
+        helper.make_node("Add", ["_sum", "_bias"], ["_positive"]),
+        _constant("_beta", np.float32(given.get("beta", 0.75))),
+        helper.make_node("Pow", ["_positive", "_beta"], ["_divisor"]),
+        helper.make_node("Div", [image, "_divisor"], [proto.output[0]]),
+    ]
 
 
 def _of_length_one(proto: NodeProto, axis: int) -> list[NodeProto]:

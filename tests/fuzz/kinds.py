@@ -58,7 +58,12 @@ def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
         inputs, has_meaning, by_layers = meanings(case, kind, seed)
         if not has_meaning or (kind != "masked" and not by_layers):
             continue
-        report = validate(out, inputs=inputs, layers=by_layers, tolerance=TOLERANCE)
+        try:
+            report = validate(out, inputs=inputs, layers=by_layers, tolerance=TOLERANCE)
+        except UserError as error:
+            if "computes no finite number" not in str(error):
+                raise
+            continue  # a Resize by ONNX's own suite is a product with a matrix, where -inf times 0 is NaN
         if not report.passed:
             wrong = [c for c in (*(layer.comparison for layer in report.layers), *report.outputs) if not c.passed]
             yield kind, f"{report.first_deviation or ''}: {report.reason}: {wrong[0]}"

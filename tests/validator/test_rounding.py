@@ -232,7 +232,7 @@ def test_of_several_outputs_the_wrong_one_is_named(tmp_path: Path) -> None:
 def test_without_float64_the_tolerance_decides_and_the_reason_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: Path, __: object) -> None:
+    def refuse(*_: Any) -> None:
         raise UnknownError("no kernel")
 
     monkeypatch.setattr(judging, "load_exact", refuse)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto
+from onnx.reference import ReferenceEvaluator
 
 import raptor
 from tests.frontend.support import Array, golden, make_model, node, random
@@ -129,3 +130,50 @@ def test_a_wrong_program_gets_no_such_excuse(tmp_path: Path):
     verdict = validate(tmp_path / "out", samples=2, check_hashes=False)
     assert not verdict.passed
     assert "own results" not in (verdict.reason or "")
+
+
+def test_a_local_normalisation_beside_large_channels(tmp_path: Path):
+    """onnxruntime's sum moves from channel to channel, and keeps an error of a large one; float64 has its own."""
+    model = make_model([node("LRN", "x", "y", alpha=0.5, beta=0.75, size=1)], {"x": [1, 2, 3, 5]}, ["y"])
+    x = random(1, 2, 3, 5, seed=4) * np.array([1e4, 100], np.float32).reshape(1, 2, 1, 1)
+    raptor.compile(model, xbar=32, cores=8).save(tmp_path / "out")
+    verdict = validate(tmp_path / "out", inputs={"x": x}, tolerance=1e-6)
+    assert verdict.passed, verdict.reason
+    onnx.save(model, tmp_path / "model.onnx")
+    wide = x.astype(np.float64)
+    found = load_exact(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(found, wide / (1 + 0.5 * wide**2) ** 0.75, rtol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_neighbours_of_a_local_normalisation(size: int, tmp_path: Path):
+    model = make_model([node("LRN", "x", "y", alpha=0.5, bias=2.0, size=size)], {"x": [2, 6, 3, 2]}, ["y"])
+    onnx.save(model, tmp_path / "model.onnx")
+    x = random(2, 6, 3, 2, seed=4)
+    found = load_exact(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-5)
+
+
+def test_float64_follows_the_suite_where_onnxruntime_departs(tmp_path: Path):
+    """Corners aligned to a length that is not whole: the verdict is by ONNX's suite, in float64 as well."""
+    constants = {"scales": np.array([1, 1, 1.5, 0.5], np.float32)}
+    how = {"coordinate_transformation_mode": "align_corners", "mode": "cubic", "exclude_outside": 1}
+    model = make_model([node("Resize", "x - scales", "y", **how)], {"x": [2, 3, 3, 2]}, ["y"], constants)
+    onnx.save(model, tmp_path / "model.onnx")
+    x = random(2, 3, 3, 2, seed=4)
+    wanted = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    as_suite, as_runtime = (
+        load_exact(tmp_path / "model.onnx", {}, {"x": x.shape}, leave).run({"x": x}, ["y"])["y"]
+        for leave in ((), ("my_resize",))
+    )
+    np.testing.assert_allclose(as_suite, wanted, rtol=1e-4, atol=1e-6)
+    assert np.abs(as_runtime - wanted).max() > 0.01
+
+
+@pytest.mark.parametrize("op_type", ["Asinh", "Atanh", "Sinh"])
+def test_functions_that_round_something_as_large_as_one(op_type: str, tmp_path: Path):
+    """Near zero they are as exact as their inner steps, like exp(x) - 1."""
+    model = make_model([node(op_type, "x", "y")], {"x": [4, 9]}, {"y": 2})
+    raptor.compile(model, xbar=32, cores=8).save(tmp_path / "out")
+    assert validate(tmp_path / "out", inputs={"x": random(4, 9) * np.float32(1e-6)}).passed
+    assert not validate(tmp_path / "out", inputs={"x": random(4, 9)}, tolerance=0).passed

@@ -34,6 +34,7 @@ class Sides:
     `exact`: those that must be equal, unless float64 says otherwise; `run` finds them. `run_both`: returns what was
     computed and what was wanted, by name, for the number of a sample. `fed`: returns the inputs of the ONNX model at
     `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes may differ from sample to sample.
+    `by_runtime`: nodes of the host, which are onnxruntime's own.
     """
 
     names: Sequence[str]
@@ -43,6 +44,7 @@ class Sides:
     model: Path
     constants: Mapping[str, Any]
     open_shapes: frozenset[str]
+    by_runtime: frozenset[str] = frozenset()
     seconds: dict[str, float] = field(default_factory=lambda: {"float64": 0.0})
     exact: frozenset[str] = frozenset()
 

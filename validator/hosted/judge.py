@@ -149,9 +149,9 @@ class Judge:
 
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
         """Returns two sides whose judge in float64 is the whole model."""
-        return Sides(
-            names, self.numbers, run_both, self._inputs, self.whole.path, self.whole.constants, self._open_shapes()
-        )
+        whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
+        shapes = self._open_shapes()
+        return Sides(names, self.numbers, run_both, self._inputs, whole.path, whole.constants, shapes, on_host)
 
     def _inputs(self, number: int) -> dict[str, Any]:
         return self.known(number).inputs
