@@ -150,7 +150,7 @@ def long_lines(draw: st.DrawFn) -> Window:
 @given(long_lines(), st.integers(1, 40), st.integers(1, 60), st.booleans(), st.booleans())
 @settings(max_examples=500)
 def test_blocks_are_counted_as_they_are_made(window: Window, pixels: int, pieces: int, owning: bool, clipped: bool):
-    """By shape; the segments that stand for others have every shape; first and last block are there."""
+    """The counts are those of the shapes; the segments that stand for others have every shape; both ends are there."""
     width = window.out_dims[-1]
     cols = tuple((width * i // pieces, width * (i + 1) // pieces) for i in range(min(pieces, width)))
     cols = tuple((a, b) for a, b in cols if a < b)
