@@ -115,6 +115,15 @@ def test_gather_of_hard_values_by_computed_indices(axis: int):
     compare(node("Gather", "x i", axis=0), {"x": WITH_NAN, "i": np.arange(16)[::-1].copy() - 8})
 
 
+def test_what_was_found_is_gathered():
+    x, z = HARD.reshape(3, 4), HARD[::-1].reshape(3, 4).copy()
+    top = node("TopK", "x k", "v i", axis=1)
+    compare([top, node("GatherElements", "z i", axis=1)], {"x": x, "z": z}, {"k": np.array([2])})
+    best = node("ArgMax", "x", "best", axis=0, keepdims=0)
+    images = np.stack([x, z, x[::-1]])
+    compare([best, node("Gather", "z best", axis=0)], {"x": np.array([1, -INF, INF], np.float32), "z": images})
+
+
 def test_an_index_out_of_range_is_no_element():
     x = node("GatherElements", "x i", axis=0)
     ids = [node("Mul", "n t", "m"), node("Cast", "m", "i", to=TensorProto.INT64)]
