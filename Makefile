@@ -18,7 +18,7 @@ FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-sizes bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -104,6 +104,9 @@ bench-analog: $(READY)  ## accuracy of the trained network on crossbars with con
 bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size; STORE=1 stores them
 	$(BIN)/python benchmarks/growth.py $(call stored,growth-width growth-channels growth-cores growth-model)
 	$(BIN)/python benchmarks/growth.py --mapping rows $(call stored,growth-rows-width - growth-rows-cores growth-rows-cores-200 growth-rows-model)
+
+bench-sizes: $(READY)  ## all commands by the size of an image, a signal, a sequence, on 144, 400 and 1000 cores; SIZES="signal --cores 144"; STORE=1 stores them
+	$(BIN)/python benchmarks/sizes.py $(SIZES) $(call stored,sizes)
 
 bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels; STORE=1 stores them
 	$(BIN)/python benchmarks/commands.py $(call stored,commands)
