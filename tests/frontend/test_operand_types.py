@@ -128,3 +128,10 @@ def test_trial_a16_a_message_of_a_library_names_the_node(wrong: NodeProto, const
     assert reason in str(raised.value)
     assert "onnxruntime_src" not in str(raised.value)
     assert "Error]" not in str(raised.value)
+
+
+def test_a_constant_of_an_early_version_has_any_type():
+    """Constant was defined for floats until version 9; onnxruntime takes the shape of a Reshape from one as well."""
+    shape = node("Constant", "", "s", value=numpy_helper.from_array(np.array([6, 2], np.int64)))
+    model = make_model([shape, node("Reshape", "x s")], {"x": (3, 4)}, {"y": 2}, opset=8)
+    assert load(model).graph.tensors["y"].shape == (6, 2)

@@ -213,10 +213,10 @@ def test_a_global_memory_of_two_names(tmp_path: Path):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2, 9000), (1, 1, 9000, 2)])
-def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[int, ...]):
-    """The mapping took minutes, because it looked at every column of a million."""
+def test_an_image_of_many_lines_or_columns_streams(shape: tuple[int, ...]):
+    """Took minutes, because the mapping looked at every column of a million; then it was computed on one core."""
     model = conv_model(shape, 1, (2, 1))
-    assert by_line(passes(model, mapping="rows").decision) == {}
+    assert by_line(passes(model, mapping="rows").decision)
     compiled_and_right(model, cores=2)
 
 
