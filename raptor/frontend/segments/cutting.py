@@ -116,6 +116,7 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
         return _all_on_host(source, fixed, error)
     found = Cutter.of(asked, own, wishes, refuse).run()
     if found.on_chip:
+        _check_loadable(found.segments)
         return found
     # Nothing is gained by a model that was changed for the chip: the host runs the original.
     return _all_on_host(source, fixed, UserError("nothing of the model is for the chip"), found.host)
@@ -183,16 +184,16 @@ def _all_on_host(
     return Cut(model.name, model.onnx_bytes, (segment,), inputs, outputs, every, host, (), constants)
 
 
-def _check_loadable(segment: Segment, number: int) -> None:
-    """Raises an error unless onnxruntime accepts a segment of the host. Those of the chip were imported through it."""
-    fault = load_fault(segment.onnx_bytes)
-    if fault is None:
-        return
-    what = f"segment {number} of the host ({', '.join(segment.nodes[:_SHOWN])})"
-    reason = runtime_reason(fault, Path())
-    if any(words in str(fault) for words in NO_KERNEL):
-        raise UserError(f"{what}: onnxruntime does not compute it: {reason}")
-    raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
+def _check_loadable(segments: tuple[Segment, ...]) -> None:
+    """Raises an error unless onnxruntime accepts all segments of the host. Those of the chip were imported by it."""
+    for number, segment in enumerate(segments):
+        fault = load_fault(segment.onnx_bytes) if segment.kind == "host" else None
+        if fault is not None:
+            what = f"segment {number} of the host ({', '.join(segment.nodes[:_SHOWN])})"
+            reason = runtime_reason(fault, Path())
+            if any(words in str(fault) for words in NO_KERNEL):
+                raise UserError(f"{what}: onnxruntime does not compute it: {reason}")
+            raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
 
 
 def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
@@ -396,8 +397,6 @@ class Cutter:
             makes = [*self._made(nodes), *(constants if at == last_host else ())]
             proto = self._piece(nodes, makes, f"segment_{number:03d}")
             segments.append(self._segment(nodes, makes, proto, loaded.get(at)))
-            if segments[-1].kind == "host":
-                _check_loadable(segments[-1], number)
         inputs = [v.name for v in graph.input]
         outputs = list(dict.fromkeys(v.name for v in graph.output))
         crossing = dict.fromkeys([*inputs, *(n for s in segments for n in (*s.reads, *s.makes))])
