@@ -33,7 +33,7 @@ Number = int | float
 
 
 def _checked_name(name: str) -> str:
-    """Returns the name of a study. It becomes a part of file names, beside the database."""
+    """Returns a valid name of a study, which becomes a part of file names beside the database."""
     size = len(name.encode(errors="replace"))
     if _NAME.fullmatch(name) and size <= _MOST_NAME_BYTES:
         return name

@@ -199,7 +199,7 @@ def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
 
 
 _OUTPUT_CHANNELS: Mapping[str, int] = MappingProxyType({"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1})
-"""Axis of the weights along which each index may have a scale."""
+"""Axis of a layer's weights, by operator, along which quantisation scales may vary."""
 
 
 def float_layer_fault(node: NodeView, coded: Mapping[str, Coded], views: Container[str]) -> str:

@@ -26,7 +26,7 @@ _INDEXED = frozenset(("Gather", "GatherElements"))
 _SAME = frozenset(
     ("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
-"""Operators whose results have every element of their operands."""
+"""Operators that only move, repeat or convert elements, so each result element is an operand element."""
 _MAKES_OTHERS = frozenset(
     (
         *("GlobalMaxPool", "MaxPool", "MaxUnpool", "Resize", "Scatter", "ScatterElements", "ScatterND"),

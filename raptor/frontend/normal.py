@@ -78,7 +78,7 @@ def _outside(node: NodeProto) -> Iterator[str]:
 
 
 def _ordered(nodes: Sequence[NodeProto], given: Set[str], own: Set[str]) -> list[NodeProto]:
-    """Returns the nodes so that each reads only what others before it compute; of those that can run, the first."""
+    """Returns the nodes in topological order; among nodes that are ready, the first of the file comes first."""
     waits: list[set[str]] = []
     readers: defaultdict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):

@@ -21,7 +21,7 @@ TOLERANCE: Mapping[int, str] = {
 _TYPE_ATTRIBUTES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
 )
-"""All attributes of ONNX that name a type of elements."""
+"""All attributes of ONNX operators that name an element type."""
 
 
 def to_float32(proto: ModelProto) -> tuple[str, ...]:

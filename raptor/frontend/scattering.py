@@ -16,7 +16,7 @@ from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.target.layout import Image
 
 MOST_CHOICES = 1024
-"""Most elements that a computed index chooses from: each is compared with it."""
+"""Largest number of elements that a computed index chooses from: the index is compared with each of them."""
 
 
 def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:

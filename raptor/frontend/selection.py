@@ -15,7 +15,7 @@ from raptor.frontend.formulas import Formula, Value
 from raptor.graph.ir import Constant
 
 HUGE = 2.0**127
-"""Its square is beyond float32: an infinity that no constant has to hold."""
+"""Multiplying by it twice makes every number but tiny ones infinite, so that no constant has to be infinite."""
 
 
 def kept(f: Formula, x: Value, mask: Value) -> Value:

@@ -219,4 +219,4 @@ _WITHOUT_PRODUCTS = frozenset(
         *("SwiGLU", "Tokenizer", "TorchEmbedding", "Trilu", "UnfoldTensor", "Unique", "Irfft", "Rfft"),
     )
 )
-"""Operators of onnxruntime without products. Of one that is in no table the count is not known."""
+"""Operators of onnxruntime's own domain without products. The count of an operator in no table is not known."""
