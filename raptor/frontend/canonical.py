@@ -18,7 +18,7 @@ from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.bodies import rename_reads
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
 from raptor.frontend.empty import drop_empty
-from raptor.frontend.folding import NO_KERNEL, can_fold, fold, write_data
+from raptor.frontend.folding import can_fold, fold, lacks_kernel, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -152,7 +152,7 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
         if "bad_alloc" in str(error) or "bad allocation" in str(error):
             raise MemoryError from None
         raise_if_unsupported(source.proto, source.reasons)
-        if any(words in str(error) for words in NO_KERNEL) and version_of(source.proto) >= OLDEST:
+        if lacks_kernel(error) and version_of(source.proto) >= OLDEST:
             inferred = infer_shapes(source.proto)
             write_data(inferred, folder, in_memory)
             fold(inferred, folder)

@@ -19,7 +19,7 @@ from raptor.frontend.nodes import Constants
 from raptor.frontend.reading import reads, subgraphs
 from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
-NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
+_NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
 """Parts of the messages of onnxruntime about operators that it does not have for a type."""
 MOST_BYTES = 2**28
 """Most bytes that all results of one folding may have."""
@@ -32,6 +32,11 @@ _BOUNDED = frozenset(
     )
 )
 """Operators whose results are not much larger than what they read, where no shape says so."""
+
+
+def lacks_kernel(error: Exception) -> bool:
+    """Tells whether an error of onnxruntime says that it has no kernel for an operator and type."""
+    return any(words in str(error) for words in _NO_KERNEL)
 
 
 def fold(proto: ModelProto, folder: Path) -> bool:

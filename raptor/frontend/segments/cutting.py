@@ -18,7 +18,7 @@ from raptor.frontend import asking, loading, shapes, standard
 from raptor.frontend.asking import Asked
 from raptor.frontend.check import input_fault, label, runtime_reason
 from raptor.frontend.fixed import Fixed
-from raptor.frontend.folding import NO_KERNEL
+from raptor.frontend.folding import lacks_kernel
 from raptor.frontend.libraries import load_fault
 from raptor.frontend.loading import Model
 from raptor.frontend.segments.flow import Flow, flow_of
@@ -191,7 +191,7 @@ def _check_loadable(segments: tuple[Segment, ...]) -> None:
         if fault is not None:
             what = f"segment {number} of the host ({', '.join(segment.nodes[:_SHOWN])})"
             reason = runtime_reason(fault, Path())
-            if any(words in str(fault) for words in NO_KERNEL):
+            if lacks_kernel(fault):
                 raise UserError(f"{what}: onnxruntime does not compute it: {reason}")
             raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
 
