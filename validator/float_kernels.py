@@ -26,7 +26,10 @@ _VVMASK = OPCODE["vvmask"]
 
 @helper
 def product(v, x, n, w, o, m, t):
-    """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass."""
+    """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass.
+
+    A cell with weight 0 conducts nothing, even if the input of its row is infinite. (NaN is memory that nobody wrote.)
+    """
     for j in range(m):
         t[j] = 0
     end = x + n
@@ -50,6 +53,23 @@ def product(v, x, n, w, o, m, t):
             t[j] += v[x] * w[o + j]
         o += m
         x += _U(1)
+    for j in range(m):
+        if t[j] != t[j]:  # NaN; rare, so the loops above need not look for zeros
+            _conducted(v, end - n, n, w, o - n * m, m, t)
+            break
+
+
+@helper
+def _conducted(v, x, n, w, o, m, t):
+    """Computes what `product` computes, without infinity times 0."""
+    for j in range(m):
+        t[j] = 0
+    for i in range(n):
+        value = v[x + i]
+        for j in range(m):
+            weight = w[o + i * m + j]
+            if weight != 0 or not math.isinf(value):
+                t[j] += value * weight
 
 
 @helper

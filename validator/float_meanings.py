@@ -78,9 +78,10 @@ def _mvmul(core: Core, i: Instruction) -> None:
 
 
 def _product(vector: Floats, matrix: Floats) -> Floats:
+    """Adds the rows in order. A cell with weight 0 conducts nothing, even if the input of its row is infinite."""
     total = np.zeros(matrix.shape[1], np.float32)
     for x, row in zip(vector, matrix, strict=True):
-        total = total + x * row
+        total = total + (np.where(row == 0, np.float32(0), x * row) if np.isinf(x) else x * row)
     return total
 
 

@@ -280,7 +280,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
             _number("relu", "b", 0, 1, "apply ReLU to the result"),
             _number("group", "c", 0, INT32_MAX, "array group of this core"),
         ),
-        "y = x * W[group]",
+        "y = x * W[group]; a cell with weight 0 adds 0, even for an infinite input",
     ),
     _vector(10, "vvadd", _TO_INPUTS, _FROM, _FROM2, meaning="y = a + b"),
     _vector(11, "vvsub", _TO_INPUTS, _FROM, _FROM2, meaning="y = a - b"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raptor.backend import RaptorBackend
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from raptor.graph.ir import Filter
@@ -119,6 +120,19 @@ def test_lp_normalization(p: int, axis: int):
 def test_lp_normalization_of_zeros():
     nodes = [node("Mul", "x k", "z"), node("LpNormalization", "z", axis=1)]
     compare(make_model(nodes, {"x": (2, 3)}, {"y": 2}, {"k": np.array([[0], [1]], np.float32)}))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("size", [1e-18, 1e-25, 1e-35, 1e-42])
+def test_lp_normalization_of_small_numbers(p: int, size: float):
+    """Below 1e-22 all squares are 0 in float32: then the result is between 0, as in onnxruntime, and the right one."""
+    x = (random(3, 4, seed=1) * size).astype(np.float32)
+    (got,) = RaptorBackend.run_model(single("LpNormalization", (3, 4), axis=1, p=p), [x])
+    want = x.astype(np.float64) / (np.abs(x.astype(np.float64)) ** p).sum(axis=1, keepdims=True) ** (1 / p)
+    if p == 2 and size < 1e-22:
+        assert (np.abs(got) <= np.abs(want) + 1e-6).all()
+    else:
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-6)
 
 
 def test_batch_normalization_of_a_flattened_image():

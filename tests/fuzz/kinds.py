@@ -14,8 +14,10 @@ from tests.frontend.support import Array, golden
 from tests.fuzz import graphs, programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from validator.bounds import Bounds
+from validator.judging import Settings, validate_program
 from validator.kinds import KINDS, draw
-from validator.validate import validate
+from validator.load import load
+from validator.run import UNLIMITED
 
 
 def of_kind(case: Case, kind: str, seed: int) -> dict[str, Array]:
@@ -54,12 +56,13 @@ def _are_finite(values: Mapping[str, Array]) -> bool:
 
 def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Yields the kinds of inputs on which a program fails, and what the verdict says."""
+    program = load(out)
     for kind in KINDS:
         inputs, has_meaning, by_layers = meanings(case, kind, seed)
         if not has_meaning or (kind != "masked" and not by_layers):
             continue
         try:
-            report = validate(out, inputs=inputs, layers=by_layers, tolerance=TOLERANCE)
+            report = validate_program(program, inputs, range(1), _settings(by_layers), None)
         except UserError as error:
             if "computes no finite number" not in str(error):
                 raise
@@ -67,6 +70,10 @@ def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
         if not report.passed:
             wrong = [c for c in (*(layer.comparison for layer in report.layers), *report.outputs) if not c.passed]
             yield kind, f"{report.first_deviation or ''}: {report.reason}: {wrong[0]}"
+
+
+def _settings(layers: bool) -> Settings:
+    return Settings(TOLERANCE, layers, "auto", "block", UNLIMITED)
 
 
 MOST_NODES, MOST_INSTRUCTIONS = 12, 100_000

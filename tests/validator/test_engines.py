@@ -223,6 +223,19 @@ def test_mvmul(tmp_path: Path, relu: int, rows: int) -> None:
     assert np.isnan(local[23:32]).all()
 
 
+def test_a_cell_without_a_weight_conducts_nothing(tmp_path: Path) -> None:
+    """Infinity in a row is seen where a column has a weight there; NaN (memory that nobody wrote) in every column."""
+    w = np.eye(8, dtype=np.float32) + np.eye(8, k=1, dtype=np.float32)
+    code = [address(1, 0), address(2, 16), address(3, 32), address(4, 8)]
+    code += [op("mvmul", rd=2, rs1=1, mbiw=8, group=0), op("mvmul", rd=3, rs1=4, mbiw=8, group=0)]
+    x = np.array([1, -np.inf, 3, 4, np.inf, 6, -np.inf, 8, 1, 2, 3, np.nan, 5, 6, 7, 8], np.float32)
+    program = program_of(tmp_path, stream(*load_x(16), *code), matrices={0: [w]}, elements=16, local_bytes=64)
+    local = check_modes(program, x)[0]
+    inf = np.inf
+    np.testing.assert_array_equal(local[16:24], [1, -inf, -inf, 7, inf, inf, -inf, -inf])
+    assert np.isnan(local[32:40]).all()
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [

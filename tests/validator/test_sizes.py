@@ -170,7 +170,7 @@ def test_float64_follows_the_suite_where_onnxruntime_departs(tmp_path: Path):
     assert np.abs(as_runtime - wanted).max() > 0.01
 
 
-@pytest.mark.parametrize("op_type", ["Asinh", "Atanh", "Sinh"])
+@pytest.mark.parametrize("op_type", ["Celu", "Elu", "Selu"])
 def test_functions_that_round_something_as_large_as_one(op_type: str, tmp_path: Path):
     """Near zero they are as exact as their inner steps, like exp(x) - 1."""
     model = make_model([node(op_type, "x", "y")], {"x": [4, 9]}, {"y": 2})

@@ -16,7 +16,8 @@ from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Floats, Tensor
 
 CONSTANT = "constant scale and bias"
-TINY = float(np.finfo(np.float32).tiny)
+_LEAST_SUM, _LEAST_ROOT = 2.0**-149, 2.0**-75
+"""Below any sum of absolute float32 numbers, and any root of a sum of squares, that is not 0."""
 
 
 @importer("BatchNormalization", since=7, limits="inference; constant statistics")
@@ -89,11 +90,10 @@ def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
     x = ctx.tensor(node.inputs[0])
     seen = axes.view(build, x, (axis_of(node, len(x.shape), -1),))
     if node.integer("p", 2) == 1:
-        norm = axes.mean(build, View(build.absolute(seen.tensor), seen.chosen), 1.0)
+        norm, least = axes.mean(build, View(build.absolute(seen.tensor), seen.chosen), 1.0), _LEAST_SUM
     else:
-        norm = _root_mean_square(build, seen, 0.0, mean=False)
-    # 0 / 0 must give 0.
-    norm = build.map("max", norm, TINY)
+        norm, least = _root_mean_square(build, seen, 0.0, mean=False), _LEAST_ROOT
+    norm = build.map("max", norm, least)  # 0 / 0 must give 0, and x / (a sum that underflowed) no large number
     build.finish(_divided(build, seen, norm))
 
 

@@ -57,35 +57,60 @@ def arccosine(f: Formula, x: Value) -> Value:
 
 
 def hyperbolic_sine(f: Formula, x: Value) -> Value:
-    return f.mul(f.sub(f.apply("exp", x), f.apply("exp", f.neg(x))), 0.5)
+    """tanh(x) cosh(x): no difference of nearly equal numbers."""
+    return f.mul(f.apply("tanh", x), hyperbolic_cosine(f, x))
 
 
 def hyperbolic_cosine(f: Formula, x: Value) -> Value:
-    return f.mul(f.add(f.apply("exp", x), f.apply("exp", f.neg(x))), 0.5)
+    """a / 2 * a + b / 2 * b of a = exp(x / 2), b = exp(-x / 2): exp(x) overflows before its half does."""
+    half = f.mul(x, 0.5)
+    roots = f.apply("exp", half), f.apply("exp", f.neg(half))
+    return f.add(*(f.mul(f.mul(root, 0.5), root) for root in roots))
 
 
 def area_sine(f: Formula, x: Value) -> Value:
-    """log(y + sqrt(y * y + 1)) with the sign of x, y = |x|: no difference of nearly equal numbers."""
-    return f.sub(*(_area_sine(f, f.relu(side)) for side in (x, f.neg(x))))
+    """log(y + sqrt(y * y + 1)) of y = |x|, with the sign of x.
+
+    As log(m) + log(1 + u), m = max(y, 1), u = y / m + (sqrt(y * y + 1) / m - 1), whose squares do not overflow.
+    """
+    size = f.abs(x)
+    most, part = f.max(size, 1), f.min(size, 1)  # part = y / m, also if y is infinite
+    one = f.div(1, most)
+    square, other = f.mul(part, part), f.mul(one, one)
+    root = f.apply("sqrt", f.add(square, other))
+    beyond = f.add(part, f.div(f.add(square, f.sub(other, 1)), f.add(root, 1)))
+    result = f.add(f.apply("log", most), _log_of_one_and(f, beyond, beyond))
+    return f.min(f.max(x, f.neg(result)), result)  # the result is not larger than |x|
 
 
 def area_cosine(f: Formula, x: Value) -> Value:
-    """log(x + sqrt(x - 1) sqrt(x + 1))."""
-    root = f.mul(f.apply("sqrt", f.sub(x, 1)), f.apply("sqrt", f.add(x, 1)))
-    return f.apply("log", f.add(x, root))
+    """2 log(sqrt((x - 1) / 2) + sqrt((x + 1) / 2)), which overflows nowhere."""
+    roots = (f.apply("sqrt", f.mul(square, 0.5)) for square in (f.sub(x, 1), f.add(x, 1)))
+    return f.mul(f.apply("log", f.add(*roots)), 2)
 
 
 def area_tangent(f: Formula, x: Value) -> Value:
-    """log((1 + x) / (1 - x)) / 2."""
-    return f.mul(f.apply("log", f.div(f.add(x, 1), f.sub(1, x))), 0.5)
+    """log(1 + 2 y / (1 - y)) / 2 of y = |x|, with the sign of x."""
+    positive, negative = (_area_tangent(f, f.relu(side)) for side in (x, f.neg(x)))
+    return f.sub(positive, negative)
+
+
+def _area_tangent(f: Formula, x: Value) -> Value:
+    beyond = f.div(f.mul(x, 2), f.sub(1, x))
+    return f.mul(_log_of_one_and(f, beyond, f.min(beyond, 1)), 0.5)
+
+
+def _log_of_one_and(f: Formula, x: Value, near: Value) -> Value:
+    """log(1 + x) for x of at least 0, with what the sum loses of x; `near` is x where x is at most 1, and finite."""
+    return f.add(f.apply("log", f.add(x, 1)), f.sub(near, f.sub(f.add(near, 1), 1)))
 
 
 def _within_turn(f: Formula, x: Value) -> Value:
-    """Subtracts whole turns: the result is from -pi to pi."""
+    """Subtracts whole turns: the result is from -pi to pi, also where an angle is larger than its own precision."""
     turns = f.sub(f.add(f.mul(x, 1 / math.tau), _ROUNDING), _ROUNDING)
     for part in _TURN:
         x = f.sub(x, f.mul(turns, part))
-    return x
+    return f.min(f.max(x, -math.pi), math.pi)
 
 
 def _minus(f: Formula, constant: Sequence[float], x: Value) -> Value:
@@ -117,14 +142,6 @@ def _of_half(f: Formula, tangent_: Value) -> Value:
     return f.mul(_series(f, _halved(f, tangent_), _ARCTANGENT), 2)
 
 
-def _area_sine(f: Formula, x: Value) -> Value:
-    """log(x + sqrt(x * x + 1)) for x of at least 0; the root is taken of numbers that do not overflow."""
-    most = f.max(x, 1)
-    part, one = f.div(x, most), f.div(1, most)
-    root = f.mul(most, f.apply("sqrt", f.add(f.mul(part, part), f.mul(one, one))))
-    return f.apply("log", f.add(x, root))
-
-
 _FUNCTIONS: Mapping[str, tuple[int, Activation, str]] = {
     "Sin": (7, sine, "Sine, by a polynomial, to 1e-6 for angles up to 10000."),
     "Cos": (7, cosine, "Cosine, by a polynomial, to 1e-6 for angles up to 10000."),
@@ -132,11 +149,11 @@ _FUNCTIONS: Mapping[str, tuple[int, Activation, str]] = {
     "Atan": (7, arctangent, "Arctangent, by a polynomial."),
     "Asin": (7, arcsine, "Arcsine, by a polynomial."),
     "Acos": (7, arccosine, "Arccosine, by a polynomial."),
-    "Sinh": (9, hyperbolic_sine, "(exp(x) - exp(-x)) / 2."),
-    "Cosh": (9, hyperbolic_cosine, "(exp(x) + exp(-x)) / 2."),
+    "Sinh": (9, hyperbolic_sine, "tanh(x) * cosh(x)."),
+    "Cosh": (9, hyperbolic_cosine, "(exp(x) + exp(-x)) / 2, by exp(x / 2)."),
     "Asinh": (9, area_sine, "log(x + sqrt(x * x + 1))."),
-    "Acosh": (9, area_cosine, "log(x + sqrt(x * x - 1))."),
-    "Atanh": (9, area_tangent, "log((1 + x) / (1 - x)) / 2."),
+    "Acosh": (9, area_cosine, "2 log(sqrt((x - 1) / 2) + sqrt((x + 1) / 2))."),
+    "Atanh": (9, area_tangent, "log(1 + 2 x / (1 - x)) / 2."),
 }
 """Operators: first version, function, summary."""
 
