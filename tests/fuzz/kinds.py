@@ -20,6 +20,9 @@ from validator.load import load
 from validator.run import UNLIMITED
 
 
+_MOST = np.finfo(np.float32).max
+
+
 def of_kind(case: Case, kind: str, seed: int) -> dict[str, Array]:
     """Returns inputs of a kind for a case. Integers stay between those that were drawn with the graph."""
     rng = np.random.default_rng(seed)
@@ -37,7 +40,7 @@ def meanings(case: Case, kind: str, seed: int) -> tuple[dict[str, Array], bool, 
     """Returns inputs of a kind, whether onnxruntime computes finite outputs from them, and whether all tensors are.
 
     What overflows inside may be dropped: by the largest of some numbers, a Relu, a gate. Then the outputs are finite by
-    chance. Only a mask may be -inf.
+    chance. Only a mask may be -inf; a maximum of such numbers alone is the lowest finite number in onnxruntime.
     """
     inputs = of_kind(case, kind, seed)
     try:
@@ -46,7 +49,7 @@ def meanings(case: Case, kind: str, seed: int) -> tuple[dict[str, Array], bool, 
     except Exception:  # onnxruntime refuses what some operator reads; its exceptions have no common base
         return inputs, False, False
     floats = [array for array in every.values() if array.dtype.kind == "f"]
-    numbers = not any((np.isnan(array) | (array == np.inf)).any() for array in floats)
+    numbers = not any((np.isnan(array) | (array == np.inf) | (array == -_MOST)).any() for array in floats)
     return inputs, numbers and _are_finite(outputs), _are_finite(every)
 
 
