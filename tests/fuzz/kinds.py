@@ -19,7 +19,6 @@ from validator.kinds import KINDS, draw
 from validator.load import load
 from validator.run import UNLIMITED
 
-
 _MOST = np.finfo(np.float32).max
 
 
