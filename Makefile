@@ -66,14 +66,14 @@ fuzz-night: $(READY)  ## a minute of each part of it; SEED=90000 for other cases
 planted: $(READY)  ## every planted defect must be caught by what checks programs, every wrong decision by a test
 	$(PLANTED)
 
-conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
+conformance: $(READY)  ## ONNX's backend suite; writes docs/reference/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table
 
 check-conformance: $(READY)  ## the same; writes nothing, fails if the list or the page would differ
 	$(BIN)/python -m tests.conformance.table --check
 
 docs: $(READY)  ## the documentation as a site; fails on a dead link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
 	@echo 'site/index.html; with search: $(BIN)/mkdocs serve'
 
 docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code
@@ -114,7 +114,7 @@ bench-commands: $(READY)  ## the part of it on the default mapping: whole comman
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python benchmarks/device.py
 
-bench-occ: $(READY)  ## docs/occ-kernels.md: writes and products of the kernels of OCC
+bench-occ: $(READY)  ## docs/how-to/occ-kernels.md: writes and products of the kernels of OCC
 	$(BIN)/python benchmarks/occ.py
 
 bench-json: $(READY)  ## reading and writing JSON streams in several ways, with ratios
@@ -132,10 +132,10 @@ bench-blocks: $(READY)  ## small blocks of networks: the interval by the even wo
 bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
 	$(BIN)/python benchmarks/mixed.py
 
-bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/rounds.md; simulated; STORE=1 stores it
+bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/how-to/rounds.md; simulated; STORE=1 stores it
 	$(BIN)/python benchmarks/chips.py $(call stored,chips)
 
-bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/rounds.md; simulated; STORE=1 stores it
+bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/how-to/rounds.md; simulated; STORE=1 stores it
 	$(BIN)/python benchmarks/rounds.py $(call stored,rounds)
 
 bench-placement: $(READY)  ## time to place cores on the mesh, by their number, beside a baseline of the same run
@@ -147,7 +147,7 @@ bench-streaming: $(READY)  ## row streaming against layer by layer: latency, spe
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
 	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))
 
-bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/thesis-figures.md, stored
+bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/explanation/thesis-figures.md, stored
 	$(BIN)/python benchmarks/thesis_figures.py
 
 check-tables: $(READY)  ## the simulated tables of the pages against what the code makes now; TABLES="streaming --write" stores them
@@ -165,7 +165,7 @@ nightly: $(READY)  ## all that CI does not run, each part whatever became of the
 	echo "nightly: $$(if [ -n "$$failed" ]; then echo FAILED:$$failed; else echo passed; fi), $$(($$(date +%s) - begin)) s"; \
 	test -z "$$failed"
 
-bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/verdict.md, in about an hour
+bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/explanation/verdict.md, in about an hour
 	rm -f verdict.jsonl
 	for part in zoo conformance planted "graphs --count 2000 --right" "graphs --first 2000 --count 150"; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/verdict.py $$part >/dev/null || exit 1; done

@@ -1,6 +1,6 @@
 """Kernels that the compiler OCC was measured with: writes and products of crossbars, and what runs on them.
 
-python benchmarks/occ.py [FILE]     writes the page docs/occ-kernels.md
+python benchmarks/occ.py [FILE]     writes the page docs/how-to/occ-kernels.md
 
 The figures of the page are closed forms at OCC's sizes. tests/device/test_kernels.py computes every kernel at a small
 size, and compares its values with numpy and its figures with the same closed forms.
@@ -18,7 +18,7 @@ from raptor.device.graph import Graph, Node
 from raptor.device.kernels import Counts, contraction, convolution, counts, kronecker, matmul, matvec
 from raptor.device.networks import lstm, mlp, wavenet_cell
 
-PAGE = Path(__file__).parents[1] / "docs" / "occ-kernels.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "occ-kernels.md"
 XBAR = (64, 64)
 SIZE = 256
 

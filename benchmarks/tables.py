@@ -91,7 +91,7 @@ def line_of(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-# docs/performance.md
+# docs/reference/performance.md
 
 
 def mappings(pool: Executor) -> Iterator[Made]:
@@ -158,7 +158,7 @@ def streamed(name: str) -> list[streaming.Row]:
     return streaming.rows(name, models.build(name), load("bench", cores=STREAMED_CORES), "bench")
 
 
-# docs/thesis-figures.md
+# docs/explanation/thesis-figures.md
 
 
 def mixes(pool: Executor) -> Iterator[Made]:

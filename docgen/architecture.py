@@ -1,4 +1,4 @@
-"""Writes docs/architecture.md: the fields of an architecture file, from raptor/target/arch."""
+"""Writes docs/reference/architecture.md: the fields of an architecture file, from raptor/target/arch."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md: every command with its `--help`."""
+"""Writes docs/reference/cli.md: every command with its `--help`."""
 
 import inspect
 import re

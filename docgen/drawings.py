@@ -1,4 +1,4 @@
-"""Draws real compilations, for docs/concepts.md."""
+"""Draws real compilations, for docs/explanation/concepts.md."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

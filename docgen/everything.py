@@ -8,13 +8,13 @@ from raptor.frontend import docs as operators
 from validator.checks import docs as checks
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "architecture.md": architecture.page,
-    "checks.md": checks.page,
-    "cli.md": cli.page,
-    "formats.md": formats.page,
-    "instructions.md": instructions.page,
-    "operators.md": lambda: "".join(operators.page()),
-    "outputs.md": outputs.page,
+    "reference/architecture.md": architecture.page,
+    "reference/checks.md": checks.page,
+    "reference/cli.md": cli.page,
+    "reference/formats.md": formats.page,
+    "reference/instructions.md": instructions.page,
+    "reference/operators.md": lambda: "".join(operators.page()),
+    "reference/outputs.md": outputs.page,
 }
 """Makers of the pages that are made as a whole, by name below docs/."""
 

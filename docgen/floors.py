@@ -1,4 +1,4 @@
-"""Packages by their imports: the floor of each, the imports of a file, and the drawing in docs/design.md."""
+"""Packages by their imports: the floor of each, the imports of a file, and the drawing in docs/developers/design.md."""
 
 import ast
 from collections.abc import Iterator

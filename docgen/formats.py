@@ -1,4 +1,4 @@
-"""Writes docs/formats.md: the JSON files of an output directory, field by field."""
+"""Writes docs/reference/formats.md: the JSON files of an output directory, field by field."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Writes docs/instructions.md: the instruction set, from raptor/target/isa.py."""
+"""Writes docs/reference/instructions.md: the instruction set, from raptor/target/isa.py."""
 
 from docgen.markdown import NOTE, code, table
 from raptor.target.isa import (

@@ -1,4 +1,4 @@
-"""Writes docs/outputs.md: the JSON that commands write, field by field."""
+"""Writes docs/reference/outputs.md: the JSON that commands write, field by field."""
 
 from docgen import schema_table
 from docgen.markdown import NOTE

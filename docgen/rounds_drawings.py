@@ -1,4 +1,4 @@
-"""Draws rounds and chips of real compilations, for docs/rounds.md."""
+"""Draws rounds and chips of real compilations, for docs/how-to/rounds.md."""
 
 import tempfile
 from pathlib import Path

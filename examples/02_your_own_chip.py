@@ -34,7 +34,7 @@ CHIP = {
     },
     "sim_config": {"sim_mode": 1, "latency_timeout_ms": 100},
 }
-"""A chip. Fields that are left out have the simulator's default (docs/architecture.md)."""
+"""A chip. Fields that are left out have the simulator's default (docs/reference/architecture.md)."""
 
 
 def with_adcs(count: int) -> dict[str, Any]:

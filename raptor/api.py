@@ -82,7 +82,7 @@ class Program:
         weight_format: WeightFormat = "json",
         force: bool = False,
     ) -> Path:
-        """Writes the output directory (docs/files.md), completely or not at all. Returns its path.
+        """Writes the output directory (docs/reference/files.md), completely or not at all. Returns its path.
 
         `stream_format`: `json`, `pim` or `both`. `weight_format`: `json` or `npz`. `force`: replace an earlier output.
         Raises `UserError` if `folder` may not be replaced or cannot be written.
@@ -94,7 +94,7 @@ class Program:
         return folder
 
     def check(self) -> "tuple[Finding, ...]":
-        """Returns problems that pimsim-nn would accept silently (docs/checks.md); none, unless RAPTOR has a bug."""
+        """Returns problems that pimsim-nn would accept silently (docs/reference/checks.md); none, unless RAPTOR has a bug."""
         require_own("validator")
         from validator import checks
 
@@ -116,7 +116,7 @@ class Program:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name.
 
         With a `device` (open, or the name of a back end), its crossbars are written and multiply, and the reference
-        engine does all else (docs/device.md).
+        engine does all else (docs/how-to/device.md).
         """
         require_own("validator")
         from validator.any_program import load_any, run_any
@@ -142,7 +142,7 @@ class Program:
 
         Without `inputs`, they are standard normal numbers made from `seed`, `samples` times, or as often as is quick.
         `layers`: compare every intermediate tensor, too. An output that is off by more than `tolerance` still passes if
-        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so (docs/verdict.md).
+        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so (docs/explanation/verdict.md).
         """
         require_own("validator")
         from validator.validate import validate
@@ -160,7 +160,7 @@ class Program:
         trace_file: str | Path | None = None,
         rate: float | None = None,
     ) -> "Simulation":
-        """Estimates time and energy as pimsim-nn does (docs/simulation.md).
+        """Estimates time and energy as pimsim-nn does (docs/explanation/simulation.md).
 
         `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for. `mode`:
         `latency` for one sample, or `throughput`, in which each core begins `samples`. `trace_file`: a path for a
@@ -259,7 +259,7 @@ def compile(
     are other fields of the architecture by name, such as {"rob_size": 4} or {"matrix_config.adc_count": 16}.
 
     Chips: `chips` of them are in a row, each with `cores` cores, and `link` says what a flit costs from one to the
-    next: a preset (`board-ht`, `package-ucie`), or ns and pJ, such as `5:13000` (docs/rounds.md).
+    next: a preset (`board-ht`, `package-ucie`), or ns and pJ, such as `5:13000` (docs/how-to/rounds.md).
 
     Model: `shapes` gives the shapes of whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and
     `constants` makes small inputs constants ({"sr": 16000}).
@@ -269,19 +269,19 @@ def compile(
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
     built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
-    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa`
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/developers/design.md, "Mapping"). `base_isa`
     refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators,
     in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
-    (docs/operator-flow.md).
+    (docs/how-to/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
 
     Host: `host` runs nodes that the chip cannot compute in onnxruntime, on the host; `host_ops` and `host_nodes` name
-    operators and nodes that run there in any case. The program then has segments (docs/host.md).
+    operators and nodes that run there in any case. The program then has segments (docs/how-to/host.md).
 
     Rounds: a model that is larger than the chip is refused, or with `rounds` cut into parts that are written to the
-    crossbars one after another (docs/rounds.md), for `batch` samples (1 by default) at a time. `device` is a device
+    crossbars one after another (docs/how-to/rounds.md), for `batch` samples (1 by default) at a time. `device` is a device
     file or preset with the costs of writing (`reram-puma` by default). Cuts and copies of layers are those with the
     least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best` are
     for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.

@@ -2,7 +2,7 @@
 
 A claim is one of two things:
 
-- a cell of the column RAPTOR in a table of docs/comparison.md, after the name of its row;
+- a cell of the column RAPTOR in a table of docs/explanation/comparison.md, after the name of its row;
 - a sentence that says what RAPTOR does not do: its subject is RAPTOR, the compiler, the validator, a command or an
   option, and a negative word follows; or it says that something is refused, must be a constant, or is not supported,
   modelled, counted, offered or implemented. So does the first sentence of each item below a heading such as "Limits".
@@ -20,8 +20,8 @@ from docgen.everything import PAGES
 from tests.documents import ROOT, pages
 
 REGISTRY = Path(__file__).with_name("claims.toml")
-COMPARISON = "docs/comparison.md"
-MADE = {f"docs/{name}" for name in PAGES} | {"docs/conformance.md", "docs/target.md"}
+COMPARISON = "docs/explanation/comparison.md"
+MADE = {f"docs/{name}" for name in PAGES} | {"docs/reference/conformance.md", "docs/developers/target.md"}
 PAST = ("CHANGELOG.md", "docs/lab/")
 
 _COMMANDS = "accuracy|arch|check|compare|compile|explain|explore|inspect|models|quantize|report|run|simulate|validate"
@@ -79,4 +79,4 @@ def registry() -> dict[str, dict[str, str]]:
 
 
 def _speaks(name: str) -> bool:
-    return name not in MADE and not name.startswith(PAST) and not (ROOT / name).read_text().startswith("--8<--")
+    return name not in MADE and not name.startswith(PAST) and not (ROOT / name).read_text().startswith("{%")

@@ -1,4 +1,4 @@
-"""Rubbish for the public Python API: it is accepted, or raises the errors of docs/api.md and leaves no files."""
+"""Rubbish for the public Python API: it is accepted, or raises the errors of docs/reference/api.md and leaves no files."""
 
 import inspect
 import math
@@ -20,7 +20,7 @@ from raptor.common.errors import InternalError, RaptorError
 from tests.frontend.support import node, random
 from tests.pipeline import conv_model
 
-API = Path(__file__).parents[1] / "docs" / "api.md"
+API = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 MODEL = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
 X = random(1, 5, 4, 4, seed=3)
 CHIP = {"xbar": 8, "cores": 8}
@@ -75,7 +75,7 @@ CASES: dict[str, Case] = {
 
 
 def _documented() -> Iterator[str]:
-    """Yields functions of docs/api.md and `raptor.__all__`, and methods of classes that are more than values."""
+    """Yields functions of docs/reference/api.md and `raptor.__all__`, and methods of classes that are more than values."""
     names = re.findall(r"^::: (\S+)$", API.read_text(), re.MULTILINE) + [f"raptor.{name}" for name in raptor.__all__]
     for name in names:
         thing = resolve_name(name)

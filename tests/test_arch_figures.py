@@ -75,7 +75,7 @@ def test_a_product_of_any_chip_is_what_the_simulator_says(name: str, bits: int, 
 
 
 def test_the_product_that_pimsim_itself_was_seen_to_take() -> None:
-    """docs/target.md: 1657 cycles in the reorder buffer, two of them the pipeline's; 24490.24 pJ."""
+    """docs/developers/target.md: 1657 cycles in the reorder buffer, two of them the pipeline's; 24490.24 pJ."""
     product = figures_of(architectures.load("pimcomp")).product
     assert (product.time_ns, product.macs) == (1655, 128 * 32)
     assert product.energy_pj == pytest.approx(24490.24)

@@ -1,4 +1,4 @@
-"""The script and the workflow of docs/ci.md do what the page says."""
+"""The script and the workflow of docs/how-to/ci.md do what the page says."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from tests.documents import ROOT, blocks
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 
-PAGE = (ROOT / "docs" / "ci.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "ci.md").read_text()
 
 
 def _only(language: str) -> str:

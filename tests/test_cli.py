@@ -756,7 +756,7 @@ def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
 
 @pytest.mark.parametrize(("name", "command"), commands(app.command()))
 def test_help_shows_an_example(name: str, command: object):
-    """The text begins with one sentence. Examples are in docs/cli.md, where they are run."""
+    """The text begins with one sentence. Examples are in docs/reference/cli.md, where they are run."""
     text, example = describe(command)
     assert text.splitlines()[0].endswith(".")
     assert f"{name} " in f"{example} "

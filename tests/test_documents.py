@@ -38,7 +38,7 @@ def test_the_learning_pages_work_one_after_the_other(tmp_path: Path, monkeypatch
     """Readers follow the pages in one directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    for name in ("quickstart", "walkthrough", "faq", "api"):
+    for name in ("tutorials/quickstart", "explanation/walkthrough", "how-to/faq", "reference/api"):
         page = Page((ROOT / "docs" / f"{name}.md").read_text())
         page.run()
         assert not page.edits, name
@@ -73,7 +73,7 @@ def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
     text = (ROOT / "README.md").read_text()
     assert f"[{len(RULES)} checks]" in text
     passed, cases = re.findall(r"(\d+) of the (\d+) cases", " ".join(text.split()))[0]
-    assert f"{passed} of {cases}" in (ROOT / "docs" / "conformance.md").read_text()
+    assert f"{passed} of {cases}" in (ROOT / "docs" / "reference" / "conformance.md").read_text()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the exporters' own
 ]
 RNG = np.random.default_rng(7)
-PAGE = [block.body for block in blocks((ROOT / "docs" / "from-others.md").read_text())]
+PAGE = [block.body for block in blocks((ROOT / "docs" / "tutorials" / "from-others.md").read_text())]
 
 
 @pytest.mark.parametrize("name", ["encoder", "tagger"])
@@ -77,7 +77,7 @@ def test_jax() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_keras(backend: str, tmp_path: Path) -> None:
-    """The block of docs/from-others.md, in a process of its own: Keras takes one framework for good."""
+    """The block of docs/tutorials/from-others.md, in a process of its own: Keras takes one framework for good."""
     (block,) = [body for body in PAGE if "import keras" in body]
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
@@ -88,7 +88,7 @@ def test_keras(backend: str, tmp_path: Path) -> None:
 
 
 def test_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of docs/from-others.md."""
+    """The blocks of docs/tutorials/from-others.md."""
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -145,7 +145,7 @@ def test_the_new_distribution_over_the_old_one(archives: Path, used: Environment
     assert OLD_NAME in said
     used.run("raptor models mlp", borrow=True)
     used.run("raptor compile mlp.onnx", borrow=True)
-    (commands,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "faq.md").read_text(), re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "how-to" / "faq.md").read_text(), re.DOTALL)
     for command in commands.splitlines():
         assert all(part in said for part in re.findall(r"pip uninstall|--\w+-\w+", command))
         used.run(re.sub("^pip ", f"{PIP} ", re.sub(r"\.$", str(wheel), command)))

@@ -48,13 +48,13 @@ def opened(chromium: Chromium, url: str, profile: Path) -> tuple[str, list[str]]
     ("page", "seen"),
     [
         ("index.html", "multiply matrices inside memory"),
-        ("concepts.html", "drawings/timeline.svg"),
-        ("walkthrough.html", "mbiw="),
-        ("api.html", "raptor.compile"),
-        ("cli.html", "raptor compile"),
-        ("checks.html#width-unset", "width-unset"),
-        ("comparison.html#pimcomp", "PIMCOMP"),
-        ("faq.html?h=quantise", "<mark data-md-highlight"),
+        ("explanation/concepts.html", "drawings/timeline.svg"),
+        ("explanation/walkthrough.html", "mbiw="),
+        ("reference/api.html", "raptor.compile"),
+        ("reference/cli.html", "raptor compile"),
+        ("reference/checks.html#width-unset", "width-unset"),
+        ("explanation/comparison.html#pimcomp", "PIMCOMP"),
+        ("how-to/faq.html?h=quantise", "<mark data-md-highlight"),
     ],
 )
 def test_a_page_opens(chromium_paths: Chromium, address: str, page: str, seen: str, tmp_path: Path) -> None:
@@ -62,6 +62,14 @@ def test_a_page_opens(chromium_paths: Chromium, address: str, page: str, seen: s
     assert console == []
     assert "<h1" in dom
     assert seen in dom
+
+
+@pytest.mark.parametrize("name", ["quickstart", "cli", "design"])
+def test_an_old_address_leads_to_the_page(chromium_paths: Chromium, address: str, name: str, tmp_path: Path) -> None:
+    """Pages lay beside each other before they were sorted into folders."""
+    dom, _ = opened(chromium_paths, f"{address}/{name}.html", tmp_path)
+    assert "<h1" in dom
+    assert "Redirecting" not in dom
 
 
 def test_drawings_are_loaded(chromium_paths: Chromium, address: str, tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_a_phone_shows_the_limits_of_operators(chromium_paths: Chromium, address
     with browser(chromium_paths) as chromium:
         size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
         chromium.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        chromium.driver.get(f"{address}/operators.html")
+        chromium.driver.get(f"{address}/reference/operators.html")
         cells = chromium.all("table td:last-child:not(:empty)")
         assert len(cells) > 20
         assert all(cell.rect["x"] + cell.rect["width"] <= 400 for cell in cells)

@@ -16,7 +16,7 @@ from validator.exact import Array, Exact, UnknownError
 from validator.samples import Shown
 
 ALLOWED = 32
-"""Largest error, in standard deviations of rounding; docs/verdict.md gives the reason."""
+"""Largest error, in standard deviations of rounding; docs/explanation/verdict.md gives the reason."""
 FEWEST_DRAWS, MOST_DRAWS = 4, 16
 """Number of draws. Few draws give an uncertain deviation: clear cases end after the fewest."""
 CLEAR = 32

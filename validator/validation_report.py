@@ -78,7 +78,7 @@ class SegmentVerdict:
 
 @dataclass(frozen=True, slots=True)
 class KindVerdict:
-    """The judgement of one input of another kind than standard normal numbers (docs/verdict.md).
+    """The judgement of one input of another kind than standard normal numbers (docs/explanation/verdict.md).
 
     `no finite numbers`: onnxruntime itself computes none from it, or refuses it, so that nothing was compared.
     """
@@ -93,7 +93,7 @@ class ValidationReport:
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
-    `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
+    `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/explanation/verdict.md).
     `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
     `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
     `segments` are the judgements of a program in segments, each alone; `outputs` are then those of all together.

@@ -1,4 +1,4 @@
-"""The protocol between a program and a driver in another process. docs/device-drivers.md describes it.
+"""The protocol between a program and a driver in another process. docs/how-to/device-drivers.md describes it.
 
 A message is a frame: two lengths in bytes (little-endian, 4 bytes each), a header in msgpack, and the bytes of an
 array. Nothing in a frame is code, and every length is checked before memory is taken.

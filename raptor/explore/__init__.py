@@ -1,4 +1,4 @@
-"""Studies: which chip and which mapping are best for some models, under given limits (docs/explore.md).
+"""Studies: which chip and which mapping are best for some models, under given limits (docs/how-to/explore.md).
 
 Read the modules in this order:
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from raptor.explore.metrics import METRICS
 
-_TEXT = """# A study for `raptor explore run`. docs/explore.md describes every key.
+_TEXT = """# A study for `raptor explore run`. docs/how-to/explore.md describes every key.
 # Objectives: "min" or "max" of some of these figures:
 {figures}
 objectives = {{ latency_ns = "min", energy_pj = "min", xbars = "min" }}
@@ -32,7 +32,7 @@ arch = "bench"
 xbars_per_core = 64
 
 # What varies: a list of values, or a range. knobs.NAME are numbers of the mapping `rows`, and fields.NAME are fields
-# of the architecture file (docs/architecture.md).
+# of the architecture file (docs/reference/architecture.md).
 [space]
 xbar = [[64, 64], [128, 128], [256, 256]]
 cores = {{ min = 16, max = 144, step = 16 }}

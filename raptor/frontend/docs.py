@@ -1,4 +1,4 @@
-"""Writes docs/operators.md from the table of importers."""
+"""Writes docs/reference/operators.md from the table of importers."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -111,7 +111,7 @@ _DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Sca
 
 
 def page() -> Iterator[str]:
-    """Yields the lines of docs/operators.md."""
+    """Yields the lines of docs/reference/operators.md."""
     yield HEAD
     for op_type, group in groupby(importers(), key=lambda i: i.op_type):
         for found in group:

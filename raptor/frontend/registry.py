@@ -84,7 +84,7 @@ class Importer:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring, which is also the operator's text in docs/operators.md."""
+        """First line of the function's docstring, which is also the operator's text in docs/reference/operators.md."""
         return (self.function.__doc__ or "").partition("\n")[0]
 
 

@@ -48,7 +48,7 @@ MapFunction = Literal[
 ]
 """Names of element-wise functions. mask: the first operand where the second one is above 0, else -infinity."""
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
-"""Functions that the published instruction set cannot compute (docs/design.md, 5)."""
+"""Functions that the published instruction set cannot compute (docs/developers/design.md, 5)."""
 
 _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div", "mask"})
 

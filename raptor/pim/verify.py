@@ -1,4 +1,4 @@
-"""Invariants of PimIR (docs/design.md, 3)."""
+"""Invariants of PimIR (docs/developers/design.md, 3)."""
 
 import numpy as np
 

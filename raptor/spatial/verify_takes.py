@@ -1,4 +1,4 @@
-"""Checks that rows of tables are taken from the right table, for the right ids (docs/design.md)."""
+"""Checks that rows of tables are taken from the right table, for the right ids (docs/developers/design.md)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Invariants of SpatialIR (docs/design.md, 3)."""
+"""Invariants of SpatialIR (docs/developers/design.md, 3)."""
 
 from collections import Counter
 from collections.abc import Container

@@ -1,4 +1,4 @@
-"""The cost model: the time of an instruction in the simulator, from the target alone (docs/target.md, 4.2).
+"""The cost model: the time of an instruction in the simulator, from the target alone (docs/developers/target.md, 4.2).
 
 Mappings, schedules, bounds and figures of chips use only these functions. They are device times in ns without
 contention: the time that a core is busy with an instruction. In the simulator, each ends at the next edge of the core's
@@ -31,7 +31,7 @@ ISSUE_NS = 5
 """Estimated time of an instruction beyond its device time: issue, loads of its registers, completion.
 
 With a `rob_size` of 1 and a core period of 1 ns it is 2 ns, for an `mvmul` 3, and 1 for each register that is loaded
-(docs/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers an
+(docs/developers/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers an
 instruction, which would make it 3 to 4. It was 5 before that was counted, and stays, as all mappings depend on it.
 """
 
@@ -166,7 +166,7 @@ def message_element_ns(target: Target) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """Times of messages, one row each, with both ends ready (docs/target.md, 4.5).
+    """Times of messages, one row each, with both ends ready (docs/developers/target.md, 4.5).
 
     `request_ns`, `grant_ns`: from the sender's switch to the receiver's and back. `sender_ns`, `wire_ns`: time that the
     sender and then its switch are busy, once it may send. `receiver_ns`: from that moment to the end of the receive.

@@ -1,4 +1,4 @@
-"""Random small ONNX models over every operator of docs/operators.md, of any opset, for hypothesis or a seed.
+"""Random small ONNX models over every operator of docs/reference/operators.md, of any opset, for hypothesis or a seed.
 
 Every node is run by onnxruntime as soon as it is drawn: this gives its shape, keeps out what onnxruntime refuses, and
 tells the size of its values, which are scaled back to about 1 where they leave that range. So no wrong element hides

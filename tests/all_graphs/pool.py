@@ -26,7 +26,7 @@ def pool(b: Builder) -> None:
 
 
 def _all_windows_inside(dims: Shape, attributes: Mapping[str, Any]) -> bool:
-    """Tells whether every window has an element of the image (a limit of docs/operators.md)."""
+    """Tells whether every window has an element of the image (a limit of docs/reference/operators.md)."""
     rank = len(dims)
     if attributes.get("auto_pad", "").startswith("SAME"):
         # onnxruntime counts on a kernel that is not dilated and not smaller than the stride.

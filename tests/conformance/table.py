@@ -1,4 +1,4 @@
-"""Runs the whole suite; writes passing.txt, hosted.txt and docs/conformance.md. `python -m tests.conformance.table`
+"""Runs the whole suite; writes passing.txt, hosted.txt and docs/reference/conformance.md. `python -m tests.conformance.table`
 
 With `--check` nothing is written: it fails if anything would differ. `--jobs N`: processes, 2 by default.
 """
@@ -15,7 +15,7 @@ from tests.conformance import nodes, suite
 from tests.conformance.nodes import Found
 from tests.conformance.suite import Outcome
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 GOAL = 440
 _REASON_CHARACTERS = 300
 HEAD = """# Conformance
@@ -116,7 +116,7 @@ def run_selected() -> list[Outcome]:
 
 
 def page(outcomes: Sequence[Outcome], found: Mapping[str, Found]) -> Iterator[str]:
-    """docs/conformance.md. No times in it: equal results give equal bytes."""
+    """docs/reference/conformance.md. No times in it: equal results give equal bytes."""
     failed = [o for o in outcomes if o.reason]
     by_host = sum(not f.hosted for f in found.values())
     yield HEAD.format(_passed(found), len(found), by_host, len(outcomes) - len(failed), len(outcomes))

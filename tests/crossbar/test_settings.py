@@ -13,7 +13,7 @@ from raptor.target.analog import ENCODINGS, INPUT_CODINGS
 from raptor.target.device_file import device_presets, load_device
 from validator.crossbar.settings import SETTINGS, setup_for
 
-PAGE = (Path(__file__).parents[2] / "docs" / "analog.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "analog.md").read_text()
 EXAMPLES = {
     "encoding": "flipped",
     "inputs": "offset",

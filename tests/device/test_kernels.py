@@ -1,4 +1,4 @@
-"""Kernels of OCC: values, and the closed forms of docs/occ-kernels.md, at small sizes."""
+"""Kernels of OCC: values, and the closed forms of docs/how-to/occ-kernels.md, at small sizes."""
 
 from dataclasses import replace
 

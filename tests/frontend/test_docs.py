@@ -1,4 +1,4 @@
-"""docs/operators.md says what the code does."""
+"""docs/reference/operators.md says what the code does."""
 
 import re
 from collections import defaultdict
@@ -17,7 +17,7 @@ from raptor.graph.ir import (
 )
 from tests.conformance import suite
 
-PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operators.md"
 
 
 def test_page_is_up_to_date() -> None:

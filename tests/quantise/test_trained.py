@@ -41,7 +41,7 @@ def test_the_images_are_all_there() -> None:
     ],
 )
 def test_accuracy(options: dict[str, object], least: float, tmp_path: Path) -> None:
-    """Figures of docs/quantisation.md, less a point, because machines round differently."""
+    """Figures of docs/how-to/quantisation.md, less a point, because machines round differently."""
     training, test = load_images()
     np.savez(tmp_path / "data.npz", image=training.pixels[:200])
     quantised = raptor.quantize(load_model(), data=tmp_path / "data.npz", **options)  # pyright: ignore[reportArgumentType] of a table

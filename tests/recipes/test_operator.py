@@ -40,6 +40,6 @@ def test_an_operator_is_added_by_following_the_page(sources: Path, tmp_path: Pat
     refused = run(sources, [*compile_, "--isa", "base", "--force"], status=2, folder=tmp_path)
     assert "(Shrink): needs the extended instruction vvdiv" in refused
     run(sources, ["-m", "docgen"])
-    assert "| Shrink | 9 |" in (sources / "docs" / "operators.md").read_text()
+    assert "| Shrink | 9 |" in (sources / "docs" / "reference" / "operators.md").read_text()
     run(sources, ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", CHOSEN, *TESTS])
     run(sources, ["-c", DRAWN])

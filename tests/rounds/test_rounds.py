@@ -94,7 +94,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_time_is_writing_the_first_sample_and_intervals(out: Path):
-    """The figures are those of the formula in docs/rounds.md, by hand."""
+    """The figures are those of the formula in docs/how-to/rounds.md, by hand."""
     found = raptor.load(out).simulate(mode="throughput")
     reloading = found.reloading
     assert reloading is not None

@@ -91,7 +91,7 @@ def test_the_pass_changes_only_the_operator():
 
 
 def test_times_are_those_the_simulator_measured():
-    """The one or two cycles that the pipeline adds are left out (docs/target.md, 4.2)."""
+    """The one or two cycles that the pipeline adds are left out (docs/developers/target.md, 4.2)."""
     bench = architectures.load("bench", cell_bits=2)
     assert [mvmul_ns(bench, xbars) for xbars in (1, 4, 64)] == [1655, 1685, 2585]
     wide = architectures.load("bench", cell_bits=2, element_bits=16)

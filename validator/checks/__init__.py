@@ -1,6 +1,6 @@
 """Static analysis of programs for pimsim-nn, from any compiler: finds problems that pimsim-nn accepts silently.
 
-The rules are described in docs/checks.md. A rule is a function in one of the modules imported below, registered with
+The rules are described in docs/reference/checks.md. A rule is a function in one of the modules imported below, registered with
 `findings.rule`; see `findings.Rule`.
 """
 
@@ -22,7 +22,7 @@ from validator.hosted.listing import chip_folders, is_hosted
 __all__ = ["RULES", "Finding", "Rule", "Severity", "Topic", "check", "check_chip", "check_output", "check_subject"]
 
 _MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
-"""Modules of rules. Importing them fills `RULES`, in the order of docs/checks.md."""
+"""Modules of rules. Importing them fills `RULES`, in the order of docs/reference/checks.md."""
 
 _ORDER = list(Severity)
 _REFUSED = Rule(

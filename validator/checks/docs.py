@@ -1,4 +1,4 @@
-"""Writes docs/checks.md from the registry of rules."""
+"""Writes docs/reference/checks.md from the registry of rules."""
 
 from validator.checks.findings import RULES, Rule, Topic
 

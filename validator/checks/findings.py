@@ -28,7 +28,7 @@ class Severity(StrEnum):
 
 
 class Topic(StrEnum):
-    """Topic of a rule, a chapter of docs/checks.md. Rules of the topic `ARCHITECTURE` can run without a program."""
+    """Topic of a rule, a chapter of docs/reference/checks.md. Rules of the topic `ARCHITECTURE` can run without a program."""
 
     FILES = "Files and JSON"
     STREAMS = "Streams and registers"
@@ -83,7 +83,7 @@ Check = Callable[["Subject"], Iterator[Hit]]
 class Rule:
     """Rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
 
-    docs/checks.md is made of the rules, and of the docstrings of their `check`.
+    docs/reference/checks.md is made of the rules, and of the docstrings of their `check`.
     """
 
     id: str

@@ -15,7 +15,7 @@ from validator.checks.findings import RULES, Finding, Rule, Severity
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_HELP = "docs/checks.md"
+_HELP = "docs/reference/checks.md"
 
 
 def is_clean(findings: Sequence[Finding]) -> bool:

@@ -32,7 +32,7 @@ class Estimate:
     """Time and energy of a sample, from the cycle model. `interval_ns`: time between samples in the steady state.
 
     `energy_pj` is the energy of one sample alone, `interval_energy_pj` that of one of `samples`; both by part
-    (docs/energy.md). `no_interval`: reason why the interval is unknown, or empty.
+    (docs/explanation/energy.md). `no_interval`: reason why the interval is unknown, or empty.
     """
 
     estimator: str

@@ -6,7 +6,7 @@ It is independent of the compiler, like the rest of `validator`. Read the module
     state           tables of a run and the meaning of their columns
     kernels         the cycle model, compiled
     model           program and chip -> tables -> times
-    energy          energy by part (docs/energy.md)
+    energy          energy by part (docs/explanation/energy.md)
     efficiency      operations per second and per joule
     layers, path    ONNX node of each instruction; the critical path
     trace           the run as a Chrome trace

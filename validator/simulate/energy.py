@@ -1,4 +1,4 @@
-"""Energy of a run, by part, in pJ (mW times ns). Every term is explained in docs/energy.md."""
+"""Energy of a run, by part, in pJ (mW times ns). Every term is explained in docs/explanation/energy.md."""
 
 from dataclasses import dataclass, fields
 from typing import Any

@@ -24,7 +24,7 @@ from validator.checks.findings_text import (
     to_sarif,
 )
 
-DOCS = Path(__file__).parents[3] / "docs" / "checks.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
 
 
 def single(seed: Seed, folder: Path, *, packed: bool = False) -> Path:

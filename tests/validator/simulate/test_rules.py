@@ -1,4 +1,4 @@
-"""The cycle model against the numbers of docs/target.md, 4, which were simulated in pimsim-nn one by one."""
+"""The cycle model against the numbers of docs/developers/target.md, 4, which were simulated in pimsim-nn one by one."""
 
 from pathlib import Path
 from typing import Any
