@@ -1,4 +1,5 @@
-"""Compile built-in models and print, as a table of docs/reference/performance.md, what binds their intervals: `make bench-binds`.
+"""Compile built-in models and print, as a table of docs/reference/performance.md, what binds their intervals: `make
+bench-binds`.
 
 Beside latency and interval of the built-in simulator stand the bounds of `raptor explain`: all work spread evenly over
 the cores, the work of the busiest core, and the time of the port of global memory. The largest of them, as a share of

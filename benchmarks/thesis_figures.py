@@ -1,7 +1,7 @@
 """Repeat the figures of the thesis with this compiler: `make bench-thesis`.
 
-Draws into docs/images/thesis and writes the tables of docs/explanation/thesis-figures.md. Figures 5.2, 5.3 and A.3 are equal on
-every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
+Draws into docs/images/thesis and writes the tables of docs/explanation/thesis-figures.md. Figures 5.2, 5.3 and A.3 are
+equal on every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Count how often each rule of `raptor validate` is wrong: false alarms for right programs, missed defects in others.
 
 `python benchmarks/verdict.py PART --first N --count N -o FILE` appends a line for each program to FILE. Without a part
-it prints the table of docs/explanation/verdict.md from FILE. Parts: zoo, conformance, graphs, planted. A program is right as the
-compiler makes it. Wrong programs have a changed weight or output, or come from a compiler with a planted defect. `make
-bench-verdict` runs all of it.
+it prints the table of docs/explanation/verdict.md from FILE. Parts: zoo, conformance, graphs, planted. A program is
+right as the compiler makes it. Wrong programs have a changed weight or output, or come from a compiler with a planted
+defect. `make bench-verdict` runs all of it.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Check, mend and simulate a program that another compiler wrote.
 
 The program below is in the form of PIMCOMP-NN (a single gzipped JSON file) and has its habits, written by hand: core 0
-computes a product and sends it, core 1 multiplies what it receives. docs/how-to/pimcomp-example.md does with PIMCOMP-NN's
-ResNet-18 what is done here with two cores.
+computes a product and sends it, core 1 multiplies what it receives. docs/how-to/pimcomp-example.md does with
+PIMCOMP-NN's ResNet-18 what is done here with two cores.
 
     python examples/06_read_another_compilers_streams.py
 """

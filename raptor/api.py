@@ -94,7 +94,8 @@ class Program:
         return folder
 
     def check(self) -> "tuple[Finding, ...]":
-        """Returns problems that pimsim-nn would accept silently (docs/reference/checks.md); none, unless RAPTOR has a bug."""
+        """Returns problems that pimsim-nn would accept silently (docs/reference/checks.md); none, unless RAPTOR has a
+        bug."""
         require_own("validator")
         from validator import checks
 
@@ -142,7 +143,8 @@ class Program:
 
         Without `inputs`, they are standard normal numbers made from `seed`, `samples` times, or as often as is quick.
         `layers`: compare every intermediate tensor, too. An output that is off by more than `tolerance` still passes if
-        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so (docs/explanation/verdict.md).
+        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so
+        (docs/explanation/verdict.md).
         """
         require_own("validator")
         from validator.validate import validate
@@ -269,9 +271,9 @@ def compile(
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
     built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
-    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/developers/design.md, "Mapping"). `base_isa`
-    refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators,
-    in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/developers/design.md, "Mapping").
+    `base_isa` refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of
+    operators, in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
     (docs/how-to/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
@@ -281,10 +283,10 @@ def compile(
     operators and nodes that run there in any case. The program then has segments (docs/how-to/host.md).
 
     Rounds: a model that is larger than the chip is refused, or with `rounds` cut into parts that are written to the
-    crossbars one after another (docs/how-to/rounds.md), for `batch` samples (1 by default) at a time. `device` is a device
-    file or preset with the costs of writing (`reram-puma` by default). Cuts and copies of layers are those with the
-    least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best` are
-    for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.
+    crossbars one after another (docs/how-to/rounds.md), for `batch` samples (1 by default) at a time. `device` is a
+    device file or preset with the costs of writing (`reram-puma` by default). Cuts and copies of layers are those with
+    the least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best`
+    are for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.
 
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.

@@ -1,4 +1,5 @@
-"""Rubbish for the public Python API: it is accepted, or raises the errors of docs/reference/api.md and leaves no files."""
+"""Rubbish for the public Python API: it is accepted, or raises the errors of docs/reference/api.md and leaves no
+files."""
 
 import inspect
 import math
@@ -75,7 +76,8 @@ CASES: dict[str, Case] = {
 
 
 def _documented() -> Iterator[str]:
-    """Yields functions of docs/reference/api.md and `raptor.__all__`, and methods of classes that are more than values."""
+    """Yields functions of docs/reference/api.md and `raptor.__all__`, and methods of classes that are more than
+    values."""
     names = re.findall(r"^::: (\S+)$", API.read_text(), re.MULTILINE) + [f"raptor.{name}" for name in raptor.__all__]
     for name in names:
         thing = resolve_name(name)

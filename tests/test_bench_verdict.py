@@ -1,4 +1,5 @@
-"""The figures of docs/explanation/verdict.md: right programs pass, changed ones do not, and the table counts who is wrong."""
+"""The figures of docs/explanation/verdict.md: right programs pass, changed ones do not, and the table counts who is
+wrong."""
 
 import json
 import sys

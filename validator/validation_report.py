@@ -93,11 +93,12 @@ class ValidationReport:
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
-    `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/explanation/verdict.md).
-    `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
-    `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
-    `segments` are the judgements of a program in segments, each alone; `outputs` are then those of all together.
-    `kinds` are the judgements of inputs of other kinds; where one fails, `outputs` and `reason` are of it.
+    `reason` is one sentence on the judgement by float64, if an error is above the tolerance
+    (docs/explanation/verdict.md). `integers` are the counts of a program with integers; errors of its tensors are
+    counted in integers. `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime
+    deviates from it. `segments` are the judgements of a program in segments, each alone; `outputs` are then those of
+    all together. `kinds` are the judgements of inputs of other kinds; where one fails, `outputs` and `reason` are of
+    it.
     """
 
     verdict: Verdict

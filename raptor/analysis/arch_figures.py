@@ -21,7 +21,8 @@ NOT_MODELLED = (
     "refresh, drift, faults",
     "data: time and energy do not depend on values; the resolution of converters has no price",
 )
-"""Short list of what the model leaves out (rounds have `WRITING`); docs/explanation/energy.md and docs/explanation/simulation.md have all."""
+"""Short list of what the model leaves out (rounds have `WRITING`); docs/explanation/energy.md and
+docs/explanation/simulation.md have all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Invariants of instruction streams (docs/developers/design.md), and rules of the simulator. Whole streams are checked at once."""
+"""Invariants of instruction streams (docs/developers/design.md), and rules of the simulator. Whole streams are checked
+at once."""
 
 from collections.abc import Mapping
 

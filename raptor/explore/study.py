@@ -1,4 +1,5 @@
-"""The study file (TOML): models, space, objectives, limits, and how it runs. docs/how-to/explore.md describes every key."""
+"""The study file (TOML): models, space, objectives, limits, and how it runs. docs/how-to/explore.md describes every
+key."""
 
 import hashlib
 import re

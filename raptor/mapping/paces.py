@@ -2,8 +2,8 @@
 
 A mapping that follows the chip's own times jumps when one of them changes, to a program that may be slower on the
 better chip. A program made for one of these paces depends on the sizes of the chip alone. On a better chip it is the
-same, and hardly ever slower (docs/developers/design.md, "A better chip"). So a small graph goes by one of two paces by default,
-and a search for it tries programs of several.
+same, and hardly ever slower (docs/developers/design.md, "A better chip"). So a small graph goes by one of two paces by
+default, and a search for it tries programs of several.
 """
 
 from dataclasses import replace

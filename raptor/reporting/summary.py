@@ -20,7 +20,8 @@ NOT_MODELLED = (
     *NOT_MODELLED_OF_CHIPS,
     "instructions that pimsim-nn does not have are charged like one of the same shape (see the warnings)",
 )
-"""Effects that are not modelled, in short; docs/explanation/energy.md and docs/explanation/simulation.md have the full list."""
+"""Effects that are not modelled, in short; docs/explanation/energy.md and docs/explanation/simulation.md have the full
+list."""
 
 
 def not_modelled(found: Profile) -> tuple[str, ...]:

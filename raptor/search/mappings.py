@@ -1,4 +1,5 @@
-"""Searches for a good mapping: compiles candidates and runs them in the built-in simulator (docs/explanation/simulation.md).
+"""Searches for a good mapping: compiles candidates and runs them in the built-in simulator
+(docs/explanation/simulation.md).
 
 The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
 that does not fit the chip is recorded and skipped. The second one is the reference mapping, so with an effort of 2 or

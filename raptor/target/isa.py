@@ -63,7 +63,8 @@ class Kind(StrEnum):
 
 
 class Timing(IntEnum):
-    """The way in which pimsim-nn spends time on an instruction (docs/developers/target.md, 4.2). 0 is left for unknown ones."""
+    """The way in which pimsim-nn spends time on an instruction (docs/developers/target.md, 4.2). 0 is left for unknown
+    ones."""
 
     NEVER_ENDS = 1
     """Enters the reorder buffer and never leaves it."""
@@ -388,7 +389,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "take tokens",
     ),
     Instruction(32, "sync", Timing.GIVE_TOKEN, (_PARTNER, _EVENT), "give one token to core"),
-    # Opcodes from 64 on are RAPTOR's own: functions that the published set cannot compute (docs/developers/design.md, 5).
+    # Opcodes from 64 on are RAPTOR's own: functions that the published set lacks (docs/developers/design.md, 5).
     _vector(64, "vexp", _TO_OUTPUTS, _FROM, meaning="y = exp(a)", simulated_as="vsigm"),
     _vector(65, "vlog", _TO_OUTPUTS, _FROM, meaning="y = log(a)", simulated_as="vsigm"),
     _vector(66, "vsqrt", _TO_OUTPUTS, _FROM, meaning="y = sqrt(a)", simulated_as="vsigm"),

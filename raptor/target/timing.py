@@ -31,8 +31,8 @@ ISSUE_NS = 5
 """Estimated time of an instruction beyond its device time: issue, loads of its registers, completion.
 
 With a `rob_size` of 1 and a core period of 1 ns it is 2 ns, for an `mvmul` 3, and 1 for each register that is loaded
-(docs/developers/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers an
-instruction, which would make it 3 to 4. It was 5 before that was counted, and stays, as all mappings depend on it.
+(docs/developers/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers
+an instruction, which would make it 3 to 4. It was 5 before that was counted, and stays, as all mappings depend on it.
 """
 
 _LONG = 2**12

@@ -1,4 +1,5 @@
-"""Runs the whole suite; writes passing.txt, hosted.txt and docs/reference/conformance.md. `python -m tests.conformance.table`
+"""Runs the whole suite; writes passing.txt, hosted.txt and docs/reference/conformance.md. `python -m
+tests.conformance.table`
 
 With `--check` nothing is written: it fails if anything would differ. `--jobs N`: processes, 2 by default.
 """

@@ -1,6 +1,7 @@
 """ONNX's backend suite, compiled and executed: the selected cases, and some of all others.
 
-A case in passing.txt must pass, no other may: `make conformance` writes the list and docs/reference/conformance.md anew.
+A case in passing.txt must pass, no other may: `make conformance` writes the list and docs/reference/conformance.md
+anew.
 """
 
 import random

@@ -85,9 +85,7 @@ def through_everything(case: Case) -> None:
         for out, engine, schedule in _runs(text, binary, count):
             validated(case, out, engine, schedule)
         reports = [simulate(out, str(out / "arch.json"), mode="latency") for out in (text, binary)]
-        if (
-            case.options["rob_size"] == 1
-        ):  # beyond, JSON shows hazards that .pim has no place for (docs/developers/target.md)
+        if case.options["rob_size"] == 1:  # beyond, only JSON shows hazards (docs/developers/target.md)
             assert reports[0].latency_ns == reports[1].latency_ns
         if count % 3 == 0:
             replayed(case, program, folder)

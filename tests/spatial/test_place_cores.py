@@ -131,7 +131,8 @@ def test_other_mappings_stay_where_they_are():
 
 @pytest.mark.parametrize(("to", "size", "start", "sent", "received"), [(1, 64, 4, 33, 71), (3, 256, 4, 101, 285)])
 def test_a_message_takes_what_the_simulator_says(to: int, size: int, start: int, sent: int, received: int):
-    """Cases of docs/developers/target.md, 4.5, in which both ends begin at the same time; it ends a cycle after its last phase."""
+    """Cases of docs/developers/target.md, 4.5, in which both ends begin at the same time; it ends a cycle after its
+    last phase."""
     ends = (np.array([n]) for n in (0, to, size))
     times = message_times(architectures.load("bench"), *ends)
     granted = start + 2 * times.request_ns

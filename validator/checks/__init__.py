@@ -1,7 +1,7 @@
 """Static analysis of programs for pimsim-nn, from any compiler: finds problems that pimsim-nn accepts silently.
 
-The rules are described in docs/reference/checks.md. A rule is a function in one of the modules imported below, registered with
-`findings.rule`; see `findings.Rule`.
+The rules are described in docs/reference/checks.md. A rule is a function in one of the modules imported below,
+registered with `findings.rule`; see `findings.Rule`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

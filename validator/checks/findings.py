@@ -28,7 +28,8 @@ class Severity(StrEnum):
 
 
 class Topic(StrEnum):
-    """Topic of a rule, a chapter of docs/reference/checks.md. Rules of the topic `ARCHITECTURE` can run without a program."""
+    """Topic of a rule, a chapter of docs/reference/checks.md. Rules of the topic `ARCHITECTURE` can run without a
+    program."""
 
     FILES = "Files and JSON"
     STREAMS = "Streams and registers"

@@ -1,7 +1,7 @@
 """Activation functions of one tensor, element by element.
 
-A function that the published instruction set can compute is written in it (docs/developers/design.md, 5); `exp`, `log`, `sqrt`,
-`erf` and division are extended instructions.
+A function that the published instruction set can compute is written in it (docs/developers/design.md, 5); `exp`, `log`,
+`sqrt`, `erf` and division are extended instructions.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""Programs by hand on the chip of docs/developers/target.md's tables: memory beats of 64 bytes, read 20 ns, write 30 ns."""
+"""Programs by hand on the chip of docs/developers/target.md's tables: memory beats of 64 bytes, read 20 ns, write 30
+ns."""
 
 import json
 from pathlib import Path
