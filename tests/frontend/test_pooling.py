@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from raptor.backend import RaptorBackend
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from raptor.graph.ir import Constant, Map, Pool
-from tests.frontend.support import compare, make_model, node, single
+from tests.frontend.support import compare, golden, make_model, node, single
 
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
@@ -136,6 +137,16 @@ def test_norms(p: int, shape: tuple[int, ...]):
     pool = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * 2 * rank, "p": p}
     compare(single("LpPool", shape, opset=18, **pool))
     compare(single("GlobalLpPool", shape, p=p))
+
+
+@pytest.mark.parametrize("op_type", ["LpPool", "GlobalLpPool"])
+def test_roots_of_small_sums_are_exact(op_type: str):
+    """A cube of 1e-13 is no normal float32 any more; zeros stay zeros."""
+    x = np.array([[[1e-13, 3e-14, 0, 0, 1e-5, 2]]], np.float32)
+    pool = {"kernel_shape": [2], "strides": [2]} if op_type == "LpPool" else {}
+    model = single(op_type, x.shape, opset=18, p=3, **pool)
+    (got,) = RaptorBackend.run_model(model, [x])
+    np.testing.assert_allclose(got, golden(model, {"x": x})["y"], rtol=1e-4)
 
 
 def test_norm_of_zeros():
