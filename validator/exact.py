@@ -251,6 +251,8 @@ def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
     """Returns the size of what a node rounds inside, however small its result is."""
     if proto.op_type in TRANSFORMS:
         return float(np.abs(operands[proto.input[0]]).max(initial=0.0))
+    if proto.op_type == "Det":  # a sum of products of one element of each row
+        return float(np.abs(operands[proto.input[0]]).max(axis=-1).prod(axis=-1).max(initial=0.0))
     return float(proto.op_type in INNER_ONES)
 
 

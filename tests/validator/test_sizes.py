@@ -170,6 +170,15 @@ def test_float64_follows_the_suite_where_onnxruntime_departs(tmp_path: Path):
     assert np.abs(as_runtime - wanted).max() > 0.01
 
 
+def test_a_nearly_singular_determinant_is_as_exact_as_its_products(tmp_path: Path):
+    """Rows are nearly equal: products of 1 cancel to 1e-10."""
+    model = make_model([node("Det", "x", "y")], {"x": [4, 3, 3]}, {"y": 1}, opset=11)
+    raptor.compile(model, xbar=32, cores=8).save(tmp_path / "out")
+    x = 1 + random(4, 3, 3) * np.float32(1e-5)
+    assert validate(tmp_path / "out", inputs={"x": x}).passed
+    assert not validate(tmp_path / "out", inputs={"x": x}, tolerance=0).passed
+
+
 @pytest.mark.parametrize("op_type", ["Celu", "Elu", "Selu"])
 def test_functions_that_round_something_as_large_as_one(op_type: str, tmp_path: Path):
     """Near zero they are as exact as their inner steps, like exp(x) - 1."""

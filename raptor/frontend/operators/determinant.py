@@ -19,7 +19,10 @@ LARGEST = 4
 
 @importer("Det", since=11, limits=f"matrices of at most {LARGEST} rows")
 def import_det(node: NodeView, ctx: ImportContext) -> None:
-    """Determinant: the sum of the products over all permutations, each with its sign."""
+    """Determinant: the sum of the products over all permutations, each with its sign.
+
+    Of a nearly singular matrix, it is off by float32's rounding of one such product.
+    """
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     size = x.shape[-1]
     if size > LARGEST or x.shape[-2] != size:
