@@ -1,1 +1,1 @@
-"""Graph: the model as the compiler sees it. Tensors, operators, windows, and the values they compute."""
+"""Graph IR: the model as typed tensors and operators on static shapes, with an evaluator in numpy."""

@@ -1,6 +1,6 @@
-"""Evaluates a Graph in numpy: the oracle of this level's tests. Short rather than fast.
+"""Reference evaluator of a Graph in numpy, against which the tests compare lower levels. Short rather than fast.
 
-Integers are int64 and exact; a result beyond its type is an error.
+Integers are int64 and exact; a result that its element type does not hold is an error.
 """
 
 import math
@@ -79,10 +79,10 @@ NOTHING: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 def evaluate(
     graph: Graph, inputs: Mapping[str, npt.ArrayLike], instead: Mapping[str, npt.ArrayLike] = NOTHING
 ) -> dict[str, Values]:
-    """Returns every tensor of the graph by name, in its ONNX shape: floats, or the elements of integer tensors.
+    """Returns every tensor of the graph by name, in its ONNX shape; integer tensors as stored integers.
 
-    inputs: floats, or the elements of integer inputs. instead: values that the readers of these tensors see, so that
-    errors do not grow from layer to layer.
+    inputs: floats, or the stored integers of integer inputs. instead: values that readers of these tensors get in place
+    of the computed ones, so that errors do not accumulate from layer to layer.
     """
     results = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
     seen = results | {name: np.asarray(v, _dtype(graph.tensors[name])) for name, v in instead.items()}
@@ -100,7 +100,7 @@ def _dtype(tensor: Tensor) -> type[np.float32] | type[np.int64]:
 
 
 def _typed(pixels: Values, output: Tensor) -> Values:
-    """Returns the result in the type of the tensor. Rounding saturates; nothing else may leave the type."""
+    """Casts a result to the tensor's type: rounded floats saturate; integers out of range raise `VerifyError`."""
     if output.element.kind == "float":
         return pixels
     low, high = output.element.low, output.element.high
@@ -112,7 +112,7 @@ def _typed(pixels: Values, output: Tensor) -> Values:
 
 
 def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
-    """Applies one operator. Operands and result are [rows, width, channels]."""
+    """Applies one operator to operands [rows, width, channels]; returns the same form."""
     full = (image.rows, image.width, image.channels)
     if isinstance(operator, Bound | Lookup | Requantise):
         return _apply_to_integers(operator, operands).reshape(full)
@@ -179,7 +179,7 @@ def _dot(operator: Dot, left: Values, right: Values) -> Values:
 
 
 def _window(operator: Filter | Pool | Stencil, pixels: Values, image: Image) -> Values:
-    """Applies an operator with a window, tap by tap. Returns [output pixels, channels]."""
+    """Applies an operator with a window, tap by tap; returns [output pixels, channels]."""
     is_max = isinstance(operator, Pool) and operator.function == "max"
     smallest = -np.inf if pixels.dtype.kind == "f" else np.iinfo(np.int64).min
     start = pixels.dtype.type(smallest if is_max else 0)

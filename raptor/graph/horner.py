@@ -1,6 +1,6 @@
 """Horner's scheme: a scaled sum of operands as a program of 32-bit products, additions and floor shifts.
 
-A factor is cut into limbs, the lowest first; floors nest exactly, so that
+A factor is split into limbs, the lowest first; floors nest exactly, so that
 
     t = (x * limb 0 + constant 0) >> width 0,  t = (x * limb 1 + constant 1 + t) >> width 1,  ...
 
@@ -17,10 +17,10 @@ from raptor.graph.steps import Ints, Op, Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaled:
-    """floor((sum x * factor + constant) / 2^shift), for S sets of parameters: arrays [S] of Python's integers.
+    """floor((sum x * factor + constant) / 2^shift), for S parameter sets: arrays [S] of Python integers.
 
-    even: a tie (a sum of exactly k + 1/2) becomes the even neighbour of k + 1/2. The constant then rounds with one unit
-    less than the half, and contains an even zero point; `odd` (0 or 1) is added to the result.
+    even: round ties (a sum of exactly k + 1/2) to even. The constant then rounds with one unit less than the half and
+    contains only the even part of the zero point; `odd` (0 or 1) is added to the result.
     """
 
     factors: list[Ints]
@@ -30,18 +30,19 @@ class Scaled:
     odd: int = 0
 
     def raised(self, least: Ints | int) -> "Scaled":
-        """Returns an equal one whose shifts are at least `least`."""
+        """Returns an equal expression whose shifts are at least `least`."""
         more = np.maximum(0, least - self.shift)
-        # The unit that is missing of the half is a unit of the finer scale.
+        # The half was lowered by one unit, which must be a unit of the finer scale.
         constant = ((self.constant + self.even) << more) - self.even
         return replace(self, factors=[f << more for f in self.factors], constant=constant, shift=self.shift + more)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A way to write the program: widths of all limbs but the highest; bounds to which operand 0 is clamped first.
+    """Form of the generated program.
 
-    split: operand 0 is first cut into its last `split` bits and the rest, and both are multiplied; 0: it is not.
+    widths: bits of all limbs but the highest. clamp: bounds to which operand 0 is clamped first; None for no clamp.
+    split: operand 0 is first split into its `split` low bits and the rest, each multiplied separately; 0 for no split.
     """
 
     widths: tuple[int, ...]
@@ -50,7 +51,7 @@ class Shape:
 
 
 class _Writer:
-    """Collects steps whose constants are arrays [S, 1]; leaves out those that change nothing."""
+    """Collects steps whose constants are arrays [S, 1]; omits steps that change nothing."""
 
     def __init__(self, operands: int) -> None:
         self.operands = operands
@@ -66,11 +67,10 @@ class _Writer:
         return self.operands + len(self.steps) - 1
 
     def number(self, op: Op, left: int, right: int) -> int:
-        """Writes a step with one constant for all elements."""
         return self.step(op, left, np.array([right]))
 
     def products(self, operands: Sequence[int], factors: Sequence[Ints]) -> int | None:
-        """Writes the sum of operand * factor; returns None if all factors are 0."""
+        """Writes the sum of operand * factor and returns its value number; None if all factors are 0."""
         total: int | None = None
         for operand, factor in zip(operands, factors, strict=True):
             if factor.any():
@@ -81,7 +81,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stage:
-    """One limb: the value of its products with its constant, or None if it has no product; then the constant alone."""
+    """One limb: the number of the value of its products plus constant; None if the stage has only the constant."""
 
     value: int | None
     constant: Ints
@@ -91,7 +91,7 @@ class _Stage:
 def program(scaled: Scaled, shape: Shape) -> list[Step]:
     """Returns the steps that compute `scaled`; their constants are arrays [S, 1] or [1, 1].
 
-    Nothing says that the values fit 32 bits. Raises OverflowError if a constant does not fit 64.
+    Whether the values fit 32 bits is not checked. Raises `OverflowError` if a constant does not fit 64 bits.
     """
     writer = _Writer(len(scaled.factors))
     scaled = scaled.raised(sum(shape.widths))
@@ -106,7 +106,7 @@ def program(scaled: Scaled, shape: Shape) -> list[Step]:
 
 
 def _operands(writer: _Writer, scaled: Scaled, shape: Shape) -> tuple[list[int], list[Ints]]:
-    """Returns the values that are multiplied, and their factors."""
+    """Returns the value numbers that are multiplied, and their factors."""
     operands, factors = list(range(len(scaled.factors))), scaled.factors
     if shape.clamp is not None:
         operands[0] = writer.number("min", writer.number("max", operands[0], shape.clamp[0]), shape.clamp[1])
@@ -140,7 +140,7 @@ def _stage(writer: _Writer, operands: list[int], limbs: list[Ints], constant: In
 
 
 def _run(writer: _Writer, stages: list[_Stage], carry: int | None) -> int:
-    """Writes all stages, and returns the last value. `carry` is added in the lowest stage."""
+    """Writes all stages and returns the last value number. `carry` is added in the lowest stage."""
     for stage in stages:
         if stage.value is None:
             # A constant alone is smaller than 2^width: its floor is 0.

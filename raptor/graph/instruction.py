@@ -1,4 +1,4 @@
-"""Requantisation by one extended instruction, `vrequant`, whose unit multiplies and rounds exactly."""
+"""Requantisation by one extended instruction, `vrequant`, which multiplies and rounds exactly in hardware."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _HALF = 2**15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """y = clamp(round((x + bias) * factor / 2^shift) + zero_point, low, high); ties go to even.
+    """Parameters of `vrequant`: y = clamp(round((x + bias) * factor / 2^shift) + zero_point, low, high); ties to even.
 
     bias, factor, shift: [classes or 1, width or 1, channels or 1], as in `Requantise`.
     """
@@ -28,7 +28,7 @@ class Instruction:
     high: int
 
     def parameters(self) -> Ints:
-        """Returns the records in memory: [classes, width or 1, channels or 1, 4 words]."""
+        """Returns the parameter records as stored in memory: [classes, width or 1, channels or 1, 4 words]."""
         bias, factor, shift = np.broadcast_arrays(self.bias, self.factor, self.shift)
         rounding = _pair(shift, np.full_like(shift, self.zero_point))
         bounds = _pair(np.full_like(shift, self.low), np.full_like(shift, self.high))
@@ -36,12 +36,12 @@ class Instruction:
 
 
 def _pair(low: Ints, high: Ints) -> Ints:
-    """Returns words of two halves each, the low one first in memory."""
+    """Packs two 16-bit values into one word, `low` in the lower half."""
     return (low & (2 * _HALF - 1)) | (high << 16)
 
 
 def instruction(requantise: Requantise) -> Instruction | None:
-    """Returns the instruction of a requantisation; None if there are several terms, or the numbers do not fit."""
+    """Returns the `vrequant` parameters of a requantisation; None for several terms, or parameters that do not fit."""
     if len(requantise.terms) != 1:
         return None
     (term,) = requantise.terms
@@ -54,7 +54,7 @@ def instruction(requantise: Requantise) -> Instruction | None:
 
 
 def _dyadic(multiplier: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
-    """Returns whole factors and shifts such that multiplier = factor / 2^shift, with shifts of at least 0."""
+    """Returns integers (factor, shift) with multiplier = factor / 2^shift and shift >= 0."""
     mantissa, exponent = np.frexp(multiplier.astype(np.float64))
     factor, shift = np.ldexp(mantissa, 24).astype(np.int64), 24 - exponent.astype(np.int64)
     raised = np.maximum(0, -shift)
@@ -64,7 +64,7 @@ def _dyadic(multiplier: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
 def prove_instruction(requantise: Requantise, found: Instruction) -> None:
     """Raises `VerifyError` unless the instruction computes the requantisation.
 
-    The instruction is defined as the requantisation is; so the parameters must be those of the definition.
+    The instruction has the same definition as the requantisation, so it suffices that the parameters are equal.
     """
     (term,) = requantise.terms
     same = np.array_equal(np.ldexp(found.factor.astype(np.float64), -found.shift), term.multiplier.astype(np.float64))

@@ -1,4 +1,4 @@
-"""The Graph: a model as typed operators on static shapes.
+"""Graph IR: a model as a DAG of typed operators on tensors of static shape.
 
 ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express
 the former in the latter, so that every level below knows only these:
@@ -6,23 +6,23 @@ the former in the latter, so that every level below knows only these:
 `Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
 `Dot`      products of two computed matrices, as dot products of the vector unit
 `Stencil`  weighted sum over a window, channel by channel (depthwise convolution, interpolation)
-`Pool`     running maximum or sum over a window
+`Pool`     maximum or sum over a window
 `Map`      element-wise vector function of tensors and constants
 `Concat`   channels of several tensors side by side
-`Move`     elements of other tensors in another order (transpose, slice, pad, gather, tile)
-`Take`     rows of a constant table, chosen by computed numbers (embedding)
+`Move`     rearranged elements of other tensors (transpose, slice, pad, gather, tile)
+`Take`     rows of a constant table, selected by computed indices (embedding lookup)
 `Softmax`  normalised exponential over the channels (extended instruction)
-`Rename`   the same pixels under another shape (no instruction)
+`Rename`   the same pixels under another ONNX shape (no instruction)
 `ConstantTensor`
 
 Three more exist for integers only:
 
 `Requantise`  weighted sum of integers, rounded to an integer of fewer bits (`raptor.graph.requantise`)
-`Bound`       integers between two bounds, in another width
-`Lookup`      one entry of a table for each integer
+`Bound`       integers clamped to a range, in another width
+`Lookup`      table entry for each integer
 
-A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`:
-its elements in C order, seen as pixels with channels (`raptor.target.layout`).
+A tensor holds floats or integers (`Tensor.element`; `raptor.graph.types` says which types an operator accepts). Its
+`Image` arranges its elements, in C order, as pixels with channels (`raptor.target.layout`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +41,12 @@ from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[Any]
-"""Constants: float32, or int16 or int32 for an integer tensor."""
+"""Values of a constant: float32 for a float tensor, int16 or int32 for an integer tensor."""
 Indices = npt.NDArray[np.int64]
 MapFunction = Literal[
     "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round", "mask"
 ]
-"""Names of element-wise functions. mask: the first operand where the second one is above 0, else -infinity."""
+"""Names of element-wise functions. mask(x, m): x where m > 0, else -infinity."""
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
 """Functions that the published instruction set cannot compute (docs/developers/design.md, 5)."""
 
@@ -54,7 +54,7 @@ _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div", 
 
 
 def arity(function: MapFunction) -> int:
-    """Returns the number of operands of a function."""
+    """Returns the number of operands of an element-wise function."""
     return 2 if function in _BINARY else 1
 
 
@@ -63,9 +63,9 @@ class Filter:
     """y[o, m] = sum over taps t and channels k of x[window(o, t), k] * weights[t, k, m].
 
     weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
-    channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
-    for a filter of its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only. `weight_bits`: bits
-    of a weight that is an integer; 0 for floats, whose width is that of the target.
+    channels of its group. `key`: filters with the same key share their crossbars (the steps of a recurrent layer); a
+    filter with an empty key has its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only.
+    `weight_bits`: bits of an integer weight; 0 for float weights, whose width comes from the target.
     """
 
     weights: Numbers
@@ -81,17 +81,17 @@ class Filter:
         return self.weights.shape[1] * self.groups
 
     def needed(self, cols: tuple[int, int]) -> tuple[int, int]:
-        """Returns the range of input channels that the output channels `cols` read."""
+        """Returns the range of input channels (first, end) that the output channels `cols` (first, end) read."""
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
 
     def reading(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """Returns the range of output channels that read the input channels `rows`."""
+        """Returns the range of output channels (first, end) that read the input channels `rows` (first, end)."""
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return rows[0] // ins * outs, (-(-rows[1] // ins)) * outs
 
     def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Numbers:
-        """Returns [rows, cols] of the matrix at one kernel position; zero where the channels' groups differ."""
+        """Returns the weights [rows, cols] of one kernel position; 0 between channels of different groups."""
         if self.groups == 1:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
@@ -122,7 +122,7 @@ class Stencil:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Maximum or sum over the taps of a window that lie inside the image, channel by channel."""
+    """Maximum or sum over the taps of a window that lie inside the image, for each channel."""
 
     function: Literal["max", "sum"]
     window: Window
@@ -130,7 +130,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A constant operand: [rows or 1, width or 1, channels or 1], broadcast against the image of the result."""
+    """A constant operand of a `Map`: [rows or 1, width or 1, channels or 1], broadcast to the image of the result."""
 
     pixels: Numbers
 
@@ -139,7 +139,7 @@ class Constant:
 class Map:
     """An element-wise function. `operands`: positions in the node's inputs, or constants.
 
-    An input has the image of the result, or is one pixel with as many channels, which is used for every pixel.
+    An input has the image of the result, or is one pixel with the same channels, which is broadcast to every pixel.
     """
 
     function: MapFunction
@@ -148,7 +148,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSum:
-    """y[p, c] = factor * sum over the channels k of x[p, k]: all channels c of the result are equal.
+    """y[p, c] = factor * sum over the channels k of x[p, k], the same value in every channel c.
 
     Made by `raptor.mapping.token_layout` only.
     """
@@ -158,11 +158,11 @@ class ChannelSum:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Channels of the inputs side by side, in order."""
+    """Concatenates the channels of the inputs, in order, for each pixel."""
 
     @staticmethod
     def sources(images: Sequence[Image]) -> Indices:
-        """Returns the `sources` of the `Move` that does the same; `images`: those of the inputs."""
+        """Returns `Move.sources` of the equivalent `Move`. `images`: the images of the inputs."""
         firsts = np.cumsum([0, *(image.elements for image in images)])
         numbers = (
             np.arange(i.elements).reshape(i.pixels, i.channels) + f for i, f in zip(images, firsts, strict=False)
@@ -172,10 +172,10 @@ class Concat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """y[o, c] = element `sources[o, c]` of the inputs, 0 where it is -1.
+    """y[o, c] = element `sources[o, c]` of the inputs; 0 where the index is -1.
 
-    sources: [output pixels, output channels]. The elements of an image are numbered pixel by pixel, those of the second
-    input follow those of the first.
+    sources: [output pixels, output channels]. Elements of an image are numbered pixel by pixel; the numbers of the
+    second input continue after the last element of the first.
     """
 
     sources: Indices
@@ -183,10 +183,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Take:
-    """y[p, c] = table[x[p], c]: for each pixel of the result the row of a constant table that the ids x choose.
+    """y[p, c] = table[x[p], c]: the row of a constant table that index x[p] selects (embedding lookup).
 
-    table: [rows, channels]. Element p of the ids, counted pixel by pixel, is for pixel p. It is a whole number from 0
-    to rows - 1; another one stops the program.
+    table: [rows, channels]. Element p of the indices x, counted pixel by pixel, belongs to output pixel p. An index
+    must be an integer from 0 to rows - 1; any other value is a run-time error.
     """
 
     table: Numbers
@@ -206,14 +206,14 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """y[p, c] = x[p, c]: the input under another name and ONNX shape, maybe with the channels on another axis."""
+    """y[p, c] = x[p, c]: an alias with another ONNX shape or another channel axis; no element moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """y = min(max(x, low), high) of integers, in the type of the result; a bound that is None is left out.
+    """y = min(max(x, low), high) of integers, in the element type of the result; None omits a bound.
 
-    With `low` alone, the smallest number of the input's type, it makes integers wider.
+    With `low` alone, set to the smallest value of the input's type, it widens integers.
     """
 
     low: int | None
@@ -222,18 +222,18 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """y = table[x - smallest x]: a function of one integer of at most 8 bits. table: [2 ** bits of the input]."""
+    """y = table[x - low], where `low` is the smallest value of x's type, of at most 8 bits. table: [2 ** bits of x]."""
 
     table: npt.NDArray[np.int32]
 
 
 def needs_extension(operator: "Operator") -> bool:
-    """Tells whether the published instruction set cannot compute an operator of floats."""
+    """Tells whether a float operator needs extended instructions, which the published instruction set lacks."""
     return isinstance(operator, Softmax) or (isinstance(operator, Map) and operator.function in EXTENDED)
 
 
 Elementwise = Map | Requantise | Bound | Lookup
-"""Operators whose result has the pixels and channels of their operands."""
+"""Operators whose result has the same pixels and channels as their operands."""
 Operator = (
     Filter
     | Dot
@@ -255,10 +255,10 @@ Operator = (
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the model. `shape` is the ONNX shape; `image` has as many elements in the same C order.
+    """A tensor of the model. `shape` is the ONNX shape; `image` arranges the same elements, in C order, as pixels.
 
-    in_model: True if the ONNX model has a tensor of this name, so that the two can be compared. `coding`: how integers
-    stand for the values of that tensor.
+    in_model: True if the ONNX model has a tensor of this name, so that the two can be compared. `coding`: how the
+    integers represent the values of that ONNX tensor (scale, zero point, type); None for plain float32.
     """
 
     name: str
@@ -271,7 +271,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operator. `name` is the ONNX node it came from (several nodes may share it), `output` is unique."""
+    """One operator. `name`: the ONNX node it was made from, not unique. `output`: its result tensor, unique."""
 
     name: str
     op_type: str
@@ -282,9 +282,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A model: nodes in topological order; `tensors` holds every tensor by name.
+    """A model: nodes in topological order; `tensors` maps names to all tensors.
 
-    float_nodes: in a model of integers, the ONNX nodes that are computed in floats.
+    float_nodes: names of the ONNX nodes that an integer model computes in floats.
     """
 
     name: str
@@ -296,14 +296,14 @@ class Graph:
 
     @property
     def numbers(self) -> Literal["float", "int", "mixed"]:
-        """The kind of program: of floats, of integers, or of integers with sections of floats."""
+        """The arithmetic of the program: "float", "int", or "mixed" for integers with float sections."""
         kinds = {tensor.element.kind for tensor in self.tensors.values()}
         if "int" not in kinds:
             return "float"
         return "mixed" if "float" in kinds else "int"
 
     def readers(self) -> dict[str, list[Node]]:
-        """Returns the nodes that read each tensor, in order; a tensor that nobody reads is left out."""
+        """Returns the nodes that read each tensor, in order; tensors without readers have no entry."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.inputs:
@@ -311,7 +311,7 @@ class Graph:
         return found
 
     def verify(self) -> None:
-        """Raises `VerifyError` unless every node follows its operands, and shapes and types agree with operators."""
+        """Raises `VerifyError` for a use before definition, a double definition, or wrong shapes and element types."""
         known = set(self.inputs)
         for node in self.nodes:
             missing = [i for i in node.inputs if i not in known]
@@ -384,7 +384,6 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
 
 
 def _picked(operator: Move | Take, sources: list[Image]) -> tuple[int, int, bool]:
-    """Returns the pixels and channels of the result, and whether all that is picked is there."""
     if isinstance(operator, Take):
         return sources[0].elements, operator.table.shape[-1], operator.table.ndim == 2
     low, high = int(operator.sources.min()), int(operator.sources.max())
@@ -418,7 +417,7 @@ def _lines(graph: Graph) -> Iterator[str]:
 
 
 def lines_of(graph: Graph) -> dict[str, str]:
-    """Returns a line of text for each tensor: an input, or the node that computes it."""
+    """Returns the text of each tensor, one line, keyed by its name: an input, or the node that computes it."""
     found = {name: f"%{name} = input {_dims(graph.tensors[name])}" for name in graph.inputs}
     for node in graph.nodes:
         operands, result = ", ".join(f"%{i}" for i in node.inputs), _dims(graph.tensors[node.output])
@@ -456,7 +455,7 @@ def _operator_text(operator: Operator) -> str:
 
 
 def window_text(window: Window | Table) -> str:
-    """Writes a window in short: `kernel=3x3 stride=2x2 pad=1x1`, without defaults."""
+    """Returns a window as text, `kernel=3x3 stride=2x2 pad=1x1`; default values are left out."""
     if isinstance(window, Table):
         return f"table={window.out_pixels}x{window.tap_count}"
     parts = [f"kernel={'x'.join(map(str, window.kernel))}"]

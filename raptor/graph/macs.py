@@ -1,4 +1,4 @@
-"""Counts the multiply-accumulates of a model."""
+"""Counts the multiply-accumulates (MACs) of a node of the Graph."""
 
 from raptor.graph.ir import (
     Dot,
@@ -11,7 +11,7 @@ from raptor.graph.window import Table, Window
 
 
 def count_macs(node: Node, graph: Graph) -> int:
-    """Counts the multiply-accumulates of a node. Those with padding are included, as in published counts."""
+    """Returns the multiply-accumulates of a node per sample, products with padding included, as published counts do."""
     match node.operator:
         case Filter(weights, window):
             return _positions(window) * weights.size

@@ -1,7 +1,7 @@
-"""Normal form of a program: its last value as one floor of one sum of the operands.
+"""Normal form of a requantisation program: its result as one floor of one scaled sum of the operands.
 
-The steps are followed with whole numbers in place of values. Floors nest exactly: floor(floor(N / 2^a) / 2^b) is
-floor(N / 2^(a + b)), and floor(N / 2^a) + k is floor((N + k * 2^a) / 2^a).
+The steps are executed symbolically. Floors nest exactly: floor(floor(N / 2^a) / 2^b) is floor(N / 2^(a + b)), and
+floor(N / 2^a) + k is floor((N + k * 2^a) / 2^a).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from raptor.graph.steps import Ints, Step, remainder_bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Form:
-    """floor((sum of coefficient * variable + constant) / 2^shift), each [S, 1] of Python's integers.
+    """floor((sum of coefficient * variable + constant) / 2^shift), arrays [S, 1] of Python integers.
 
-    Variables are numbers of values: operands, clamped operands, and values of which only the number is used.
+    Variables are numbers of values: operands, clamped operands, and values that are not expanded further.
     """
 
     coefficients: Mapping[int, Ints]
@@ -28,7 +28,7 @@ class _Form:
         return _Form({v: c * factor for v, c in self.coefficients.items()}, self.constant * factor, self.shift)
 
     def plus(self, other: "_Form") -> "_Form":
-        """Adds a form without a shift."""
+        """Adds a form whose shift is 0."""
         sums = dict(self.coefficients)
         for variable, coefficient in other.coefficients.items():
             own = sums.get(variable, np.zeros_like(coefficient))
@@ -40,7 +40,8 @@ class _Form:
 class NormalForm:
     """A program's last value: floor((sum of factor * operand + constant + parity of `even`) / 2^shift).
 
-    The operands are first clamped to `clamps`. even: a form over the same operands, or None.
+    Operands are first clamped to `clamps`. Arrays: [S, 1] of Python integers. even: the form whose last bit is added,
+    over the same operands; None for none.
     """
 
     factors: list[Ints]
@@ -50,13 +51,13 @@ class NormalForm:
     clamps: list[tuple[int, int]]
 
     def select(self, chosen: Ints) -> "NormalForm":
-        """Returns the form of the chosen sets; `even` stays."""
+        """Returns the form of the chosen parameter sets; `even` is not changed."""
         factors = [f[chosen] for f in self.factors]
         return NormalForm(factors, self.constant[chosen], self.shift[chosen], self.even, self.clamps)
 
 
 class Follower:
-    """Follows steps with forms in place of values, for `size` sets of parameters; operands: their ranges."""
+    """Symbolic execution of a program for `size` parameter sets; operands: proved range of each operand."""
 
     def __init__(self, steps: Sequence[Step], operands: Sequence[tuple[int, int]], size: int) -> None:
         self.steps, self.inputs, self.size = steps, len(operands), size
@@ -70,7 +71,7 @@ class Follower:
         return _Form({number: zero + 1}, zero, zero)
 
     def _whole(self, number: int) -> _Form:
-        """Returns a value as a sum without a floor; a value that has one becomes a variable."""
+        """Returns a value as a sum without a floor; a value with a floor becomes a variable."""
         return self._variable(number) if self.forms[number].shift.any() else self.forms[number]
 
     def _form(self, step: Step) -> _Form:
@@ -112,7 +113,10 @@ class Follower:
         self.clamps[number] = operand, (clamp(low, bound), clamp(high, bound))
 
     def normal(self, number: int, parity: bool) -> NormalForm:
-        """Returns a value as a normal form, in which a parity may occur."""
+        """Returns value `number` as a normal form. `parity`: the form may contain the parity of another value.
+
+        Raises `VerifyError` if the value is not a scaled sum of clamped operands.
+        """
         form = self.forms[number]
         used = {v: c for v, c in form.coefficients.items() if c.any()}
         even = self._parity(used) if parity else None
@@ -127,7 +131,7 @@ class Follower:
         return NormalForm([f for f, _ in both], form.constant, form.shift, even, [ends for _, ends in both])
 
     def _parity(self, used: dict[int, Ints]) -> NormalForm | None:
-        """Takes q - 2 * (q >> 1) out of the variables, and returns q; None if it is not there."""
+        """Removes q - 2 * (q >> 1), the parity of a value q, from the variables; returns the form of q, or None."""
         for step in self.steps:
             bits = remainder_bits(self.steps, self.inputs, step)
             if bits is None or (bits != 1).any():

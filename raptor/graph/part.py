@@ -1,4 +1,4 @@
-"""Parts of a graph, as graphs, and what two of them have in common."""
+"""Subgraphs of a Graph, and a structural key by which subgraphs are recognised as equal for the mapping."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -11,7 +11,10 @@ from raptor.graph.ir import Graph, Node
 
 
 def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
-    """Returns the nodes of some units as a graph: its inputs are what it reads and does not make."""
+    """Returns the nodes of `units` as a graph, whose inputs are the tensors that it reads and does not compute.
+
+    unit_of: output tensor of a node -> its unit; a node without an entry belongs to the latest unit of its inputs.
+    """
     at: dict[str, int] = dict.fromkeys(graph.inputs, -1)
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -30,17 +33,18 @@ def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Shapes of parts of a graph. `kinds`: a number for each operator, equal for those that a mapping treats alike."""
+    """Structural keys of subgraphs. `kinds`: output tensor -> number of its operator; equal numbers map alike."""
 
     kinds: Mapping[str, int]
 
     @classmethod
     def of_all(cls, graph: Graph) -> "Shapes":
+        """Numbers the operators of a graph: equal numbers for operators that differ in weight values only."""
         numbers = dict[object, int]()
         return cls({n.output: numbers.setdefault(_plain(n.operator), len(numbers)) for n in graph.nodes})
 
     def of(self, part: Graph) -> object:
-        """Returns what a mapping depends on: operators, sizes and the way of tensors, but not names and weights."""
+        """Returns a hashable key of operators, sizes and connections, without names and weight values."""
         number = {name: k for k, name in enumerate(part.tensors)}
         nodes = tuple(
             (self.kinds[node.output], tuple(number[n] for n in node.inputs), number[node.output]) for node in part.nodes
@@ -50,12 +54,11 @@ class Shapes:
 
 
 def _plain_array(array: npt.NDArray[Any]) -> object:
-    """Returns size and type of weights; of places, such as those of a `Move`, the values too."""
+    """Returns shape and type of weights; for int64 arrays, which are indices as in a `Move`, also the values."""
     return array.shape, array.dtype.str, array.tobytes() if array.dtype == np.int64 else b""
 
 
 def _plain(value: Any) -> object:
-    """Returns a value that compares as the mapping sees it: of weights only size and type."""
     if isinstance(value, np.ndarray):
         return _plain_array(value)  # pyright: ignore[reportUnknownArgumentType] of any type
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,12 +1,11 @@
-"""Proof that a recipe computes its requantisation, from the steps alone.
+"""Proves from the steps alone that a recipe computes its requantisation.
 
-1. Interval arithmetic: no value leaves 32 bits.
-2. Normal form: the steps are followed with whole numbers in place of values. Floors nest exactly, so the last value is
-   floor((sum a * x + c + b) / 2^e), where b is 0 or the parity of an earlier value of that kind. With a >= 1 (or a >= 0
-   and no b) this never falls when an operand rises, because b adds at most 1; nor does the definition.
-3. One term: two staircases are equal everywhere if they are equal at both ends of the operand's range and at both sides
-   of every threshold of the definition. Two terms of few values: all pairs are computed. Otherwise the normal form is
-   compared with the definition: a / 2^e must be the multipliers themselves, and c and b their rounding.
+1. Interval arithmetic: no value leaves 32 bits. 2. Normal form: by symbolic execution, the result is floor((sum a * x +
+c + b) / 2^e), where b is 0 or the parity of an earlier value of the same form. With a >= 1 (or a >= 0 and no b) it is
+monotone in every operand, because b adds at most 1; the definition is monotone, too. 3. One term: two step functions
+are equal if they agree at both ends of the operand's range and at both sides of every threshold of the definition. Two
+terms of few values: all pairs are compared. Otherwise the normal form is compared algebraically with the definition: a
+/ 2^e must be the multipliers, and c and b must implement the rounding.
 """
 
 import math
@@ -23,14 +22,14 @@ from raptor.graph.slack import MOST_PAIRS, pairs, staircase, ties
 from raptor.graph.steps import Ints, RangeError, Recipe, Step, execute, ranges
 
 MOST_OPERANDS = 2**24
-"""Largest number of operands that are computed, over all sets of parameters."""
+"""Largest number of operand values that are computed, summed over all parameter sets."""
 _AT_ONCE = 2**18
 _FEW_RESULTS = 255
-"""Thresholds of each set that are computed beside the algebraic proof."""
+"""Thresholds of each parameter set that are checked in addition to the algebraic proof."""
 
 
 def prove(requantise: Requantise, recipe: Recipe) -> None:
-    """Raises VerifyError unless the recipe has the definition's results, but for the flips that it admits."""
+    """Raises `VerifyError` unless the recipe's results are exact up to the number of flips that it declares."""
     claim = _claim(requantise, recipe)
     _prove_ranges(claim)
     if recipe.low == recipe.high:
@@ -48,7 +47,7 @@ def prove(requantise: Requantise, recipe: Recipe) -> None:
 
 
 def differences(requantise: Requantise, recipe: Recipe) -> int:
-    """Returns by how much the results of recipe and definition differ, summed over all operands and parameters.
+    """Returns the sum of |recipe's result - exact result| over all operand values and parameters.
 
     An upper bound if two or more terms have more than 2^16 combinations of values.
     """
@@ -59,19 +58,19 @@ def differences(requantise: Requantise, recipe: Recipe) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Claim:
-    """A recipe beside its definition, for each set of parameters and constants that occurs. Constants: [S, 1]."""
+    """A recipe and its definition, for each distinct set of parameters and constants. Constants: [S, 1]."""
 
     given: Problem
     recipe: Recipe
     steps: list[Step]
 
     def results(self, operands: Sequence[Ints]) -> Ints:
-        """Returns the recipe's results, in 32 bits, which are enough once the ranges are proved."""
+        """Returns the recipe's results in 32-bit arithmetic, which is enough once the ranges are proved."""
         values = execute(self.steps, [x.astype(np.int32) for x in operands])[-1]
         return np.clip(values, self.recipe.low, self.recipe.high)
 
     def parts(self, width: int) -> Iterator["_Claim"]:
-        """Yields the sets in groups of which arrays [sets, width] fit a cache."""
+        """Yields groups of parameter sets, so small that arrays [sets, width] fit a cache."""
         size = _sets_at_once(width)
         for start in range(0, self.given.size, size):
             yield self.select(np.arange(start, min(start + size, self.given.size)))
@@ -81,17 +80,17 @@ class _Claim:
         return _Claim(given, self.recipe, _with_constants(self.recipe.steps, given.extra))
 
     def where(self, number: int) -> str:
-        """Returns the first element of the parameter arrays that has a set."""
+        """Returns the place in the parameter arrays of one element that has parameter set `number`."""
         row, column, channel = np.unravel_index(int(self.given.first[number]), self.given.kinds.shape)
         return f"requantisation: class {row}, column {column}, channel {channel}"
 
     def refuse(self, wrong: Ints, why: str) -> None:
-        """Raises VerifyError for the first set of which anything is wrong, [S, any]."""
+        """Raises `VerifyError` for the first parameter set with a True in `wrong` [S, any]."""
         if wrong.any():
             raise VerifyError(f"{self.where(int(np.argwhere(wrong)[0, 0]))}: {why}")
 
     def refuse_different(self, wrong: Ints, operands: Sequence[Ints]) -> None:
-        """Raises VerifyError for the first operand [S, any] that is wrong."""
+        """Raises `VerifyError` with results for the first operand at which `wrong` [S, any] is True."""
         if not wrong.any():
             return
         number, place = (int(i) for i in np.argwhere(wrong)[0])
@@ -132,7 +131,7 @@ def _prove_ranges(claim: _Claim) -> None:
 
 
 def _prove_staircase(claim: _Claim, most: int) -> None:
-    """Compares both ends and at most so many thresholds of each set; if it has no more, this proves equality."""
+    """Compares both ends and at most `most` thresholds of each set; a proof if no set has more thresholds."""
     for part in claim.parts(min(most, claim.recipe.high - claim.recipe.low)):
         given, ends = part.given, np.array([part.given.operands[0]], np.int64)
         part.refuse_different(part.results([ends]) != given.results([ends]), [ends])
@@ -161,7 +160,7 @@ def _prove_pairs(claim: _Claim) -> None:
 
 
 def _normal_form(claim: _Claim) -> NormalForm:
-    """Returns the normal form of the result. Raises VerifyError if it may fall when an operand rises."""
+    """Returns the normal form of the result. Raises `VerifyError` if it may not be monotone."""
     follower = Follower(claim.steps, claim.recipe.operands, claim.given.size)
     form = follower.normal(len(follower.forms) - 1, parity=True)
     # A carry of 1 that does not reach the result may come from any parity.
@@ -174,7 +173,7 @@ def _normal_form(claim: _Claim) -> NormalForm:
 
 
 def _prove_algebra(claim: _Claim, form: NormalForm) -> None:
-    """Compares the normal form with the definition, and for one term, also some thresholds of each set."""
+    """Compares the normal form with the definition; with one term, also some thresholds of each set."""
     given = claim.given
     right = _equal(given, form)
     if len(given.operands) == 1:
@@ -188,7 +187,7 @@ def _prove_algebra(claim: _Claim, form: NormalForm) -> None:
 
 
 def _equal(given: Problem, form: NormalForm) -> Ints:
-    """Says for each set whether a normal form, its operands not clamped, is the definition without its clamp."""
+    """Returns [S, 1] bool: the normal form without operand clamps equals the definition without its clamp."""
     same = np.ones((given.size, 1), bool)
     for own, factor in zip(form.factors, given.factors, strict=True):
         same &= (own << given.shift.astype(object) == factor.astype(object) << form.shift).astype(bool)
@@ -207,7 +206,7 @@ def _equal(given: Problem, form: NormalForm) -> Ints:
 
 
 def _offsets(given: Problem, form: NormalForm) -> Ints:
-    """Returns the offsets and the zero point at the scale of a form."""
+    """Returns the constant of offsets and zero point at the scale of a form."""
     folded = given.zero_point << form.shift
     for factor, offset in zip(form.factors, given.offsets, strict=True):
         folded = folded + factor * offset.astype(object)
@@ -231,7 +230,7 @@ def _differences(claim: _Claim, form: NormalForm) -> int:
 
 
 def _moved(claim: _Claim, form: NormalForm) -> Ints:
-    """Returns by how much the thresholds of each set are moved, in sum, [S]; checks the recipe at its own ones."""
+    """Returns [S]: how far the recipe moves the thresholds in sum; verifies the recipe at its own thresholds."""
     given, (low, high), (least, most) = claim.given, claim.given.operands[0], form.clamps[0]
     if form.even is not None:
         raise VerifyError("requantisation: a recipe with flips makes ties even")
@@ -249,7 +248,7 @@ def _moved(claim: _Claim, form: NormalForm) -> Ints:
 
 
 def _reaching(results: Ints, form: NormalForm) -> Ints:
-    """Returns the smallest x, within 33 bits, with floor((x * factor + constant) / 2^shift) >= result, [S, results]."""
+    """Returns the smallest x in 33 bits with floor((x * factor + constant) / 2^shift) >= result, [S, results]."""
     largest = (int(abs(results).max()) << int(form.shift.max())) + int(abs(form.constant).max())
     kind, far = np.int64 if largest < 2**62 else object, 2**32
     factor, constant, shift = (a.astype(kind) for a in (form.factors[0], form.constant, form.shift))
@@ -259,10 +258,10 @@ def _reaching(results: Ints, form: NormalForm) -> Ints:
 
 
 def _at_most(given: Problem, form: NormalForm, number: int) -> int:
-    """Returns an upper bound of the differences of one set.
+    """Returns an upper bound of the differences of one parameter set.
 
-    A sum that is off by at most d can differ only within d of a tie; along one operand with multiplier M, at most
-    2 d / M + 1 values are so near to one tie.
+    A sum that is off by at most d can differ only within d of a tie; along one operand with multiplier M, at most 2 d /
+    M + 1 values lie within d of a given tie.
     """
     scale, own_scale = Fraction(1, 1 << int(given.shift[number, 0])), Fraction(1, 1 << int(form.shift[number, 0]))
     multipliers = [int(f[number, 0]) * scale for f in given.factors]

@@ -1,18 +1,18 @@
-"""Recipes of requantisations: the cheapest programs on 32-bit integers that give exactly the definition's results.
+"""Synthesis of requantisation recipes: the cheapest programs on 32-bit integers with exactly the definition's results.
 
-A multiplier is factor / 2^shift with whole numbers, so the result is floor((sum x * factor + constant) / 2^shift). The
+A multiplier is factor / 2^shift with integers, so the result is floor((sum x * factor + constant) / 2^shift). The
 constant holds the offsets, the zero point and the half that rounds. Horner's scheme (`raptor.graph.horner`) computes it
 in 32 bits. Two facts make it cheap:
 
-- Operands are whole numbers in a known range, so a whole interval of constants gives the same results
-  (`raptor.graph.slack`). The one with most trailing zeros needs no addition in the lower stages, and often a shorter
-  factor, which needs one stage only, has such an interval too.
-- Beyond the operands where the result reaches its clamp, nothing changes: the operand may be clamped there first.
+- Operands are integers in a known range, so a whole interval of constants gives the same results
+  (`raptor.graph.slack`). The constant with most trailing zeros needs no addition in the lower stages. Often a shorter
+  factor, which needs one stage only, also has such an interval.
+- Where the result is at its clamp, the operand does not matter: the operand may be clamped first.
 
-Half up differs from ties to even where the sum is exactly k + 1/2. If operands reach such ties, the program runs once
-with the half lowered by one unit, which gives k, and then again with the parity of k added in the lowest stage.
+Rounding half up differs from half to even where the sum is exactly k + 1/2. If operands reach such ties, the program
+runs once with the half lowered by one unit, which gives k, and again with the parity of k added in the lowest stage.
 
-Candidates are tried from the cheapest on; the first whose values all fit 32 bits is taken.
+Candidates are tried in order of cost; the first whose values all fit 32 bits is taken.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,24 +29,24 @@ from raptor.graph.slack import Samples, edges, samples, ties
 from raptor.graph.steps import Ints, RangeError, Recipe, Step, ranges
 
 FEW_BITS = 15
-"""Bits of a short multiplier below which its operand is first clamped to where results change."""
+"""Fewest bits of a rounded multiplier for which its operand is not clamped first."""
 _MANTISSA = 24
 _MOST_LIMBS = 5
 _TRIAL = 8
 _FEW = 256
-"""Sets, and samples of each set, that mostly show that a short multiplier is wrong."""
+"""Number of parameter sets, or of samples of each set, that usually suffices to reject a short multiplier."""
 _CUT_WIDTHS = 10, 17
-"""Smallest and largest mean width of the limbs if the operand is cut in two."""
+"""Smallest and largest mean width in bits of the limbs if the operand is split in two."""
 
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
 
 class NoRecipeError(UserError):
-    """No recipe of 32-bit integers computes a requantisation. The message has the numbers, but no node."""
+    """Raised if no 32-bit program computes a requantisation exactly. The message has the ranges, but not the node."""
 
 
 def exact(requantise: Requantise) -> Recipe:
-    """Returns the cheapest recipe found whose results are the definition's. Raises NoRecipeError if there is none."""
+    """Returns the cheapest recipe found with exact results. Raises `NoRecipeError` if there is none."""
     given = problem(requantise)
     for scaled, shape in _candidates(given):
         recipe = _fitting(given, scaled, shape)
@@ -72,7 +72,7 @@ def _too_wide(requantise: Requantise) -> str:
 
 
 def short(requantise: Requantise) -> Recipe:
-    """Returns a recipe with one limb, whose multiplier has as many bits as fit, and counts its `flips`.
+    """Returns a recipe of one limb, its multiplier rounded to the bits that fit, with the number of `flips`.
 
     Returns the exact recipe if that has no more steps.
     """
@@ -86,7 +86,7 @@ def short(requantise: Requantise) -> Recipe:
 
 
 def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Recipe | None]:
-    """Returns whether the multipliers, rounded to one limb, are right or long, and the recipe if it fits."""
+    """Returns whether all multipliers rounded to one limb are exact or long enough, and the recipe if it fits."""
     scaled = _rounded(given, _room(given, clamp or given.operands[0]))
     recipe = _fitting(given, _steady(given, scaled), Shape((), clamp))
     both = zip(scaled.factors, given.factors, strict=True)
@@ -95,7 +95,7 @@ def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Reci
 
 
 def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
-    """Yields ways to compute the results exactly, the cheapest first."""
+    """Yields exact programs in order of cost."""
     known, clamps = samples(given), _clamps(given)
     slack = None if known is None else known.slack([_flat(f) for f in given.factors], _flat(given.shift))
     half_up = _half_up(given, slack, 0)
@@ -117,9 +117,9 @@ def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
 
 
 def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None]:
-    """Returns None, and the range outside of which no result changes if it is narrower than the operand's.
+    """Returns None, and the range that contains all thresholds if it is narrower than the operand's range.
 
-    margin: the range is wide enough also for thresholds that are moved a little.
+    margin: widens the range for thresholds that move a little.
     """
     ends = given.ends() if len(given.operands) == 1 else np.zeros((1, 2))
     moving = ends[:, 0] < ends[:, 1]
@@ -133,7 +133,7 @@ def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None
 
 
 def _base(given: Problem, factors: Sequence[Ints], shift: Ints) -> Ints:
-    """Returns the constant without the half: offsets and zero point."""
+    """Returns the constant of offsets and zero point, without the rounding half."""
     folded = given.zero_point << shift
     for factor, offset in zip(factors, given.offsets, strict=True):
         folded = folded + factor * _flat(offset)
@@ -141,7 +141,7 @@ def _base(given: Problem, factors: Sequence[Ints], shift: Ints) -> Ints:
 
 
 def _flat(values: Ints) -> Ints:
-    """Returns [S, 1] as [S], in Python's integers."""
+    """Reshapes [S, 1] to [S], as Python integers."""
     return values.reshape(-1).astype(object)
 
 
@@ -150,7 +150,7 @@ def _half(shift: Ints) -> Ints:
 
 
 def _plain(given: Problem, bits: int) -> Scaled:
-    """Returns the multipliers as they are, rounded half up, with factors of at least so many bits."""
+    """Returns the exact multipliers with rounding half up; factors have at least `bits` bits."""
     factors, shift = [_flat(factor) for factor in given.factors], _flat(given.shift)
     plain = Scaled(factors, _base(given, factors, shift) + _half(shift), shift)
     plain = plain.raised(shift + np.maximum(0, bits - _bit_length(np.maximum.reduce(factors))))
@@ -159,9 +159,9 @@ def _plain(given: Problem, bits: int) -> Scaled:
 
 
 def _half_up(given: Problem, slack: tuple[Ints, Ints] | None, bits: int) -> Scaled | None:
-    """Returns the multipliers as they are, rounded half up or so; None if a tie must become even.
+    """Returns the exact multipliers with a constant that rounds half up or equivalently; None if ties must go to even.
 
-    slack: the least and the largest constant [S] that is right for the multipliers as they are given.
+    slack: least and largest exact constant [S] for the given multipliers; None if unknown.
     """
     plain = _plain(given, bits)
     if slack is None:
@@ -181,7 +181,7 @@ def _even(given: Problem) -> Scaled:
 
 
 def _steady(given: Problem, scaled: Scaled) -> Scaled:
-    """Returns factors of 0 for sets that have one result for all operands, if there is one term."""
+    """Replaces the factor by 0 in parameter sets that have a single result; one term only."""
     if len(given.operands) > 1:
         return scaled
     ends = given.ends()
@@ -199,11 +199,11 @@ def _roundest_of(low: int, high: int) -> int:
 
 
 _roundest = np.frompyfunc(_roundest_of, 2, 1)
-"""Returns the numbers from low to high that have most trailing zeros: they leave the lower stages without constants."""
+"""Returns, for each element, the number from low to high with most trailing zeros: lower limbs then add no constant."""
 
 
 def _room(given: Problem, operand: tuple[int, int]) -> Ints:
-    """Returns the largest shifts [S] with which the products, and their sum, should fit 32 bits; operand 0 is given."""
+    """Returns the largest shifts [S] with which products and sums should fit 32 bits. `operand`: range of operand 0."""
     operands = [operand, *given.operands[1:]]
     products, sums = np.zeros(given.size), np.full(given.size, abs(given.zero_point) + 1.0)
     for (low, high), factor, offset in zip(operands, given.factors, given.offsets, strict=True):
@@ -214,7 +214,7 @@ def _room(given: Problem, operand: tuple[int, int]) -> Ints:
 
 
 def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
-    """Returns the multipliers rounded to multiples of 2^-shift, then turned by so many units, and at least one unit."""
+    """Returns the multipliers as multiples of 2^-shift, rounded, plus `turns` units (one per term), at least 1 unit."""
     scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
     turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
     whole = [np.maximum(t, 1).astype(np.int64) for t in turned]
@@ -226,9 +226,9 @@ def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
 
 
 def _fitted(given: Problem, known: Samples, operand: tuple[int, int]) -> Scaled | None:
-    """Returns multipliers so short that one limb should do, with which the results are right all the same; or None."""
+    """Returns exact one-limb multipliers, found among shorter and neighbouring values; None if there are none."""
     if given.size > _TRIAL:
-        # Mostly there are none, and a few sets show it.
+        # Usually there are none, and a few parameter sets show it quickly.
         trial = np.arange(given.size) < _TRIAL
         if _fitted(given.select(trial), known.select(trial), operand) is None:
             return None
@@ -254,7 +254,7 @@ def _merged(old: Scaled, new: Scaled, chosen: Ints) -> Scaled:
 
 
 def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] | None) -> Iterator[tuple[int, ...]]:
-    """Yields widths of the limbs below the highest with which the products may fit, the smallest first."""
+    """Yields candidate widths of all limbs but the highest, with which the products may fit; narrow ones first."""
     if limbs == 1:
         yield ()
         return
@@ -274,7 +274,7 @@ def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:
 
 
 def _fitting(given: Problem, scaled: Scaled, shape: Shape) -> Recipe | None:
-    """Returns the program as a recipe, or None if a value leaves 32 bits."""
+    """Returns the program as a recipe; None if a value may leave 32 bits."""
     try:
         steps = program(scaled, shape)
         bounds = ranges(steps, given.operands)[len(given.operands) :]

@@ -1,4 +1,4 @@
-"""Requantisation: a sum of scaled integers, rounded to the integers of the result. Its definition, computed exactly."""
+"""Requantisation: a sum of scaled integers, rounded to integers of the result. Defines it and computes it exactly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,10 @@ from raptor.graph.steps import Ints, Recipe, by_row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One operand x of a requantisation: it contributes (x + offset) * multiplier.
+    """One operand x of a requantisation; it contributes (x + offset) * multiplier.
 
-    multiplier, offset: [classes or 1, width or 1, channels or 1]. multiplier: above 0 and finite, read as the exact
-    number that the float32 stands for. offset: a bias, minus a zero point, or both.
-    low, high: range of the operand's elements, proved, ends included.
+    multiplier, offset: [classes or 1, width or 1, channels or 1]. multiplier: finite, above 0, the exact value of a
+    float32. offset: bias minus zero point. low, high: proved range of the operand's elements, both included.
     """
 
     multiplier: npt.NDArray[np.float32]
@@ -31,9 +30,9 @@ class Term:
 class Requantise:
     """y = clamp(round(sum over terms of (x + offset) * multiplier) + zero_point, low, high); ties go to even.
 
-    The arithmetic is exact; only the sum is rounded, once, before the zero point is added.
-    terms: one per input. row_class: [rows]; the first index of all parameters, for each row of the image.
-    recipe: how the vector unit computes it; None before it is decided.
+    The arithmetic is exact; only the sum is rounded, once, before the zero point is added. terms: one per input.
+    row_class: [rows], for each row of the image the class that selects its parameters. recipe: the implementation on
+    the vector unit; None until it is decided.
     """
 
     terms: tuple[Term, ...]
@@ -45,7 +44,7 @@ class Requantise:
 
 
 def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.int64]:
-    """Returns the result for images of integers [rows, width, channels], one per term."""
+    """Returns the exact result for integer images [rows, width, channels], one per term."""
     factors, shift = _whole([term.multiplier for term in requantise.terms])
     rows = requantise.row_class
     sums = [x.astype(np.int64) + by_row(t.offset, rows) for x, t in zip(inputs, requantise.terms, strict=True)]
@@ -54,7 +53,7 @@ def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.i
 
 
 def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
-    """Returns the sum of factor * operand / 2^shift, rounded, ties to even; in Python's integers if 64 bits are few."""
+    """Returns the sum of factor * operand / 2^shift, rounded half to even; dtype object where int64 could overflow."""
     largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
     if max(largest, *(_magnitude(f) for f in factors)) < 2**59:
         # NOTE: below 2^59, a shift by 61 already rounds everything to 0, as any larger one.
@@ -73,9 +72,9 @@ def _magnitude(values: Ints) -> int:
 
 
 def _whole(multipliers: Sequence[Ints]) -> tuple[list[Ints], Ints]:
-    """Returns whole factors, and one shift for all, such that each multiplier = factor / 2^shift, and shift >= 0.
+    """Returns integer factors and one common shift >= 0 with multiplier = factor / 2^shift.
 
-    At least one factor is odd or the shift is 0. The factors are Python's integers if 64 bits are too few.
+    At least one factor is odd, or the shift is 0. The factors are Python integers if 64 bits are too few.
     """
     odd = [_odd(multiplier) for multiplier in multipliers]
     shift = np.maximum(0, odd[0][1])
@@ -86,7 +85,7 @@ def _whole(multipliers: Sequence[Ints]) -> tuple[list[Ints], Ints]:
 
 
 def _odd(multiplier: Ints) -> tuple[Ints, Ints]:
-    """Returns m, odd and below 2^24, and s with multiplier = m / 2^s."""
+    """Returns (m, s) with multiplier = m / 2^s, where m is odd and below 2^24."""
     mantissa, exponent = np.frexp(multiplier.astype(np.float64))
     m = (mantissa * 2.0**24).astype(np.int64)
     zeros = np.frexp((m & -m).astype(np.float64))[1].astype(np.int64) - 1
@@ -94,9 +93,10 @@ def _odd(multiplier: Ints) -> tuple[Ints, Ints]:
 
 
 def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Returns the index, in the flat broadcast of all arrays, of one element of each kind, and each element's kind.
+    """Returns (first, kinds): the distinct combinations of values among arrays that broadcast together.
 
-    Two elements are of one kind if all arrays have equal values there. Kinds: an array of the broadcast shape.
+    first: [S], the flat index of one element of each combination. kinds: array of the broadcast shape, the number of
+    the combination of each element.
     """
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     kinds = np.zeros(int(np.prod(shape)), np.int64)
@@ -110,10 +110,11 @@ def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """The different parameters of a requantisation: S sets, of which each element of the arrays has one.
+    """The S distinct parameter sets of a requantisation, each solved once.
 
-    factors, offsets: one array [S, 1] per term; shift: [S, 1]; multiplier = factor / 2^shift.
-    kinds: [classes, width, channels], the set of each element. extra: further arrays [S, 1], cut in the same way.
+    factors, offsets: one array [S, 1] per term; shift: [S, 1]; multiplier = factor / 2^shift. kinds: [classes, width,
+    channels], the parameter set of each element. first: [S], flat index of one element of each set. extra: further
+    arrays [S, 1], selected together with the parameters.
     """
 
     factors: list[Ints]
@@ -129,29 +130,29 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """Number of sets."""
+        """Number of parameter sets, S."""
         return len(self.shift)
 
     def results(self, operands: Sequence[Ints]) -> Ints:
-        """Returns the definition's result for operands [S or 1, any]."""
+        """Returns the exact results for operands [S or 1, any]."""
         sums = [x + offset for x, offset in zip(operands, self.offsets, strict=True)]
         return np.clip(rounded(self.factors, self.shift, sums) + self.zero_point, self.low, self.high).astype(np.int64)
 
     def ends(self) -> Ints:
-        """Returns the smallest and the largest result of each set, [S, 2], of a requantisation of one term."""
+        """Returns the smallest and largest result of each parameter set, [S, 2]; one term only."""
         return self.results([np.array([self.operands[0]], np.int64)])
 
     def select(self, chosen: Ints) -> "Problem":
-        """Returns the chosen sets alone, by number or by truth; `kinds` stays."""
+        """Returns the problem of some parameter sets, selected by number or by mask; `kinds` is not changed."""
         cut = ([a[chosen] for a in arrays] for arrays in (self.factors, self.offsets, self.extra))
         factors, offsets, extra = cut
         fixed = (self.operands, self.zero_point, self.low, self.high, self.first[chosen], self.kinds)
         return Problem(factors, offsets, self.shift[chosen], *fixed, extra)
 
     def thresholds(self, results: Ints) -> Ints:
-        """Returns the smallest operand whose result is at least `results` [S, any], for one term.
+        """Returns the smallest operand whose result is at least `results` [S, any]; one term only.
 
-        Every result asked must be above the smallest of `ends` and at most the largest.
+        Each value of `results` must be above the smallest of `ends` and at most the largest.
         """
         k = results - self.zero_point
         # (x + offset) * factor / 2^shift reaches k - 1/2; a tie goes up only to an even k.
@@ -160,7 +161,7 @@ class Problem:
 
 
 def problem(requantise: Requantise, extra: Sequence[Ints] = ()) -> Problem:
-    """Returns the different parameters of a requantisation and of further arrays that broadcast with them."""
+    """Returns the distinct parameter sets of a requantisation and of the `extra` arrays, broadcast together."""
     terms = requantise.terms
     arrays = [*(t.multiplier for t in terms), *(t.offset for t in terms), *extra]
     first, kinds = distinct(arrays)

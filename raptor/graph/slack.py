@@ -1,6 +1,7 @@
-"""Slack of a constant: all constants with which given factors yield the definition's results, for all operands.
+"""Slack of the rounding constant: the interval of constants for which given multipliers stay exact for all operands.
 
-One term: the definition is a staircase, so its thresholds decide. Two terms of few values: all pairs do.
+With one term, the definition is a step function, so its thresholds decide. With two terms of few values, all pairs of
+operand values are compared.
 """
 
 from dataclasses import dataclass
@@ -11,17 +12,18 @@ from raptor.graph.requantise import Problem
 from raptor.graph.steps import Ints
 
 MOST_SAMPLES = 2**22
-"""Largest number of operands that are looked at one by one, over all sets of parameters."""
+"""Largest number of operand values that are examined, summed over all parameter sets."""
 MOST_PAIRS = 2**16
+"""Largest number of pairs of operand values that are examined for one parameter set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Sums that must reach a result, and sums that must stay below one; together they decide all operands.
+    """Operand values that together decide whether a constant is right for all operands.
 
-    A sum must be at least `reached` * 2^shift at the operands `above`, and less than `missed` * 2^shift at the operands
-    `below`. Arrays [moving sets, any]; operands are one array per term, with the offsets added, results without zero
-    point. moving: [S], sets that have more than one result.
+    The scaled sum must be at least `reached` * 2^shift at the operands `above`, and less than `missed` * 2^shift at the
+    operands `below`. Arrays: [moving sets, samples]; operands are one array per term, offsets added; results exclude
+    the zero point. moving: [S] bool, the parameter sets that have more than one result.
     """
 
     moving: Ints
@@ -31,13 +33,13 @@ class Samples:
     missed: Ints
 
     def select(self, chosen: Ints) -> "Samples":
-        """Returns the samples of the chosen sets, given by truth [S]."""
+        """Returns the samples of the parameter sets where `chosen` [S] is True."""
         kept = chosen[self.moving]
         above, below = [x[kept] for x in self.above], [x[kept] for x in self.below]
         return Samples(self.moving[chosen], above, self.reached[kept], below, self.missed[kept])
 
     def thinned(self, count: int) -> "Samples | None":
-        """Returns about `count` of the samples of each set, or None if there are not many more."""
+        """Returns about `count` samples of each parameter set; None if there are fewer than twice as many."""
         step = self.reached.shape[1] // count
         if step < 2:
             return None
@@ -45,9 +47,10 @@ class Samples:
         return Samples(self.moving, above, self.reached[:, ::step], below, self.missed[:, ::step])
 
     def slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
-        """Returns the least and the largest constant [S] that is right, as Python's integers; 0 where nothing moves.
+        """Returns the least and largest exact constant of each parameter set, [S] of Python integers.
 
-        factors: per term, and shift: arrays [S] of Python's integers. There is none if the least exceeds the largest.
+        Both are 0 for sets with a single result. No constant is exact where least > largest. factors (per term) and
+        shift: [S] of Python integers.
         """
         least, most = (np.zeros(len(self.moving), object) for _ in range(2))
         if self.moving.any():
@@ -59,7 +62,6 @@ class Samples:
 
 
 def _missing(results: Ints, operands: list[Ints], factors: list[Ints], shift: Ints) -> Ints:
-    """Returns results * 2^shift - sum of operand * factor."""
     sizes = [int(abs(x).max()) * int(f.max()) for x, f in zip(operands, factors, strict=True)]
     small = sum(sizes) < 2**60 and int(abs(results).max()) << int(shift.max()) < 2**60
     kind = np.int64 if small else object
@@ -70,7 +72,7 @@ def _missing(results: Ints, operands: list[Ints], factors: list[Ints], shift: In
 
 
 def samples(given: Problem) -> Samples | None:
-    """Returns the samples that decide a requantisation, or None if they are too many."""
+    """Returns the samples that decide a requantisation; None if they are too many to examine."""
     values = [high - low + 1 for low, high in given.operands]
     if len(values) == 1:
         return _thresholds(given) if given.size * (given.high - given.low) <= MOST_SAMPLES else None
@@ -91,10 +93,11 @@ def _thresholds(given: Problem) -> Samples:
 
 
 def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints]:
-    """Returns the steps of the definition: results, and the smallest operand that has each, [moving sets, any].
+    """Returns the definition of one term as a step function: (moving, results, thresholds).
 
-    Also says which sets have more than one result, [S]. All results but the smallest are listed, or `most` of them,
-    evenly spaced. Sets with fewer steps repeat the last one.
+    moving: [S] bool, sets with more than one result. results, thresholds: [moving sets, steps], each result but the
+    smallest, and the smallest operand that has it. At most `most` steps, evenly spaced; sets with fewer steps repeat
+    the last one.
     """
     ends = given.ends()
     moving = ends[:, 0] < ends[:, 1]
@@ -106,14 +109,14 @@ def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints
 
 
 def edges(given: Problem) -> Ints:
-    """Returns the lowest and the highest threshold [S, 2] of sets that all have more than one result, for one term."""
+    """Returns the lowest and highest threshold, [S, 2], of sets that all have more than one result; one term only."""
     return given.thresholds(given.ends() + np.array([1, 0])).astype(np.int64)
 
 
 def ties(given: Problem) -> Ints:
-    """Says for each set, [S, 1], whether the sum may be exactly k + 1/2 where the neighbours' results differ.
+    """Returns [S, 1] bool: whether the exact sum may be k + 1/2 at a threshold, so that the tie rule matters.
 
-    May say yes without need.
+    Conservative: True may be returned without need.
     """
     rounds = given.shift > 0
     if len(given.operands) > 1:
@@ -131,7 +134,7 @@ def ties(given: Problem) -> Ints:
 
 
 def pairs(given: Problem) -> list[Ints]:
-    """Returns all pairs of the values of two operands, as two arrays [1, pairs]."""
+    """Returns all combinations of the values of two operands, as two arrays [1, combinations]."""
     axes = [np.arange(low, high + 1) for low, high in given.operands]
     return [axis.reshape(1, -1) for axis in np.meshgrid(*axes, indexing="ij")]
 

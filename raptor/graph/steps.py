@@ -1,7 +1,7 @@
-"""Programs of vector operations on 32-bit integers: the language in which requantisation is written down.
+"""Straight-line programs of vector operations on 32-bit integers, which implement requantisation.
 
-A program is a straight line. Its values are numbered: first the operands, then the result of each step. Every value is
-a vector of integers that fit 32 bits (two's complement), proved for all operands in their ranges.
+The values of a program are numbered: first the operands, then the result of each step. Every value is a vector of
+integers that fit 32 bits (two's complement), proved for all operands in their ranges.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[Any]
-"""An array of whole numbers: int32, int64, or Python's own integers."""
+"""An integer array: int32, int64, or Python integers (dtype object)."""
 Op = Literal["mul", "add", "sub", "sra", "sll", "max", "min"]
 
 INT32 = (-(2**31), 2**31 - 1)
@@ -20,10 +20,10 @@ INT32 = (-(2**31), 2**31 - 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One vector operation: `op` of the value number `left` and of `right`.
+    """One vector operation `op` on value number `left` and on `right`.
 
-    right: the number of another value (add, sub), or constants [classes or 1, width or 1, channels or 1]. One constant
-    for all elements has the shape [1, 1, 1]; max and min have no other. sra: floor of the quotient by 2^right.
+    right: the number of another value (add, sub), or constants [classes or 1, width or 1, channels or 1]; max and min
+    take one constant only, [1, 1, 1]. sra: arithmetic shift right, the floor of left / 2^right.
     """
 
     op: Op
@@ -35,9 +35,8 @@ class Step:
 class Recipe:
     """A requantisation as a program: y = clamp(value of the last step, low, high); without steps, of operand 0.
 
-    operands: proved range of each operand. bounds: proved range of each step's value, ends included.
-    flips: how many operand values, over all parameters, have a result that is not the definition's (0: exact); a result
-    that differs by two counts twice.
+    operands: proved range of each operand, ends included. bounds: proved range of each step's value, ends included.
+    flips: sum of |result - exact result| over all operand values and parameters; 0 for an exact program.
     """
 
     operands: tuple[tuple[int, int], ...]
@@ -58,9 +57,9 @@ class Recipe:
         return (*self.operands[:1], *self.bounds)[-1][1]
 
     def registers(self) -> tuple[int, ...]:
-        """Returns a register for each step's value, counted from 0. Steps reuse registers whose values are dead.
+        """Returns the register number of each step's value; registers of dead values are reused.
 
-        A step may write the register that it reads. Operands have no register and stay as they are.
+        A step may write a register that it reads. Operands have no register and are never overwritten.
         """
         last_use = {n: i for i, step in enumerate(self.steps) for n in _read(step)}
         free: list[int] = []
@@ -77,7 +76,7 @@ def _read(step: Step) -> tuple[int, ...]:
 
 
 class RangeError(ArithmeticError):
-    """A value or constant of a program does not fit: `step` says which, `where` which element of the arrays."""
+    """Raised for a value or constant beyond its range. `step`: number of the step; `where`: index in the arrays."""
 
     def __init__(self, step: int, where: tuple[int, ...], value: int) -> None:
         self.step, self.where, self.value = step, where, value
@@ -102,7 +101,7 @@ _FUNCTIONS: dict[Op, Callable[[Ints, Ints], Ints]] = {
 
 
 def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
-    """Computes all values of a program in the type of its operands. Operands and constants broadcast."""
+    """Returns all values of a program: operands, then steps. Computed in the operands' type; constants broadcast."""
     values = list(operands)
     for step in steps:
         right = values[step.right] if isinstance(step.right, int) else step.right
@@ -111,9 +110,9 @@ def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
 
 
 def ranges(steps: Sequence[Step], operands: Sequence[tuple[int, int]]) -> list[tuple[Ints, Ints]]:
-    """Returns the lowest and the highest value of operands and steps, by interval arithmetic.
+    """Returns the lowest and highest value of each operand and step, by interval arithmetic.
 
-    Raises RangeError if a value or a constant could leave 32 bits, or a shift amount leaves 0..31.
+    Raises `RangeError` if a value or constant may leave 32 bits, or a shift amount leaves 0..31.
     """
     values = [(np.array([low], np.int64), np.array([high], np.int64)) for low, high in operands]
     for i, step in enumerate(steps):
@@ -142,7 +141,7 @@ def _range(steps: Sequence[Step], inputs: int, step: Step, values: list[tuple[In
 
 
 def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | None:
-    """Returns k if a step computes v - ((v >> k) << k), the last k bits of a value v; otherwise None."""
+    """Returns k if the step computes v - ((v >> k) << k), the k low bits of a value v; otherwise None."""
     if step.op != "sub" or not isinstance(step.right, int) or step.right < inputs:
         return None
     shifted = steps[step.right - inputs]
@@ -155,13 +154,13 @@ def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | Non
 
 
 def by_row(constants: Ints, row_class: Ints | None) -> Ints:
-    """Returns constants [rows or 1, width or 1, channels or 1] as int64: those of each row's class."""
+    """Returns constants [rows or 1, width or 1, channels or 1] as int64; `row_class` [rows] selects their first index."""
     wide = constants.astype(np.int64)
     return wide if row_class is None or len(wide) == 1 else wide[row_class]
 
 
 def run(recipe: Recipe, inputs: Sequence[Ints], row_class: Ints | None = None) -> Ints:
-    """Executes a recipe on images [rows, width, channels] and clamps. Raises RangeError if a value leaves 32 bits."""
+    """Executes a recipe on images [rows, width, channels] and clamps. Raises `RangeError` if a value leaves 32 bits."""
     steps = [s if isinstance(s.right, int) else Step(s.op, s.left, by_row(s.right, row_class)) for s in recipe.steps]
     values = execute(steps, [x.astype(np.int64) for x in inputs])
     for i, value in enumerate(values):

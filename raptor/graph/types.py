@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from raptor.target.element import MODELLED, ElementType, integer
 
 Signature = str
-"""Name of an operator of the Graph or, for an element-wise function, name of the function."""
+"""Class name of an operator of the Graph, or the function name of an element-wise `Map`."""
 
 Rule = Callable[[Sequence[ElementType], ElementType], bool]
+"""Predicate: whether operands of these element types can give a result of this type."""
 
 
 def _alike(sources: Sequence[ElementType], result: ElementType) -> bool:
-    """Accepts one type for all."""
     return all(source == result for source in sources)
 
 
@@ -20,12 +20,11 @@ def _floats(sources: Sequence[ElementType], result: ElementType) -> bool:
 
 
 def _integers(sources: Sequence[ElementType], result: ElementType) -> bool:
-    """Accepts integers of any widths."""
     return all(element.kind == "int" for element in (*sources, result))
 
 
 def _product(sources: Sequence[ElementType], result: ElementType) -> bool:
-    """Accepts floats; or integers of one width, with a result of another."""
+    """Accepts floats, or integers of one width with a result of any width."""
     return _floats(sources, result) or (_integers(sources, result) and len(set(sources)) <= 1)
 
 
@@ -42,7 +41,7 @@ def _to_integer(sources: Sequence[ElementType], result: ElementType) -> bool:
 
 
 def _take(sources: Sequence[ElementType], result: ElementType) -> bool:
-    """Accepts ids that a register can be loaded with: words of 4 bytes, or elements of a program of floats."""
+    """Accepts indices that a register can be loaded from: 32-bit integers, or the floats of a float program."""
     modelled = sources[0] == MODELLED
     return modelled == (result == MODELLED) and (modelled or sources[0] == integer(32))
 
@@ -68,11 +67,11 @@ _RULES: Mapping[Signature, Rule] = {
     "Bound": _integers,
     "Lookup": _lookup,
 }
-"""Operators that are not here take and return floats."""
+"""Rule of each signature; operators without an entry take and return floats."""
 
 
 def type_fault(signature: Signature, sources: Sequence[ElementType], result: ElementType) -> str | None:
-    """Returns why an operator cannot have operands and a result of these types; None if it can."""
+    """Returns an error message if the operator does not accept these operand and result types; None if it does."""
     if _RULES.get(signature, _floats)(sources, result):
         return None
     given = ", ".join(map(str, sources)) or "nothing"

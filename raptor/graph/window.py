@@ -1,4 +1,4 @@
-"""Sliding windows: which input pixel each kernel position reads for each output pixel."""
+"""Sliding windows: which input pixel each kernel position (tap) reads for each output pixel."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,9 @@ Ints = npt.NDArray[np.int64]
 class Window:
     """A convolution or pooling window over `batch` images of any number of spatial dimensions.
 
-    Output position o reads input position `o * stride - pad + tap * dilation` in each dimension; positions outside
-    the image are padding. A transposed window is the reverse: o reads the position i with
-    `i * stride - pad + tap * dilation = o`, if one exists. Pixels are numbered in C order over (batch, *dims), as in
-    `raptor.target.layout`.
+    Output position o reads input position `o * stride - pad + tap * dilation` in each dimension; positions outside the
+    image are padding. A transposed window is the reverse: o reads the position i with `i * stride - pad + tap *
+    dilation = o`, if one exists. Pixels are numbered in C order over (batch, *dims), as in `raptor.target.layout`.
     """
 
     in_dims: tuple[int, ...]
@@ -32,7 +31,7 @@ class Window:
 
     @classmethod
     def point(cls, dims: tuple[int, ...], batch: int = 1) -> "Window":
-        """Makes the window of one pixel: every output reads the input at its own position."""
+        """Returns the window of one tap: every output pixel reads the input pixel at its own position."""
         ones = (1,) * len(dims)
         return cls(dims, dims, ones, ones, (0,) * len(dims), ones, batch)
 
@@ -43,7 +42,7 @@ class Window:
 
     @property
     def in_lines(self) -> int:
-        """Number of input lines of the whole batch: a line runs along the last dimension."""
+        """Number of input lines of the whole batch; a line is a row of pixels along the last dimension."""
         return self.batch * math.prod(self.in_dims[:-1])
 
     @property
@@ -63,11 +62,11 @@ class Window:
 
     @property
     def is_over_all(self) -> bool:
-        """True if there is one output pixel, and it reads each input pixel once."""
+        """True if the only output pixel reads every input pixel once, as in a global pooling."""
         return self.out_pixels == 1 and self.kernel == self.in_dims and not any(self.pads)
 
     def input_pixels(self) -> Pixels:
-        """[output pixels, taps] -> input pixel, or -1 where the tap lies in the padding. Taps in C order."""
+        """Returns [output pixels, taps] -> input pixel, or -1 where the tap lies in the padding; taps in C order."""
         one_image = np.zeros((1, 1), np.int64)
         for d, size in enumerate(self.in_dims):
             # [outputs so far, taps so far] x [outputs of d, taps of d]
@@ -77,7 +76,7 @@ class Window:
         return all_images.reshape(-1, self.tap_count).astype(np.int32)
 
     def _positions(self, d: int) -> Ints:
-        """[outputs, taps] of one dimension -> input position, or -1."""
+        """Returns [outputs, taps] -> input position in dimension `d`, or -1 outside the image."""
         output, tap = np.arange(self.out_dims[d])[:, None], np.arange(self.kernel[d])[None, :]
         stride, pad, dilation = self.strides[d], self.pads[d], self.dilations[d]
         if self.transposed:
@@ -90,7 +89,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A window given pixel by pixel: [output pixels, taps] -> input pixel, or -1."""
+    """A window as an explicit table. pixels: [output pixels, taps] -> input pixel, or -1 for padding."""
 
     pixels: Pixels
     in_pixels: int
@@ -109,12 +108,12 @@ class Table:
 
 @lru_cache(maxsize=8)
 def input_pixels(window: Window | Table) -> Pixels:
-    """Calls `Window.input_pixels` and keeps the result while the tiles of one layer are compiled."""
+    """Returns `window.input_pixels()` from a small cache, which serves the tiles of one layer."""
     return window.input_pixels()
 
 
 def _combined(outer: Ints, inner: Ints, size: int) -> Ints:
-    """Combines positions in the dimensions so far with those in the next one, of `size`. -1 stays -1."""
+    """Combines [outputs, taps] of the dimensions so far with those of the next dimension, of `size`; -1 stays -1."""
     a, b = outer[:, None, :, None], inner[None, :, None, :]
     both = np.where((a >= 0) & (b >= 0), a * size + b, -1)
     return both.reshape(outer.shape[0] * inner.shape[0], outer.shape[1] * inner.shape[1])
