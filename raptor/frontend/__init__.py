@@ -1,4 +1,4 @@
-"""Front end: turns ONNX models into `Graph`s. No `ModelProto` leaves this package."""
+"""Front end: imports ONNX models as `Graph`s. No `ModelProto` leaves this package."""
 
 from raptor.frontend.loading import Model, Survey, load, survey
 from raptor.graph.ir import Graph

@@ -1,4 +1,4 @@
-"""Asks for each node of a model whether the chip can compute it; for models that it cannot compute alone."""
+"""Support query: imports each node of a model on its own terms, for models that the chip cannot compute alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from raptor.graph.ir import Graph
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """A model in canonical form: inputs bound, branches resolved, shapes and constants folded.
+    """A model in canonical form (inputs bound, branches resolved, constants folded), with the support of each node.
 
-    `proto` is complete: all weights are inside, and all types that can be inferred. `answers` has one entry for
-    each of its nodes, `graph` is what the accepted ones became. `of_floats`: the answers as if nothing were quantised.
-    `onnx_bytes` is the original model.
+    onnx_bytes: the original model. proto: the canonical model with all weights inside and all types that can be
+    inferred. graph: what the accepted nodes became. answers: one for each node of `proto`. of_floats: the answers if no
+    node is quantised.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 def ask(model: reading.Source, fixed: Fixed) -> Asked:
-    """Asks about all nodes of a model that was read. Raises `UserError` as `load` does, but not for refused nodes."""
+    """Queries the support of all nodes of a model. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, fixed, keep_integers=True)
     origin = Origin.of(model)
@@ -52,7 +52,7 @@ def ask(model: reading.Source, fixed: Fixed) -> Asked:
 
 
 def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
-    """Gives each node the name by which the user knows it; nodes that are made from one get a number behind it."""
+    """Gives each node the name that the user knows; further nodes made from the same one get a numeric suffix."""
     taken: set[str] = set()
     for node, answer in zip(proto.graph.node, answers, strict=True):
         node.name, count = answer.name, 1
@@ -63,7 +63,7 @@ def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
 
 
 def _complete_types(proto: ModelProto, folder: Path) -> None:
-    """Adds the types that onnx does not infer, those of operators of other domains say, as onnxruntime infers them."""
+    """Adds types that onnx does not infer, as for operators of other domains; onnxruntime infers them."""
     graph = proto.graph
     known = {v.name for v in (*graph.output, *graph.value_info) if _is_complete(v.type)}
     missing = [o for node in graph.node for o in node.output if o and o not in known]
@@ -78,19 +78,19 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
 
 
 def is_typed(kind: TypeProto) -> bool:
-    """Tells whether a type says what the elements are."""
+    """Tells whether a type states its element type."""
     if kind.HasField("tensor_type"):
         return kind.tensor_type.elem_type != TensorProto.UNDEFINED
     return kind.WhichOneof("value") is not None
 
 
 def _is_complete(kind: TypeProto) -> bool:
-    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+    """Tells whether a type states element type and rank; sizes may be open."""
     return is_typed(kind) and (not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape"))
 
 
 def _embed(proto: ModelProto, folder: Path, name: str) -> None:
-    """Moves the weights in files of `folder` into the model. Raises `UserError` if it has more than 2 GiB then."""
+    """Moves weights in files of `folder` into the model. Raises `UserError` if it then exceeds 2 GiB."""
     outside = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     size = sum(int(e.value) for t in outside for e in t.external_data if e.key == "length")
     if size > LIMIT_BYTES:

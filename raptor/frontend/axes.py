@@ -1,4 +1,4 @@
-"""Views of tensors with some axes selected, whatever shape their image has; for reductions and normalisations."""
+"""Reductions over axes of a tensor in whatever layout it has; used by reductions, pools and normalisations."""
 
 import itertools
 import math
@@ -19,9 +19,10 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor reshaped so that each dimension of its image is selected or not; `chosen[d]` for each dimension.
+    """A tensor laid out so that each dimension of its image is either reduced or kept. `chosen[d]`: True if reduced.
 
-    parts: if the channels are several dimensions, which are not all chosen: the size of each, and whether it is chosen.
+    parts: if the channels consist of several dimensions, only some of which are reduced: the size of each, and whether
+    it is reduced.
     """
 
     tensor: Tensor
@@ -34,7 +35,7 @@ class View:
 
     @property
     def count(self) -> int:
-        """Number of elements along the chosen dimensions."""
+        """Number of elements that are reduced to one."""
         dims = [*zip(self.image.shape, self.chosen, strict=True)]
         if self.parts:
             dims[self.image.channel_axis : self.image.channel_axis + 1] = self.parts
@@ -42,21 +43,21 @@ class View:
 
     @property
     def kept(self) -> npt.NDArray[np.int64]:
-        """For each channel, the number of the result to which it belongs."""
+        """For each channel, the number of the result to which it contributes."""
         sizes, results = [n for n, _ in self.parts], [1 if chosen else n for n, chosen in self.parts]
         return np.broadcast_to(np.arange(math.prod(results)).reshape(results), sizes).reshape(-1)
 
     @property
     def has_channels(self) -> bool:
-        """True if the channels are chosen."""
+        """True if the channels are reduced."""
         return self.chosen[self.image.channel_axis] and self.image.channels > 1
 
 
 def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = False) -> View:
-    """Returns a view of x with the `axes` of its shape chosen.
+    """Returns a view of x that reduces the `axes` of its shape.
 
-    Elements move only where a reshape split the channels. With `grouped`, they stay there too if some of the parts are
-    chosen, as for a norm of groups of channels: see `View.parts`.
+    Elements move only where a reshape has split the channels. With `grouped` they stay there, too, if only some of the
+    parts are reduced, as for the norm of groups of channels (`View.parts`).
     """
     if grouped and (seen := _grouped(build, x, axes)) is not None:
         return seen
@@ -70,7 +71,7 @@ def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = Fals
 
 
 def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: float = 1.0) -> Tensor:
-    """Adds the maximum, or the sum times `factor`, over the chosen dimensions, which become 1."""
+    """Adds the maximum, or the sum times `factor`, over the reduced dimensions, which become 1."""
     seen = _pooled(build, seen, function)
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
@@ -87,7 +88,7 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
 
 
 def mean(build: Builder, seen: View, factor: float) -> Tensor:
-    """Adds the sum times `factor` over the chosen dimensions, in every channel; other chosen dimensions become 1.
+    """Adds the sum times `factor`, broadcast to every channel; other reduced dimensions become 1.
 
     Without crossbars for the sum, the channels become 1, too.
     """
@@ -104,9 +105,9 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
 
 
 def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
-    """Repeats x along the dimensions of `image` in which it has size 1.
+    """Broadcasts x along the dimensions of `image` in which it has size 1.
 
-    A single pixel stays: it is used for every pixel.
+    A single pixel is returned unchanged: operators broadcast it.
     """
     meets_all = (x.image.pixels, x.image.channels, x.image.channel_axis) == (1, image.channels, image.channel_axis)
     if x.image == image or meets_all:
@@ -116,7 +117,7 @@ def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
 
 
 def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View:
-    """Reduces the chosen dimensions of pixels to 1."""
+    """Reduces the pixel dimensions to 1."""
     image, at = seen.image, seen.image.channel_axis
     chosen = seen.chosen[:at] + seen.chosen[at + 1 :]
     dims = image.pixel_dims
@@ -131,9 +132,9 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
 
 
 def _largest_channel(build: Builder, x: Tensor) -> Tensor:
-    """Adds the maximum of the channels of each pixel: of its halves, of the halves of those, until one channel is left.
+    """Adds the maximum of each pixel's channels, halving their number until one is left.
 
-    The halves of an odd number share a channel. So a pixel stays where it is, and takes a few operations.
+    The halves of an odd number overlap in one channel. So a pixel stays where it is, and takes a few operations.
     """
     at = x.image.channel_axis
     while (channels := x.image.channels) > 1:
@@ -145,7 +146,7 @@ def _largest_channel(build: Builder, x: Tensor) -> Tensor:
 
 
 def _with_other_channels(build: Builder, seen: View) -> View:
-    """Makes the largest dimension that is not chosen the channels."""
+    """Lays out the tensor with its largest kept dimension as channels."""
     shape, chosen = seen.image.shape, seen.chosen
     kept = [d for d in range(len(shape)) if not chosen[d]]
     if not kept:
@@ -155,7 +156,7 @@ def _with_other_channels(build: Builder, seen: View) -> View:
 
 
 def _with_split_channels(build: Builder, seen: View) -> View:
-    """Makes dimensions of the parts of the channels. The largest part that is not chosen becomes the channels."""
+    """Lays out the parts of the channels as dimensions; the largest kept part becomes the channels."""
     at, shape = seen.image.channel_axis, seen.image.shape
     sizes, chosen = zip(*seen.parts, strict=True)
     axis = max((d for d, (_, c) in enumerate(seen.parts) if not c), key=lambda d: sizes[d])
@@ -164,7 +165,7 @@ def _with_split_channels(build: Builder, seen: View) -> View:
 
 
 def _grouped(build: Builder, x: Tensor, axes: Sequence[int]) -> View | None:
-    """Returns a view of x where it is if its channels are several dimensions, some of them chosen, else None."""
+    """Returns a view of x in its layout if its channels are several dimensions, some of them reduced; else None."""
     found = _dims(x.image, x.shape)
     if found is None:
         return None
@@ -179,9 +180,9 @@ def _grouped(build: Builder, x: Tensor, axes: Sequence[int]) -> View | None:
 
 
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:
-    """Finds an image of the same layout whose dimensions are parts of those of `shape`, and the dimension of each part.
+    """Returns an image of the same layout whose dimensions refine `shape`, and the dimension that each of them refines.
 
-    Returns None if no such image exists, or if the channels would be several of its dimensions.
+    None if there is no such image, or if the channels would be several of its dimensions.
     """
     found = _dims(image, shape)
     if found is None:
@@ -197,9 +198,9 @@ def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None
 
 
 def _dims(image: Image, shape: Shape) -> tuple[list[int], list[int], int] | None:
-    """Returns dimensions that make up those of image and shape, for each that of `shape`, and the first of channels.
+    """Returns a common refinement of the dimensions of image and shape; None if there is none.
 
-    None if there are no such dimensions.
+    As (sizes, dimension of `shape` that each one refines, position of the first channel dimension).
     """
     starts = sorted(_starts(image.shape) | _starts(shape) | {math.prod(shape)})
     steps = list(itertools.pairwise(starts))
@@ -211,10 +212,10 @@ def _dims(image: Image, shape: Shape) -> tuple[list[int], list[int], int] | None
 
 
 def _starts(shape: Shape) -> set[int]:
-    """Returns the products of the dimensions before each one."""
+    """Returns the product of the sizes before each dimension."""
     return {math.prod(shape[:d]) for d in range(len(shape))} | {1}
 
 
 def _owner(shape: Shape, start: int) -> int:
-    """Finds the dimension larger than 1 that begins at or before `start`."""
+    """Returns the last dimension larger than 1 whose start is at or before `start`."""
     return max(d for d, n in enumerate(shape) if n > 1 and math.prod(shape[:d]) <= start)

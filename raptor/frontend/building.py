@@ -1,4 +1,4 @@
-"""Builder of chains of operators that together compute the outputs of one ONNX node."""
+"""Builder of operator chains that together compute the outputs of one ONNX node."""
 
 import math
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ from raptor.target.element import MODELLED
 from raptor.target.layout import Image
 
 _BITS = 8
-"""Bits of the ones of a sum over channels."""
+"""Weight bits of the matrices of ones with which channels are summed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Adds operators whose results have no name in ONNX; `finish` gives the last one its name."""
+    """Adds operators whose results are not in the ONNX model; `finish` makes the last one an output of the node."""
 
     node: NodeView
     ctx: ImportContext
 
     def operand(self, name: str) -> Tensor:
-        """Returns an input of the node; a constant becomes a tensor."""
+        """Returns an input of the node as a tensor; a constant input becomes a `ConstantTensor`."""
         value = self.ctx.constant(name)
         if value is None:
             return self.ctx.tensor(name)
@@ -53,21 +53,21 @@ class Builder:
         return self.ctx.inner(self.node, (), value.shape, image, ConstantTensor(pixels), stem)
 
     def natural(self, name: str) -> Tensor:
-        """Returns an input with its channels on axis 1, as ONNX defines it."""
+        """Returns an input laid out with its channels on axis 1, as ONNX defines it."""
         tensor = self.ctx.tensor(name)
         return self.laid(tensor, natural_image(tensor.shape))
 
     def laid(self, tensor: Tensor, image: Image) -> Tensor:
-        """Returns the tensor laid out as `image` (see `ImportContext.as_image`)."""
+        """Returns the tensor in the layout `image` (see `ImportContext.as_image`)."""
         return self.ctx.as_image(self.node, tensor, image)
 
     def add(self, operator: Operator, image: Image, *inputs: Tensor) -> Tensor:
-        """Adds an operator with an inner result, whose shape is that of its image."""
+        """Adds an operator with a new result, whose shape is the shape of `image`."""
         stem = f"{self.node.output}.{_stem(operator)}"
         return self.ctx.inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
 
     def map(self, function: MapFunction, *operands: Tensor | Constant | float) -> Tensor:
-        """Adds an element-wise function of tensors of one image (or of one pixel), constants and numbers."""
+        """Adds an element-wise function of tensors of one image (or one pixel, broadcast), constants and numbers."""
         tensors = list(dict.fromkeys(o for o in operands if isinstance(o, Tensor)))
         image = max((t.image for t in tensors), key=lambda i: i.pixels)
         chosen = (tensors.index(o) if isinstance(o, Tensor) else _constant(o) for o in operands)
@@ -78,7 +78,7 @@ class Builder:
         return self.map("max", x, self.map("sub", 0.0, x))
 
     def matrix(self, x: Tensor, weights: Floats) -> Tensor:
-        """Multiplies every pixel by a matrix [channels, new channels], which is no view of a file."""
+        """Multiplies every pixel by a constant matrix [channels, new channels], which must not be a view of a file."""
         axis = x.image.channel_axis
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
         bits = _BITS if x.element.kind == "int" else 0
@@ -86,19 +86,18 @@ class Builder:
         return self.add(Filter(values, Window.point(x.image.pixel_dims or (1,)), weight_bits=bits), image, x)
 
     def has_crossbars(self, x: Tensor) -> bool:
-        """Tells whether crossbars multiply this tensor: in a model of integers they hold no floats."""
+        """Tells whether crossbars can multiply this tensor: in an integer model they multiply integers only."""
         return x.element.kind == "int" or x.element == MODELLED
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
-        """Makes a constant that is broadcast against a result of `shape`, as small as the image allows."""
+        """Returns a constant operand that broadcasts to a result of `shape`, as small as the image allows."""
         return Constant(smallest(constant_pixels(array, shape, image)))
 
     def arranged(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
-        """Adds a tensor of elements taken from the sources.
+        """Adds a rearrangement: element i of the result is element `wanted[i]` of the sources, 0 where that is -1.
 
-        For each element of the result, `wanted` is its position among the elements of the sources. Positions count
-        elements in C order, source after source; -1 is zero. The image of the result is the cheapest one: a layout
-        change that only renames, else the one with the longest runs of neighbours.
+        Elements of the sources are numbered in C order, source after source. The image of the result is the cheapest
+        one: a `Rename` if possible, else the layout with the longest runs of consecutive elements.
         """
         images = [s.image for s in sources]
         if np.array_equal(wanted.reshape(-1), np.arange(images[0].elements)):
@@ -113,7 +112,7 @@ class Builder:
         return self.add(chosen, image, *sources)
 
     def finish(self, tensor: Tensor, output: str | None = None) -> None:
-        """Makes `tensor` an output of the node (the first unless named), with the shape of that output."""
+        """Makes `tensor` an output of the node, by default the first, with that output's shape."""
         ctx, name = self.ctx, output or self.node.output
         operator, inputs = ctx.take_back(tensor)
         natural = natural_image(ctx.shape(name))
@@ -123,7 +122,10 @@ class Builder:
 
 
 def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str = "") -> tuple[int, ...] | None:
-    """Returns integers given by an input, or in older versions by the attribute `name`; None if neither exists."""
+    """Returns integers given by an input or, in older versions, by attribute `name`; None if absent.
+
+    Raises `NeedsConstantError` if the input is computed.
+    """
     given = node.input(position)
     if given is None:
         return node.ints(name) if name in node.attributes else None
@@ -134,7 +136,7 @@ def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str =
 
 
 def axis_of(node: NodeView, rank: int, default: int) -> int:
-    """Returns the attribute `axis`, counted from 0. Raises `Refusal` if it is not below `rank`."""
+    """Returns the attribute `axis` as a non-negative number. Raises `Refusal` if it is out of range."""
     axis = node.integer("axis", default)
     if not -rank <= axis < rank:
         raise Refusal(f"axis {axis} of {rank} dimensions")
@@ -142,7 +144,7 @@ def axis_of(node: NodeView, rank: int, default: int) -> int:
 
 
 def smallest(pixels: Floats) -> Floats:
-    """Returns a constant [rows, width, channels] without repetitions along whole dimensions."""
+    """Returns a constant [rows, width, channels] with size 1 along dimensions in which it repeats."""
     for axis in (0, 1, 2):
         first = pixels.take([0], axis=axis)
         # A constant cannot vary by row only: it repeats by pixel, by row, or not at all.
@@ -152,15 +154,15 @@ def smallest(pixels: Floats) -> Floats:
 
 
 def indices(tensors: list[Tensor]) -> list[Indices]:
-    """Returns for each tensor an array of its shape: positions among the elements of all tensors."""
+    """Returns for each tensor an array of its shape with the numbers of its elements, counted over all tensors."""
     firsts = np.cumsum([0, *(math.prod(t.shape) for t in tensors)])
     return [c_order(t.shape, int(first)) for t, first in zip(tensors, firsts, strict=False)]
 
 
 def _breaks(operator: Move) -> int:
-    """Counts the places where the next element of the result is not the next one of a source.
+    """Counts the places where consecutive elements of the result are not consecutive in a source.
 
-    Elements a fixed stride apart would be one instruction too, but lead to images of few channels.
+    Elements a fixed stride apart would be one instruction, too, but lead to images of few channels.
     """
     flat = operator.sources.reshape(-1)
     together = (np.diff(flat) == 1) | ((flat[1:] == -1) & (flat[:-1] == -1))

@@ -1,8 +1,8 @@
-"""Canonical form of ONNX, which can say one thing in many ways: the result of onnxruntime's BASIC optimiser.
+"""Canonicalisation of ONNX by onnxruntime's BASIC optimiser, because ONNX can express one computation in many ways.
 
-It folds constants, shapes and batch normalisation, and drops nodes that do nothing in inference. It keeps to standard
-operators and to the names of the tensors that remain. Of the tools tried (onnxscript, onnx-ir's passes, onnxsim,
-onnxoptimizer) none did all of that.
+The optimiser folds constants, shapes and batch normalisation, and removes nodes without effect in inference. It keeps
+to standard operators and preserves the names of the tensors that remain. Of the other tools tried (onnxscript,
+onnx-ir's passes, onnxsim, onnxoptimizer) none did all of that.
 """
 
 import tempfile
@@ -41,23 +41,23 @@ QUANTISED_AS_WRITTEN = (
     "ReluQuantRewrite",
     "ClipQuantRewrite",
 )
-"""Changes of quantised models turned off: rounding stays where the model has it, under the names it has there."""
+"""Rewrites of quantised models turned off: rounding stays where the model has it, under the model's names."""
 CONVERTED = "converted"
-"""Name of the data of weights that conversion has changed, in place of a file name."""
+"""External data location that stands for the in-memory data of converted weights."""
 INLINED = "_inlfunc_"
-"""Prefix of the names that onnxruntime gives to tensors inside of functions."""
+"""Prefix of onnxruntime's names for tensors of inlined functions."""
 GENERATED = "_new_shape"
-"""Prefix of the names that onnxruntime gives to shapes of reshapes that it has joined."""
+"""Prefix of onnxruntime's names for shape constants of fused reshapes."""
 
 _FOLDINGS = 16
-"""Most foldings of one model: each makes shapes known, on which more may depend."""
+"""Maximum number of constant folding rounds; each can make shapes known that more folding depends on."""
 
 
 @contextmanager
 def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
-    """Yields the canonical model with every shape inferred, and a folder with its larger weights, deleted on exit.
+    """Yields the canonical model with all shapes inferred, and a folder with its larger weights, deleted on exit.
 
-    `source.proto` is replaced by one without weights, so that a model of 500 MB is not in memory five times.
+    Replaces `source.proto` by one without weights, so that a model of 500 MB is not in memory five times.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as name:
         folder = Path(name)
@@ -74,9 +74,9 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
 
 @contextmanager
 def blaming_the_model(folder: Path) -> Generator[None]:
-    """Turns an `InternalError` into a `UserError` if onnxruntime cannot run the model either: the model is wrong then.
+    """Turns an `InternalError` into a `UserError` if onnxruntime cannot run the canonical model either.
 
-    Shapes that do not go together (a Conv of 4 channels over an image of 5) show only there.
+    Incompatible shapes (a Conv of 4 channels on an image of 5) show only there.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def _inferred(source: Source) -> ModelProto:
 
 
 def _make_loadable(proto: ModelProto) -> None:
-    """Changes the model into one that onnxruntime optimises and reads back, in place."""
+    """Changes the model, in place, into one that onnxruntime optimises and reads back."""
     # Up to IR 3 weights are inputs as well; the optimiser then writes models that do not reload.
     weights = {t.name for t in proto.graph.initializer}
     inputs = [v for v in proto.graph.input if v.name not in weights]
@@ -109,9 +109,9 @@ def _make_loadable(proto: ModelProto) -> None:
 
 
 def _drop_unused(proto: ModelProto) -> None:
-    """Keeps the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others.
+    """Removes nodes that no output depends on; onnxruntime takes minutes to remove ten thousand of them.
 
-    Nodes that cannot be compiled stay, so that errors can name them.
+    Unsupported nodes stay, so that errors can name them.
     """
     needed = {value.name for value in proto.graph.output}
     kept: list[NodeProto] = []
@@ -125,7 +125,7 @@ def _drop_unused(proto: ModelProto) -> None:
 
 
 def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
-    """Moves the larger weights that conversion has changed out of the model; returns the model and their data."""
+    """Moves larger converted weights out of the model; returns the model and their data."""
     converted = bytearray()
     for tensor in proto.graph.initializer:
         data = tensor.raw_data
@@ -162,7 +162,7 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
 
 
 def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
-    """Yields the model in a file as long as another run of the optimiser helps; the run replaces the file."""
+    """Yields the model in a file, changed, as long as another optimiser run helps; the caller replaces the file."""
     if _has_inlined_functions(path) or _has_shapes(path):
         # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
         # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
@@ -181,7 +181,7 @@ def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
 
 
 def _rename_generated(proto: ModelProto) -> None:
-    """Gives constants that onnxruntime named other names, in place: in the next run it would use them once more."""
+    """Renames constants that onnxruntime generated, in place: its next run would generate the same names again."""
     generated = {t.name for t in proto.graph.initializer if t.name.startswith(GENERATED)}
     names = {name: f"again.{name}" for name in generated - {v.name for v in proto.graph.output}}
     for tensor in proto.graph.initializer:

@@ -1,4 +1,4 @@
-"""Checks of a model before anything is made of it."""
+"""Checks of an ONNX model before it is imported: standard conformance, inputs, tensor sizes, weights."""
 
 import math
 import re
@@ -35,9 +35,9 @@ _OF_A_NODE = (
 )
 """Messages of onnx and onnxruntime about one node."""
 _WHERE = re.compile(r"^/onnxruntime_src/.* was false\. |^/onnxruntime_src/\S+ ")
-"""Place in the sources of onnxruntime."""
+"""Source location in messages of onnxruntime."""
 MOST_ELEMENTS = 2**28
-"""Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
+"""Maximum number of elements of one tensor, 1 GiB as float32: a few bytes of a model can request any size."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
 SMALL_FLOATS = frozenset(
     (
@@ -45,7 +45,7 @@ SMALL_FLOATS = frozenset(
         *(TensorProto.FLOAT8E8M0, TensorProto.FLOAT4E2M1),
     )
 )
-"""Types of floats that inputs and outputs may have, but not what is computed."""
+"""Float types that inputs and outputs may have, but computed tensors may not."""
 WHOLE = frozenset(
     (
         *(TensorProto.BOOL, TensorProto.INT2, TensorProto.INT4, TensorProto.UINT2, TensorProto.UINT4),
@@ -53,9 +53,9 @@ WHOLE = frozenset(
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
     )
 )
-"""Types whose values a program of floats holds as whole numbers."""
+"""Types whose values a float program holds as integers in float32."""
 NUMBERS = FLOATS | SMALL_FLOATS | WHOLE
-"""Types of inputs and outputs."""
+"""Element types that inputs and outputs may have."""
 INDICES = frozenset(
     (
         TensorProto.BOOL,
@@ -68,11 +68,11 @@ INDICES = frozenset(
         TensorProto.UINT64,
     )
 )
-"""Types of inputs that are not data: lengths, flags, names. (Integers of 8 bits are images, or quantised data.)"""
+"""Input types that are sizes, indices, flags or names. (8-bit integers are images, or quantised data.)"""
 INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)) | {
     TensorProto.INT32
 }
-"""Types of data that operators of integers read."""
+"""Element types of data that integer operators read."""
 _TAKE_INFINITY = frozenset(
     (
         *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Equal", "Expand", "Gather", "Greater"),
@@ -82,7 +82,7 @@ _TAKE_INFINITY = frozenset(
         *("ArgMax", "ArgMin", "Flatten", "GatherElements", "GatherND", "Hardmax", "LogSoftmax", "OneHot", "TopK"),
     )
 )
-"""Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""
+"""Operators that accept an infinite constant operand, such as the mask before a Softmax."""
 _LAYERS = frozenset(
     ("Conv", "ConvTranspose", "Gemm", "GRU", "InstanceNormalization", "LayerNormalization", "LSTM", "MatMul", "RNN")
 )
@@ -100,11 +100,11 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
         **{f"Reduce{name}": (1,) for name in ("Sum", "SumSquare")},
     }
 )
-"""Operators, and which of their inputs say what is computed, such as a shape: these must be constants."""
+"""Operator -> inputs that determine what is computed, such as a shape; these must be constants."""
 
 
 def check_model(source: Source) -> None:
-    """Checks the rules of the ONNX standard. Reports an operator that the standard does not know as unsupported."""
+    """Raises `UserError` if the model violates the ONNX standard, `UnsupportedError` for operators unknown to it."""
     try:
         check_standard(_small(source.proto).SerializeToString())
     except InvalidModel as error:
@@ -113,9 +113,9 @@ def check_model(source: Source) -> None:
 
 
 def _small(proto: ModelProto) -> ModelProto:
-    """Copies the model with one number in place of each weight stored elsewhere: no rule looks at more of a weight.
+    """Returns a copy with one number in place of each external weight, because no rule looks at more.
 
-    Inputs and outputs without a shape or a type get any: onnxruntime infers those of outputs.
+    Inputs and outputs without a shape or a type get one: onnxruntime infers the types of outputs.
     """
     small = ModelProto()
     small.CopyFrom(proto)
@@ -133,9 +133,10 @@ def _small(proto: ModelProto) -> ModelProto:
 
 
 def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Raises `UnsupportedError` with all nodes whose operator has no lowering; `reasons`: by first output, if known.
+    """Raises `UnsupportedError` with all nodes whose operator has no lowering.
 
-    Nodes that depend on weights and shapes only are left out: the canonicaliser computes them.
+    reasons: first output of a node -> reason, where it is known. Nodes that depend only on weights and shapes are
+    accepted: the canonicaliser computes them.
     """
     fixed = {t.name for t in proto.graph.initializer}
     unsupported: list[UnsupportedNode] = []
@@ -154,9 +155,9 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
 
 
 def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers: bool = False) -> None:
-    """Raises `UserError` with all inputs that cannot be fed.
+    """Raises `UserError` listing all inputs that the chip cannot be given.
 
-    Inputs that may still become constants (`is_settable`) are accepted; with `keep_integers`, all that are tensors.
+    Accepts inputs that may still become constants (`is_settable`), and with `keep_integers` all tensors.
     """
     inputs = {n: v for n, v in model_inputs(proto).items() if n not in constants and not is_settable(proto, v)}
     if keep_integers:
@@ -167,13 +168,13 @@ def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers
 
 
 def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
-    """Returns the inputs by name. Up to IR 3 weights are inputs as well; they are left out."""
+    """Returns the inputs by name, without weights, which are inputs as well up to IR version 3."""
     weights = {t.name for t in proto.graph.initializer}
     return {v.name: v for v in proto.graph.input if v.name not in weights}
 
 
 def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
-    """Says why an input cannot be fed: its type, and what to do. Empty if it can."""
+    """Returns the reason why the chip cannot be given an input, with a remedy; empty if it can."""
     if value.type.WhichOneof("value") is None:
         return "of no type, must be of numbers"
     kind = value.type.tensor_type.elem_type
@@ -186,7 +187,7 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
 
 
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input is a flag or a size, which can only be a constant."""
+    """Tells whether an input is a flag, size or name, which must become a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
     if kind not in INDICES or rank > 1 or _is_quantised(proto, value):
         return False
@@ -194,9 +195,9 @@ def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _decides(proto: ModelProto, name: str) -> bool:
-    """Tells whether a tensor, or what is computed from it, is a parameter of some operator.
+    """Tells whether a parameter of some operator (`PARAMETERS`) is computed from a tensor.
 
-    Rows of a table that it chooses, and results of layers, are data, as it is then: no number of these is a flag.
+    Results of layers and rows of tables that the tensor selects are data, not parameters, and are not followed.
     """
     same = {name}
     for node in proto.graph.node:
@@ -210,14 +211,14 @@ def _decides(proto: ModelProto, name: str) -> bool:
 
 
 def _makes_data(node: NodeProto, given: Set[str]) -> bool:
-    """Tells whether an operator makes data of tensors: a layer, or one that takes them as indices only."""
+    """Tells whether a node computes data from the tensors `given`: a layer, or a lookup with them as indices."""
     if node.op_type in _LAYERS:
         return not any(node.input[i] in given for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input))
     return node.op_type in _LOOKUPS and node.input[0] not in given
 
 
 def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input is data by its type and its readers; all others are sizes, indices or zero points."""
+    """Tells whether an input is data, by its type and readers; other inputs are sizes, indices or zero points."""
     if value.type.tensor_type.elem_type in FLOATS:
         return True
     if any(node.op_type in QUANTISED for node in proto.graph.node):
@@ -226,7 +227,7 @@ def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input is of integers that an operator of integers reads as its data."""
+    """Tells whether an input holds quantised integers that an integer operator reads as data."""
     if value.type.tensor_type.elem_type not in INTEGERS:
         return False
     same = {value.name}
@@ -239,7 +240,7 @@ def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def data_inputs(node: NodeProto) -> Iterable[int]:
-    """Returns which inputs of an operator of integers are data, neither scales nor zero points."""
+    """Returns the positions of the data inputs of an integer operator; the others are scales and zero points."""
     count = len(node.input)
     match node.op_type:
         case "QLinearConcat":
@@ -253,7 +254,7 @@ def data_inputs(node: NodeProto) -> Iterable[int]:
 
 
 def check_sizes(proto: ModelProto) -> None:
-    """Raises `UserError` if a tensor of the model (with inferred shapes) is too large to be compiled."""
+    """Raises `UserError` if a tensor of the model, with inferred shapes, has more than `MOST_ELEMENTS` elements."""
     graph = proto.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
         count = math.prod(d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value"))
@@ -263,7 +264,7 @@ def check_sizes(proto: ModelProto) -> None:
 
 
 def check_weights(source: Source) -> None:
-    """Raises `UserError` for weights that are no numbers, and for infinite ones where a product would read them."""
+    """Raises `UserError` for weights with NaN, with infinities that a product would read, or with missing data."""
     users = _users(source.proto)
     for tensor in _float_tensors(source.proto):
         try:
@@ -279,9 +280,10 @@ def check_weights(source: Source) -> None:
 
 
 def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
-    """Raises `UserError` if a number computed from the weights is beyond float32, such as a product of large ones.
+    """Raises `UserError` if a constant of the graph overflowed float32, such as a product of large weights.
 
-    constants: those of the canonical model. If one is infinite (a mask), others may be; but crossbars hold none.
+    constants: constants of the canonical model. If one is infinite (a mask), further constants may be, except in
+    crossbars.
     """
     all_finite: bool | None = None
     for node in graph.nodes:
@@ -314,12 +316,12 @@ def _constants(operator: Operator) -> Iterator[Numbers]:
 
 
 def label(node: NodeProto) -> str:
-    """Returns the name of a node, or operator and output if it has no name."""
+    """Returns the name of a node, or its operator and first output if it has no name."""
     return node.name or f"{node.op_type} -> {node.output[0] if node.output else ''}"
 
 
 def first_line(error: Exception) -> str:
-    """Returns the part of a library's message that says what is wrong, and of which node."""
+    """Returns the part of an onnx or onnxruntime message that states the fault and the node."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     for pattern in _OF_A_NODE:
         found = pattern.search(text)
@@ -330,13 +332,13 @@ def first_line(error: Exception) -> str:
 
 
 def runtime_reason(error: Exception, folder: Path) -> str:
-    """Returns what onnxruntime says is wrong, without its codes and without the path of a model in `folder`."""
+    """Returns the fault in an onnxruntime message, without status codes and without the path of a model in `folder`."""
     reason = re.sub(r"Load model from .*? failed:", "", first_line(error)).replace(f"{folder}/", "")
     return _STATUS.sub("", reason)
 
 
 def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yields the float32 constants, named by the tensor they define."""
+    """Yields the float32 constants, each named after the tensor that it defines."""
     yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type == TensorProto.FLOAT:
@@ -356,7 +358,7 @@ def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
 
 
 def type_name(elem_type: int) -> str:
-    """Names an ONNX element type as messages show it: `float16`."""
+    """Returns the name of an ONNX element type in messages: `float16`."""
     if elem_type == TensorProto.UNDEFINED:
         return "not a tensor"
     known = TensorProto.DataType.values()

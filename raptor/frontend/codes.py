@@ -1,4 +1,4 @@
-"""Integer types of ONNX, and the scales and zero points of tensors that stand for real numbers."""
+"""Quantisation parameters: ONNX integer types, and the scales and zero points of quantised tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CodeType:
-    """An integer type of ONNX. On the chip its values are stored as signed integers: element = value - `offset`."""
+    """An integer type of ONNX. The chip stores its values as signed integers: stored = value - `offset`."""
 
     name: str
     bits: int
@@ -35,7 +35,7 @@ class CodeType:
 
     @property
     def element(self) -> ElementType:
-        """Type of the elements on the chip."""
+        """Element type on the chip."""
         return integer(self.bits)
 
     @property
@@ -50,7 +50,7 @@ class CodeType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """Type of an array of the values."""
+        """Numpy type of an array of the values."""
         return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(self.name.upper()))
 
     @property
@@ -68,11 +68,11 @@ def _code_types() -> dict[int, CodeType]:
 
 
 CODES: Mapping[int, CodeType] = MappingProxyType(_code_types())
-"""ONNX type -> integers on the chip."""
+"""ONNX element type -> representation on the chip."""
 
 
 def code_type(node: NodeView, elem_type: int) -> CodeType:
-    """Returns the integers of an ONNX type. Raises `Refusal` for other types."""
+    """Returns the representation of an ONNX integer type. Raises `Refusal` for other types."""
     if elem_type not in CODES:
         raise Refusal(f"{type_name(elem_type)} is not supported; integers of 2, 4, 8 and 16 bits are")
     return CODES[elem_type]
@@ -80,7 +80,7 @@ def code_type(node: NodeView, elem_type: int) -> CodeType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Real number = (value - zero_point) * scale. Both arrays broadcast against the shape of the tensor."""
+    """Parameters of a quantiser: real = (value - zero_point) * scale. Both arrays broadcast to the tensor's shape."""
 
     scale: Floats
     zero_point: Ints
@@ -88,13 +88,13 @@ class Steps:
 
     @property
     def is_uniform(self) -> bool:
-        """True if all elements have one scale and one zero point."""
+        """True if all elements have the same scale and zero point."""
         return self.scale.size == 1 and self.zero_point.size == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The tensor that scale and zero point belong to: its shape, and where arrays of them vary."""
+    """The tensor that scale and zero point apply to: its shape, the axis along which they vary, the block size."""
 
     shape: Shape
     axis: int = 1
@@ -102,9 +102,9 @@ class Place:
 
 
 def steps(node: NodeView, ctx: ImportContext, scale: str, zero: str | None, place: Place, code: CodeType) -> Steps:
-    """Reads scale and zero point. `code`: type of the values if there is no zero point.
+    """Reads scale and zero point, broadcast to the tensor. `code`: type of the values where there is no zero point.
 
-    Raises `UserError` for a scale that is not finite and above 0, and for a zero point of another size.
+    Raises `UserError` for a scale that is not finite and above 0, and for a zero point of another size than the scale.
     """
     scales = _constant(ctx, scale).astype(np.float32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
@@ -130,7 +130,7 @@ def _constant(ctx: ImportContext, name: str) -> Array:
 
 
 def _spread(node: NodeView, values: Array, place: Place) -> Array:
-    """Returns one number for each tensor, index of the axis, or block, so that it broadcasts against the tensor."""
+    """Expands one number per tensor, channel or block so that it broadcasts to the tensor."""
     if values.size == 1:
         return values.reshape(())
     rank = len(place.shape)
@@ -149,7 +149,10 @@ def _fault(node: NodeView, text: str) -> UserError:
 
 
 def quantiser(node: NodeView, ctx: ImportContext, shape: Shape) -> Steps:
-    """Reads scale, zero point and type of a QuantizeLinear or DequantizeLinear node for a tensor of `shape`."""
+    """Returns the parameters of a QuantizeLinear or DequantizeLinear node for a tensor of `shape`.
+
+    Raises `Refusal` for QuantizeLinear to more than 16 bits, and `UserError` for bad scales or zero points.
+    """
     given = node.integer("output_dtype", 0)
     code = code_type(node, given) if given and node.op_type == "QuantizeLinear" else CODES[TensorProto.UINT8]
     place = Place(shape, node.integer("axis", 1), node.integer("block_size", 0))
@@ -162,7 +165,7 @@ def quantiser(node: NodeView, ctx: ImportContext, shape: Shape) -> Steps:
 
 
 def host_coding(by: Steps) -> Coding:
-    """Returns the coding of real numbers that the host turns into integers, or back."""
+    """Returns the coding with which the host quantises or dequantises. Raises `Refusal` for scales in blocks."""
     scale, zero = np.broadcast_arrays(by.scale, by.zero_point - by.code.offset)
     wide = [a for a, n in enumerate(scale.shape) if n > 1]
     if len(wide) > 1:
@@ -173,9 +176,9 @@ def host_coding(by: Steps) -> Coding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coded:
-    """A constant that stands for real numbers: `values` * scale, the zero point already subtracted.
+    """A constant of quantised integers: real = `values` * scale; the zero point is already subtracted.
 
-    bits: those of its ONNX type.
+    bits: bits of its ONNX type.
     """
 
     values: npt.NDArray[np.int32]
@@ -184,26 +187,26 @@ class Coded:
 
     @property
     def real(self) -> Floats:
-        """The real numbers, as DequantizeLinear computes them."""
+        """The dequantised values, in float32 as DequantizeLinear computes them."""
         return self.values.astype(np.float32) * self.scale
 
 
 def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
-    """Returns the values of QuantizeLinear: float32 division, ties to even, saturated.
-
-    What is not a number becomes the lowest.
-    """
+    """Returns the integers of QuantizeLinear: float32 division, ties to even, saturated; NaN becomes the lowest one."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(np.asarray(values, np.float32) / by.scale).astype(np.float64) + by.zero_point
     return np.asarray(np.fmin(np.fmax(rounded, by.code.low), by.code.high), np.int64)
 
 
 _OUTPUT_CHANNELS: Mapping[str, int] = MappingProxyType({"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1})
-"""Axis of a layer's weights, by operator, along which quantisation scales may vary."""
+"""Operator -> axis of its weights along which quantisation scales may vary."""
 
 
 def float_layer_fault(node: NodeView, coded: Mapping[str, Coded], views: Container[str]) -> str:
-    """Says why the products of a layer cannot be of integers, in a model of integers. `views`: what stands for some."""
+    """Returns the reason why a layer of an integer model is not computed in integers.
+
+    `views`: names of quantised tensors.
+    """
     codes = next((i for i in node.inputs[:2] if i in coded), None)
     if codes is None:
         return "its weights are floats, and the model is of integers: quantise them, too"

@@ -1,4 +1,4 @@
-"""Images of ONNX tensors and constants: natural images, equal layouts, broadcast constants."""
+"""Images of ONNX shapes, and constants as pixels: copying, broadcasting, conversion to float32."""
 
 import math
 from typing import Any
@@ -14,10 +14,7 @@ Shape = tuple[int, ...]
 
 
 def natural_image(shape: Shape) -> Image:
-    """Returns the image of a shape as ONNX defines it:
-
-    (batch, channels, spatial...); a single dimension is the channels.
-    """
+    """Returns the image of a shape in ONNX: (batch, channels, spatial...); a vector is one pixel of channels."""
     return Image(shape or (1,), min(1, max(len(shape) - 1, 0)))
 
 
@@ -30,10 +27,7 @@ _INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
 
 
 def owned(values: npt.ArrayLike) -> Numbers:
-    """Returns a contiguous copy in float32. (Constants come as views of a file that will be deleted.)
-
-    Integers of 16 and 32 bits stay what they are.
-    """
+    """Returns a contiguous copy as float32, int16 or int32. (Constants are views of a file that will be deleted.)"""
     source = np.asarray(values)
     dtype = source.dtype if source.dtype in _INTEGERS else np.dtype(np.float32)
     if source.flags.c_contiguous or source.ndim < 2:
@@ -46,15 +40,15 @@ def owned(values: npt.ArrayLike) -> Numbers:
 
 
 def scalar(value: float) -> Floats:
-    """Makes a constant [1, 1, 1]."""
+    """Returns a constant [1, 1, 1]."""
     return np.full((1, 1, 1), value, np.float32)
 
 
 def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
-    """Broadcasts `array` against `shape`, as numpy does, and returns [rows|1, width|1, channels|1] of the image.
+    """Broadcasts `array` to `shape` as numpy does; returns [rows or 1, width or 1, channels or 1] of the image.
 
-    A dimension over which `array` is broadcast stays 1 as long as `shape` is the image's own. In a reshaped tensor the
-    dimensions of the image are different, and only a scalar stays small.
+    A broadcast dimension stays 1 as long as `shape` is the image's own shape. In a reshaped tensor the dimensions of
+    the image differ, and only a scalar stays small.
     """
     if array.size == 1:
         return owned(array).reshape(1, 1, 1)
@@ -69,7 +63,7 @@ def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
 
 
 def as_float32(name: str, values: npt.NDArray[Any]) -> Floats:
-    """Returns whole numbers as float32. Raises `Refusal` for those that it does not hold."""
+    """Returns integers as float32. Raises `Refusal` for integers that float32 does not hold exactly."""
     floats = values.astype(np.float32)
     lost = floats.astype(np.float64).astype(object) != values.astype(object)
     if lost.any():

@@ -1,4 +1,4 @@
-"""Element-wise formulas as chains of `Map`s, with numpy broadcasting between computed and constant operands."""
+"""Builder of element-wise formulas as chains of `Map`s, with numpy broadcasting of computed and constant operands."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ from raptor.graph.ir import (
 from raptor.target.layout import Image
 
 _NO_FRACTION = 1.5 * 2.0**23
-"""Floats near it are whole numbers, of either sign after it is subtracted."""
+"""Floats near it are integers; adding and subtracting it rounds a small number of either sign."""
 _QUOTIENTS = Range(-(2**22), 2**22)
-"""Whole numbers of which float32 holds quotients with half a unit more."""
+"""Integers whose quotients, plus half a unit, float32 holds."""
 Value = Tensor | Constant
-"""An operand, computed or constant, that can be combined with the image of the result."""
+"""An operand, computed or constant, that broadcasts to the image of the result."""
 Operand = Value | float
 
 
 @dataclass(slots=True)
 class Formula:
-    """Writes the formula of one node. Every method adds at most a few maps and returns their result.
+    """Writes the formula of one node; every method adds at most a few maps and returns their result.
 
-    All results have `shape` and `image`. Operations on constants only are computed here.
+    All results have `shape` and `image`. Operations on constants only are folded.
     """
 
     node: NodeView
@@ -51,13 +51,13 @@ class Formula:
     def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
         """Starts the formula of a node.
 
-        Its result has the image of the first tensor of `names` that has the same shape.
+        Its image is that of the first tensor among `names` that has the result's shape.
         """
         shape = ctx.shape(node.output)
         return cls(node, ctx, shape, result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape))
 
     def operand(self, name: str) -> Value:
-        """Returns a tensor of the model, broadcast to the result."""
+        """Returns a tensor or constant of the model, broadcast to the result."""
         if self.ctx.constant(name) is None:
             return self.broadcast(self.ctx.tensor(name))
         return self.constant(self.ctx.weights(name))
@@ -68,7 +68,7 @@ class Formula:
         return Constant(constant_pixels(values, self.shape, self.image))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor with the image of the result, or as one pixel that is used for every pixel."""
+        """Returns the tensor in the image of the result, or as one pixel, which operators broadcast."""
         self._require_broadcast(tensor.shape)
         if tensor.shape == self.shape:
             return self.ctx.as_image(self.node, tensor, self.image)
@@ -86,7 +86,7 @@ class Formula:
             raise Refusal(f"an operand {shape} cannot be broadcast to {self.shape}")
 
     def _pixels_of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns an array of the result's shape as [pixels, channels]."""
+        """Reshapes an array of the result's shape to [pixels, channels]."""
         return np.moveaxis(values.reshape(self.image.shape), self.image.channel_axis, -1).reshape(
             -1, self.image.channels
         )
@@ -100,7 +100,7 @@ class Formula:
         return next((o for o in self.node.outputs if o), self.node.name)
 
     def apply(self, function: MapFunction, *operands: Operand) -> Value:
-        """Adds one map, or returns its value if all operands are constant."""
+        """Adds one map; if all operands are constant, returns its value as a constant."""
         values = [Constant(scalar(o)) if isinstance(o, int | float) else o for o in operands]
         constants = [v for v in values if isinstance(v, Constant)]
         if len(constants) == len(values):
@@ -118,7 +118,7 @@ class Formula:
         return self.apply("sub", x, y)
 
     def mul(self, x: Operand, y: Operand) -> Value:
-        """Adds x * y; a factor of 1 costs nothing."""
+        """Adds x * y; a factor y of 1 adds nothing."""
         if isinstance(y, int | float) and y == 1 and not isinstance(x, int | float):
             return x
         return self.apply("mul", x, y)
@@ -130,11 +130,11 @@ class Formula:
         return self.apply("max", x, y)
 
     def neg(self, x: Operand) -> Value:
-        """Adds -x, exact also for zero."""
+        """Adds -x; exact, also for zero."""
         return self.apply("mul", x, -1)
 
     def min(self, x: Operand, y: Operand) -> Value:
-        """Adds min(x, y) = -max(-x, -y), exact: negation does not round."""
+        """Adds min(x, y) = -max(-x, -y); exact, as negation does not round."""
         return self.neg(self.max(self.neg(x), -y if isinstance(y, int | float) else self.neg(y)))
 
     def abs(self, x: Operand) -> Value:
@@ -144,10 +144,10 @@ class Formula:
         return self.apply("relu", x)
 
     def floor(self, x: Operand, step: float | Floats) -> Value:
-        """Adds the largest whole number that is not above x * step, for whole x of at most 2 ** 22 in size.
+        """Adds floor(x * step), for integers x of at most 2^22 in absolute value.
 
-        step: 1 or 1/2, 1/4, ..., a number or an array. Less almost a half, x * step lies nearest to that whole number,
-        and the adder rounds to it where floats have no fraction.
+        step: 1, 1/2, 1/4, ..., a number or an array. x * step minus almost one half lies nearest to the floor, and the
+        adder rounds to it where floats have no fraction.
         """
         steps = np.asarray(step, np.float32)
         below = self.constant(((1 - steps) / 2).astype(np.float32))
@@ -155,9 +155,9 @@ class Formula:
         return self.sub(self.add(shifted, _NO_FRACTION), _NO_FRACTION)
 
     def wrapped(self, x: Value, limits: Range) -> Value:
-        """Adds the whole number within `limits` that differs from x by a multiple of their count, a power of 2.
+        """Adds the integer within `limits` that is congruent to x modulo their count, which is a power of 2.
 
-        Raises `BoundRefusal` if x can be larger than 2 ** 22, where float32 does not hold enough of a quotient.
+        Raises `BoundRefusal` if |x| may exceed 2^22, where float32 does not hold the quotient exactly enough.
         """
         found = None if isinstance(x, Constant) else self.ctx.whole(x)
         if found is None or is_within(found, limits) or not isinstance(x, Tensor):
@@ -172,7 +172,7 @@ class Formula:
         return result
 
     def finish(self, result: Value, output: str | None = None) -> None:
-        """Makes the result the node's output (the first, or the named one). Integers wrap around at their type."""
+        """Makes the result an output of the node, by default the first. Integers wrap around as their type demands."""
         kind = self.ctx.kind(output or self.node.output)
         if is_whole_type(kind) and kind != np.bool_:
             result = self.wrapped(result, limits_of(kind))
@@ -188,9 +188,9 @@ class Formula:
 
 
 def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:
-    """Returns the image of an element-wise result: that of the first operand that is not broadcast.
+    """Returns the image of an element-wise result: the image of the first operand that is not broadcast.
 
-    An operand whose image has its own shape is preferred: constants are smaller there.
+    Prefers an operand whose image has its own shape, because constants are smaller there.
     """
     full = [t for t in tensors if t.shape == shape]
     shown = [t for t in full if t.image.shape == shape]

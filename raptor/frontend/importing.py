@@ -1,4 +1,4 @@
-"""The model as importers see it, and the place where they add operators of the Graph."""
+"""Import context: what importers know about the model, and the Graph under construction to which they add operators."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 class ImportContext:
-    """The model as an importer sees it, and the place where it adds its nodes."""
+    """The model as an importer sees it, and the Graph under construction."""
 
     def __init__(
         self,
@@ -70,79 +70,80 @@ class ImportContext:
         kinds: Mapping[str, Kind],
         most: int = MOST_WHOLE,
     ) -> None:
-        """Takes the types of the integer tensors of the model, and the type of the floats.
+        """Starts an empty Graph.
 
-        `kinds`: types of all tensors of the model. `most`: largest size of the integers in inputs, where they are held
-        as floats.
+        shapes: static ONNX shapes by tensor name. in_model: names of all tensors of the original model. codes: types of
+        its quantised integer tensors. floats: element type of its float tensors. kinds: numpy types of all its tensors.
+        most: largest absolute value of integer inputs that are held as float32.
         """
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, View] = {}
-        """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
+        """Float tensors that quantised integers represent; computed in floats only if `tensor` asks for them."""
         self.used: frozenset[str] = frozenset()
-        """Tensors that a node or an output of the model reads."""
+        """Tensors that a node or a model output reads."""
         self.codes, self.floats, self.opsets = codes, floats, tuple[OperatorSetIdProto, ...]()
         self._kinds, self._most = kinds, most
         self._extended: set[str] = set()
-        """Tensors that extended instructions make, or that are made of some."""
+        """Tensors computed by extended instructions, directly or indirectly."""
         self._assumed: set[str] = set()
-        """Tensors whose range follows from what reads them, or that are made of some: other values are not excluded."""
+        """Tensors whose range is taken from what their readers need, directly or indirectly; other values may occur."""
         self._made: dict[str, Node] = {}
-        """Tensor -> node that computes it."""
+        """Tensor -> node of the Graph that computes it."""
         self._whole: dict[str, Range | None] = {}
-        """Tensors that are held as floats -> range of their whole numbers."""
+        """Tensor held as float32 -> range of its integers; None if it is not known to hold integers only."""
         self.demanded: Mapping[str, Range] = {}
-        """Integers that tensors must hold: those of an index are bounded by its table."""
+        """Tensor -> range in which its integers must lie for every index computed from them to be valid."""
         self._wide: dict[str, Range] = {}
-        """Tensors of integers that may be larger than float32 holds without a gap, but are exact."""
+        """Integer tensors that may exceed the exact integers of float32 -> their range."""
         self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """Tensor -> results of `as_image` for it."""
+        """Tensor -> copies and aliases that `as_image` made of it."""
         self._shapes, self._constants, self._in_model = dict(shapes), constants, in_model
 
     def shape(self, name: str) -> Shape:
-        """Returns the ONNX shape of a tensor of numbers. Raises `Refusal` if it is not known."""
+        """Returns the ONNX shape of a tensor. Raises `Refusal` if it is not static, or the tensor is not numeric."""
         if name not in self._shapes:
             raise Refusal(f"the shape of '{name}' depends on values, or it has no numbers")
         return self._shapes[name]
 
     def kind(self, name: str) -> Kind:
-        """Returns the type of a tensor in the model; float32 for one that the model does not have."""
+        """Returns the numpy type of a tensor in the model; float32 for a tensor that the model does not have."""
         value = self._constants[name] if name not in self._kinds and name in self._constants else None
         return self._kinds.get(name, _FLOAT) if value is None else value.dtype
 
     def is_whole(self, name: str) -> bool:
-        """Tells whether a tensor of the model is of integers or truth values."""
+        """Tells whether the model's type of a tensor is integer or bool."""
         return is_whole_type(self.kind(name))
 
     def is_cast_of_input(self, node: NodeView) -> bool:
-        """Tells whether a node casts an input: what is computed was not rounded to a type of few bits."""
+        """Tells whether a node casts a model input, whose values are not rounded on the chip."""
         return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
 
     def is_extended(self, tensor: Tensor) -> bool:
-        """Tells whether extended instructions make a tensor, or what it is made of.
+        """Tells whether extended instructions compute a tensor, directly or indirectly.
 
-        It may hold what is no number, as 0 / 0; and one more of these instructions excludes no machine.
+        Such a tensor may hold NaN (0 / 0), and using more of these instructions excludes no further machine.
         """
         return tensor.name in self._extended
 
     def whole(self, tensor: Tensor) -> Range | None:
-        """Returns the proved range of whole numbers that are held as floats; None for other numbers.
+        """Returns the proved range of integers that are held as float32; None for non-integers.
 
-        It also is None if a number on the way can be one that float32 does not hold.
+        Also None if an integer computed on the way may exceed what float32 holds exactly.
         """
         found = self._reach(tensor)
         return found if found is not None and is_within(found, EXACT) else None
 
     def declare_whole(self, name: str, found: Range) -> None:
-        """Declares that a tensor has whole numbers of this range, where its operators do not tell."""
+        """Declares that a tensor holds integers in the range `found`, where its operators do not imply it."""
         self._whole[name] = found
 
     def declare_unbounded(self, name: str) -> None:
-        """Declares that a tensor has integers of any size, or those that indices made of it must be.
+        """Declares that a tensor holds integers without a bound, as a cast from float to int64 makes them.
 
-        What makes integers of floats cannot know more.
+        If it feeds indices, the valid range of these indices is assumed instead (`is_assumed`).
         """
         found = self.demanded.get(name)
         if found is not None and is_within(found, EXACT):
@@ -152,13 +153,14 @@ class ImportContext:
             self._wide[name] = ANY
 
     def is_assumed(self, tensor: Tensor) -> bool:
-        """Tells whether the range of a tensor is what its readers need, and not what its operators can make."""
+        """Tells whether the range of a tensor is assumed from what its readers need, not proved from its operators."""
         return tensor.name in self._assumed
 
     def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
-        """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
+        """Returns `whole(tensor)` after the host was told to reject input values outside `limits`.
 
-        It can do so only for the elements of an input of integers. Zero must lie within the limits.
+        Only elements of an integer model input can be checked by the host; other tensors keep their range. The limits
+        must contain 0.
         """
         chain = [tensor.name]
         while (made := self._made.get(chain[-1])) and isinstance(made.operator, Rename | Move):
@@ -173,9 +175,9 @@ class ImportContext:
         return self.whole(tensor)
 
     def _reach(self, tensor: Tensor) -> Range | None:
-        """Returns the range of whole numbers, or the first one on the way to them that is too large.
+        """Returns the integer range of a tensor, or the first range on the way to it that float32 does not hold.
 
-        A recurrent layer of many steps is a long way: too long for a function that calls itself.
+        Iterative, because a recurrent layer of many steps would exceed the recursion limit.
         """
         pending = [tensor.name]
         while pending:
@@ -193,14 +195,17 @@ class ImportContext:
         return self._whole[tensor.name]
 
     def _reach_of(self, made: Node) -> Range | None:
-        """Returns the range of the result of a node, whose inputs have been looked at."""
+        """Returns the integer range of a node's result; the ranges of its inputs are known."""
         sources = [self.tensors[i] for i in made.inputs]
         ranges = [self._whole.get(source.name) for source in sources]
         beyond = (r for r in ranges if r is not None and not is_within(r, EXACT))
         return next(beyond, None) or whole_result(made.operator, sources, ranges)
 
     def settle(self, node: NodeView) -> None:
-        """Finds the ranges of a node's results. Raises `BoundRefusal` for integers that float32 may not hold."""
+        """Determines the integer ranges of a node's results.
+
+        Raises `BoundRefusal` for integers that float32 may not hold.
+        """
         follows = any(self._whole.get(i) is not None for i in node.inputs)
         for name in (o for o in node.outputs if o in self.tensors):
             kind, tensor = self.kind(name), self.tensors[name]
@@ -221,7 +226,7 @@ class ImportContext:
                 self._reach(tensor)
 
     def _settle_wide(self, node: NodeView, name: str, limits: Range) -> None:
-        """Finds the range of a result that is chosen from integers of any size: each is one that was exact."""
+        """Determines the range of a result whose elements are selected, unrounded, from integers of any size."""
         ranges = {i: self._whole.get(i) or self._wide.get(i) for i in node.inputs}
         ranges |= {i: range_of(value) for i in node.inputs if (value := self.constant(i)) is not None}
         found = chosen(node, ranges)
@@ -233,9 +238,9 @@ class ImportContext:
             self._wide[name] = found
 
     def tensor(self, name: str) -> Tensor:
-        """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant.
+        """Returns the tensor of the Graph that holds a model tensor. Raises `Refusal` for a constant.
 
-        A view is computed in floats, once.
+        A view is computed in floats on the first call.
         """
         if self.is_constant(name):
             raise Refusal(f"'{name}' must not be a constant")
@@ -252,51 +257,51 @@ class ImportContext:
         return self.tensors[name].shape if value is None else value.shape
 
     def range(self, tensor: Tensor) -> Range:
-        """Returns the proved range of a tensor of integers."""
+        """Returns the proved range of an integer tensor of the Graph."""
         return self._ranges.get(tensor.name) or Range.of(tensor.element)
 
     def declare(self, stem: str, shape: Shape) -> str:
-        """Returns a name that begins with `stem` for a tensor of this shape that the ONNX model does not have."""
+        """Registers a tensor that the ONNX model does not have; returns its name, which begins with `stem`."""
         name = self._unused_name(stem)
         self._shapes[name] = shape
         self.used |= {name}
         return name
 
     def add_constant(self, stem: str, values: Array) -> str:
-        """Adds a constant that was computed here, and returns its name."""
+        """Adds a constant computed by an importer; returns its name, which begins with `stem`."""
         name = self._unused_name(stem)
         self._constants.add(name, values)
         return name
 
     def set_constant(self, name: str, values: Array) -> None:
-        """Makes a tensor of the model a constant that was computed here."""
+        """Makes a tensor of the model a constant computed by an importer."""
         self._constants.add(name, values)
 
     def add_coded(self, name: str, value: Coded) -> None:
-        """Adds a constant of integers that stand for real numbers."""
+        """Adds a constant of quantised integers."""
         self._coded[name] = value
 
     def coded(self, name: str | None) -> Coded | None:
-        """Returns a constant of integers that stand for real numbers; None for everything else."""
+        """Returns a constant of quantised integers; None for any other tensor."""
         return None if name is None else self._coded.get(name)
 
     def is_constant(self, name: str) -> bool:
         return name in self._constants or name in self._coded
 
     def is_known(self, name: str) -> bool:
-        """Tells whether a tensor is known: False for outputs of a refused node, unless their shape is known."""
+        """Tells whether a tensor has been imported; False for an output of a refused node whose shape is unknown."""
         return name in self.tensors or name in self.views or self.is_constant(name)
 
     def constant(self, name: str | None) -> Array | None:
-        """Returns the value of a constant; None if `name` is computed or absent."""
+        """Returns the value of a constant, dequantised if it is quantised; None if `name` is computed or absent."""
         if name in self._coded:
             return self._coded[name].real
         return self._constants[name] if name is not None and name in self._constants else None
 
     def weights(self, name: str) -> Floats:
-        """Returns the value of a constant as float32, or of one that was computed here as it is.
+        """Returns the value of a constant as float32; a constant computed by an importer keeps its type.
 
-        Raises `Refusal` for computed tensors, and for integers that float32 does not hold.
+        Raises `NeedsConstantError` for a computed tensor, and `Refusal` for integers that float32 does not hold.
         """
         value = self.constant(name)
         if value is None:
@@ -308,9 +313,9 @@ class ImportContext:
         return as_float32(name, value)
 
     def input(self, name: str, by: Steps | None = None) -> None:
-        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it has no numbers.
+        """Adds an input of the model to the Graph. Raises `Refusal` if its shape is not static, or it is not numeric.
 
-        `by`: scale and zero point by which the host turns it into integers.
+        `by`: scale and zero point with which the host quantises the input.
         """
         shape = self.shape(name)
         code = self.codes.get(name)
@@ -327,17 +332,20 @@ class ImportContext:
         self.tensors[name] = Tensor(name, shape, natural_image(shape), name in self._in_model, element, coding)
 
     def _coding(self, name: str) -> Coding | None:
-        """Returns the coding of a tensor of the model that is held as floats; None for float32."""
+        """Returns the coding of a model tensor that is held as float32; None if its type is float32."""
         kind = self.kind(name)
         return None if kind == _FLOAT else Coding(kind.name)
 
     def _of_floats(self, name: str, coding: Coding) -> Coding:
-        """Returns the coding of real numbers with the type that the model has for them."""
+        """Returns `coding` with the float type that the model gives the dequantised tensor."""
         kind = self.kind(name)
         return coding if self.is_whole(name) or is_small_float(kind) else replace(coding, dtype=kind.name)
 
     def output(self, name: str) -> None:
-        """Adds a node for an output of the model that is a constant or a view."""
+        """Adds a node for a model output that no node computes: a constant or a view.
+
+        Raises `UserError` if not numeric.
+        """
         constant = self.constant(name)
         if name in self.tensors:
             return
@@ -356,7 +364,7 @@ class ImportContext:
             self._define(name, constant.shape, image, self.floats, None)
 
     def _output_view(self, name: str, view: View) -> None:
-        """Adds the output: integers that the host turns into real numbers, if it can, else floats."""
+        """Adds an output that the host dequantises, if its coding allows it; otherwise computes it in floats."""
         found = view.coded()
         if found is None:
             self.tensor(name)
@@ -368,9 +376,9 @@ class ImportContext:
         self.tensors[name] = replace(self.tensors[name], coding=coding)
 
     def lower(self, node: NodeView, inputs: Sequence[str], image: Image, *operators: Operator) -> None:
-        """Adds a chain of operators with results of the same image; the last computes the node's output.
+        """Adds a chain of operators whose results have the same image; the last one computes the node's output.
 
-        The first reads `inputs`, each of the others the result before it.
+        The first operator reads `inputs`, each further one the result of its predecessor.
         """
         for operator in operators[:-1]:
             inputs = (self.step(node, inputs, image, operator),)
@@ -386,17 +394,18 @@ class ImportContext:
         element: ElementType | None = None,
         found: Range | None = None,
     ) -> None:
-        """Adds the operator that computes the node's output: the first, or the named one.
+        """Adds the operator that computes an output of the node: `output`, by default the first.
 
-        element, found: type and range of the integers, where the operator alone does not tell them.
+        element, found: element type and range of an integer result that the operator alone does not determine.
         """
         name = output or node.output
         self._append(node, inputs, self.shape(name), image, operator, name, element, found)
 
     def take_back(self, tensor: Tensor) -> tuple[Operator, tuple[str, ...]]:
-        """Removes the node that produced `tensor` if it was the last one and nothing reads it. Else makes an alias.
+        """Returns (operator, inputs) that compute the tensor under another name.
 
-        Returns operator and inputs that compute the tensor under another name.
+        Removes the node of `tensor` from the Graph if it is the last one and has no readers; otherwise returns an
+        alias.
         """
         if not self.nodes or self.nodes[-1].output != tensor.name or tensor.name in self.used:
             return Rename(), (tensor.name,)
@@ -405,7 +414,7 @@ class ImportContext:
         return last.operator, last.inputs
 
     def step(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> str:
-        """Adds an operator whose result is not in the ONNX model, and returns a new name for it."""
+        """Adds an operator with a new result of the shape of the node's output; returns the result's name."""
         match operator:
             case Filter():
                 stem = f"{node.output}.products"
@@ -420,7 +429,7 @@ class ImportContext:
         return name
 
     def as_image(self, node: NodeView, tensor: Tensor, image: Image) -> Tensor:
-        """Returns the tensor laid out as `image`: itself, an alias, or a copy that is made once.
+        """Returns the tensor in the layout `image`: itself, an alias, or a copy, which is made once.
 
         `image` must have as many elements, in the same C order.
         """
@@ -482,7 +491,7 @@ class ImportContext:
         self._define(name, shape, image, element, found)
 
     def _type_of(self, node: NodeView, inputs: Sequence[str], operator: Operator) -> tuple[ElementType, Range | None]:
-        """Returns type and range of a result. Raises `Refusal` for sums that 32 bits do not hold."""
+        """Returns element type and range of a result. Raises `Refusal` for integer sums that may exceed 32 bits."""
         if self.floats == MODELLED:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
@@ -507,7 +516,7 @@ class ImportContext:
 
 
 def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
-    """Adds a node: in integers if its inputs stand for some and a rule says how, else by its importer."""
+    """Adds a node to the Graph: by its integer rule where it has quantised inputs, if possible, else by its importer."""
     if any(i in context.views for i in node.inputs):
         rule = find_rule(node.op_type)
         if rule is not None and rule(node, context):

@@ -1,4 +1,4 @@
-"""Steps that the rules for integers share: other inputs for a node, widening, zero points, biases."""
+"""Shared steps of the integer rules: calling importers on integers, widening, zero points, biases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,9 +20,10 @@ NO_ATTRIBUTES: Mapping[str, Any] = {}
 
 
 def run(node: NodeView, ctx: ImportContext, inputs: Mapping[str, str], *, suffix: str = "codes") -> dict[str, Tensor]:
-    """Calls the importer of a node with other inputs. Returns the results, by the node's own outputs.
+    """Calls the importer of a node with other inputs; returns the results keyed by the node's own outputs.
 
-    `inputs`: own name -> name of an integer tensor or constant; '' leaves an optional input out.
+    inputs: own input -> name of an integer tensor or constant; '' omits an optional input. suffix: ends the results'
+    names.
     """
     outputs = {o: ctx.declare(f"{o}.{suffix}", ctx.shape(o)) for o in node.outputs if o}
     own = tuple(inputs.get(i, i) for i in node.inputs)
@@ -42,7 +43,7 @@ def virtual(
     attributes: Mapping[str, Any] = NO_ATTRIBUTES,
     version: int = 0,
 ) -> str:
-    """Adds an operator of the standard that is one step of the node. Returns the name of its result, of `shape`."""
+    """Imports an operator of the standard that is one step of the node. Returns the name of its result, of `shape`."""
     output = ctx.declare(f"{node.output}.real", shape)
     step = NodeView(node.name, op_type, version or node.version, inputs, (output,), attributes)
     found = find_importer(op_type, step.version)
@@ -53,13 +54,16 @@ def virtual(
 
 
 def affine(ctx: ImportContext, name: str) -> Affine | None:
-    """Returns the view of a tensor, if it is a sum of integers."""
+    """Returns the view of a tensor if it is an `Affine`; else None."""
     view = ctx.views.get(name)
     return view if isinstance(view, Affine) else None
 
 
 def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
-    """Returns the view of a tensor without bounds: those that are integers themselves are applied to the integers."""
+    """Returns the affine view of `name` with its clamp materialised as a `Bound` node on the integers.
+
+    None if the tensor has no affine view, or if an integer cannot represent the clamp exactly.
+    """
     view = affine(ctx, name)
     if view is None or (view.low == -np.inf and view.high == np.inf):
         return view
@@ -85,7 +89,7 @@ def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
 
 
 def exact_code(term: Term, bound: float) -> float | None:
-    """Returns the element that stands for a bound, if one does exactly."""
+    """Returns the stored integer that represents a bound exactly, else None. Infinite bounds are returned as given."""
     if abs(bound) == np.inf:
         return bound
     code = np.float64(bound) / np.float64(term.scale.item())
@@ -93,14 +97,14 @@ def exact_code(term: Term, bound: float) -> float | None:
 
 
 def single(node: NodeView, ctx: ImportContext, name: str) -> Term | None:
-    """Returns the only term of a settled view, if all its elements have the same parameters."""
+    """Returns the only term of a settled view if all its elements have the same parameters; else None."""
     view = settled(node, ctx, name)
     term = None if view is None else view.only
     return term if term is not None and view is not None and term.tensor.shape == view.shape else None
 
 
 def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: ElementType) -> Tensor:
-    """Returns the tensor in a wider type."""
+    """Returns the tensor converted to a wider integer type; the tensor itself if it has that type."""
     if tensor.element == element:
         return tensor
     bound, stem = Bound(tensor.element.low, None), f"{tensor.name}.wide"
@@ -108,7 +112,7 @@ def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: Element
 
 
 def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Range) -> Tensor:
-    """Returns the tensor in a type that holds a range. Raises `UserError` above 32 bits."""
+    """Returns the tensor in a type that holds the range `needed`. Raises `UserError` above 32 bits."""
     try:
         found = narrowest(needed, least=tensor.element.bits)
     except OverflowFault as fault:
@@ -117,7 +121,7 @@ def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Rang
 
 
 def mapped(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, value: int) -> Tensor:
-    """Adds function(tensor, value), or function(value, tensor) for `sub`."""
+    """Adds function(tensor, value); for `sub`, function(value, tensor)."""
     dtype = np.int16 if tensor.element.bits <= 16 else np.int32
     constant = Constant(np.full((1, 1, 1), value, dtype))
     operator = Map(function, (constant, 0) if function == "sub" else (0, constant))
@@ -126,7 +130,7 @@ def mapped(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, va
 
 
 def centred(node: NodeView, ctx: ImportContext, term: Term) -> Tensor:
-    """Returns the tensor of the integers that the real numbers are proportional to: the offset added."""
+    """Returns tensor + offset of the term: integers proportional to the real values."""
     offset = int(term.offset.item())
     if offset == 0:
         return term.tensor
@@ -136,7 +140,10 @@ def centred(node: NodeView, ctx: ImportContext, term: Term) -> Tensor:
 
 
 def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
-    """Returns a bias in units of `scale`: as it is if it is coded so, else rounded, ties to even."""
+    """Returns a bias in units of `scale`: unchanged if it is quantised with that scale, else rounded half to even.
+
+    Raises `Refusal` if the scale is 0 or the result exceeds 32 bits.
+    """
     if values is None:
         return np.zeros((), np.int64)
     if isinstance(values, Coded) and np.array_equal(

@@ -1,4 +1,4 @@
-"""Typed functions around the untyped parts of onnx and onnxruntime."""
+"""Typed wrappers of the untyped parts of onnx and onnxruntime."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import importlib
@@ -35,27 +35,27 @@ InvalidTypes = onnx.shape_inference.InferenceError
 
 
 _OF_AXES = ("axes", "starts", "ends")
-"""Attributes of an early `Slice` with a number for each axis."""
+"""Attributes of `Slice` before version 10 with one number for each axis."""
 
 _WIDTHS = (8, 16, 32, 64)
 _NUMPY: Mapping[str, type[np.generic]] = MappingProxyType(
     {f"tensor({name})": np.dtype(name).type for name in ("bool", *(f"{s}int{b}" for s in ("", "u") for b in _WIDTHS))}
 )
-"""onnxruntime's name of an element type -> numpy's, for all but float32."""
+"""onnxruntime's name of an element type -> numpy type, for all but float32."""
 
 
 def check_standard(onnx_bytes: bytes) -> None:
-    """Raises `InvalidModel` if the model breaks the rules of ONNX."""
+    """Raises `InvalidModel` if the model violates the ONNX standard."""
     onnx.checker.check_model(onnx_bytes)
 
 
 def read_without_weights(path: Path) -> ModelProto:
-    """Reads the model; data that it keeps in other files stays there."""
+    """Reads a model; external data stays in its files."""
     return onnx.load(str(path), load_external_data=False)
 
 
 def infer_shapes(proto: ModelProto) -> ModelProto:
-    """Returns a copy with the shape of every tensor that follows from those of the inputs."""
+    """Returns a copy of the model with all shapes that follow from the input shapes."""
     proto = _with_sorted_axes(proto)
     if not has_contributed(proto):
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
@@ -66,9 +66,9 @@ def infer_shapes(proto: ModelProto) -> ModelProto:
 
 
 def _with_sorted_axes(proto: ModelProto) -> ModelProto:
-    """Returns the model, as a copy if a `Slice` has axes in another order: onnx infers no shapes of these.
+    """Returns the model, as a copy if a `Slice` has unsorted axes, whose shapes onnx does not infer.
 
-    Axes are attributes before version 10 of `Slice`. onnxruntime swaps them where it moves a `Transpose` behind it.
+    Axes are attributes before version 10 of `Slice`. onnxruntime unsorts them where it moves a `Transpose` after it.
     """
     if not any(_has_unsorted_axes(node) for node in proto.graph.node):
         return proto
@@ -93,7 +93,7 @@ def _axes(node: NodeProto) -> list[int]:
 
 
 def standard_operators() -> Mapping[str, Any]:
-    """Returns the schemas of the latest version of all operators of the standard, without those that are given up."""
+    """Returns the schemas of the latest version of all standard operators that are not deprecated."""
     found: dict[str, Any] = {}
     for schema in onnx.defs.get_all_schemas():
         if not schema.domain and not schema.deprecated:
@@ -102,7 +102,7 @@ def standard_operators() -> Mapping[str, Any]:
 
 
 def function_versions() -> Mapping[str, int]:
-    """Returns the operators that the standard defines by others, and its first version that does."""
+    """Returns the standard operators that have a function body, each with the first version that has one."""
     found: dict[str, int] = {}
     history = cast(Sequence[Any], onnx.defs.get_all_schemas_with_history())
     for schema in history:
@@ -113,14 +113,14 @@ def function_versions() -> Mapping[str, int]:
 
 
 def host_operators() -> frozenset[str]:
-    """Returns the operators of the standard that the installed onnxruntime computes on a processor."""
+    """Returns the standard operators for which the installed onnxruntime has a CPU kernel."""
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kernels = state.get_all_opkernel_def()
     return frozenset(k.op_name for k in kernels if k.provider == "CPUExecutionProvider" and not k.domain)
 
 
 def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
-    """Returns the function by which a version of the standard defines a node with inputs of these types, if any."""
+    """Returns the function body that the standard gives a node with inputs of these types; None if it has none."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
@@ -139,14 +139,17 @@ def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto])
 
 @dataclass(frozen=True, slots=True)
 class FormalParameter:
-    """An input or output of an operator. `variable`: the same for all that must have one type; empty without others."""
+    """A formal input or output of an operator. `types`: type strings that it accepts.
+
+    variable: parameters with the same non-empty variable must have the same type.
+    """
 
     types: frozenset[str]
     variable: str
 
 
 def formal_parameters(node: NodeProto, version: int, side: str) -> Iterator[FormalParameter]:
-    """Yields the parameters of a node's inputs or outputs (`side`); none for an operator that onnx does not know."""
+    """Yields the formal parameters of a node's inputs or outputs (`side`); none for an operator unknown to onnx."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
@@ -160,13 +163,13 @@ def formal_parameters(node: NodeProto, version: int, side: str) -> Iterator[Form
 
 
 def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:
-    """Returns the attributes that a node of the standard has where it gives none."""
+    """Returns the default values of a standard operator's attributes."""
     found = onnx.defs.get_schema(node.op_type, version, node.domain).attributes.values()
     return [a.default_value for a in found if a.default_value.name]
 
 
 def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Replaces the tensor's data by a reference to a file beside the model."""
+    """Replaces the tensor's data by an external data reference to a file beside the model."""
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
@@ -176,7 +179,7 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
 def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[str, TypeProto]:
     """Returns the types of inner tensors as onnxruntime infers them; it knows more operators than onnx does.
 
-    `folder` holds the larger weights of the model.
+    folder: holds the larger weights of the model. Raises onnxruntime's exceptions if it rejects the model.
     """
     asked, path = ModelProto.FromString(proto.SerializeToString()), folder / "asked.onnx"
 
@@ -197,7 +200,7 @@ def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[s
 
 
 def _type_of(text: str, shape: Sequence[int | str | None] | None = None) -> TypeProto:
-    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open."""
+    """Parses a type as onnxruntime writes it, `seq(tensor(float))`; symbolic sizes stay open."""
     kind, _, inner = text.removesuffix(")").partition("(")
     found = TypeProto()
     if kind == "tensor":
@@ -226,7 +229,7 @@ _NAMES = {"float32": "float", "float64": "double"}
 
 
 def load_fault(onnx_bytes: bytes) -> Exception | None:
-    """Returns why onnxruntime does not accept a model; None if it does."""
+    """Returns the exception with which onnxruntime rejects a model; None if it accepts it."""
     try:
         _session(onnx_bytes)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
@@ -235,7 +238,7 @@ def load_fault(onnx_bytes: bytes) -> Exception | None:
 
 
 def _session(model: bytes | str) -> ort.InferenceSession:
-    """Opens a model, given as its bytes or as a file, with every optimisation off."""
+    """Opens a model, given as bytes or as a path, with all optimisations off."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -244,7 +247,7 @@ def _session(model: bytes | str) -> ort.InferenceSession:
 
 
 def try_out(path: Path) -> None:
-    """Runs the model once, on ones. Raises one of a dozen exceptions if onnxruntime cannot."""
+    """Runs a model once on inputs of ones. Raises onnxruntime's exceptions if that fails."""
     session = _session(str(path))
     session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
 
@@ -252,7 +255,7 @@ def try_out(path: Path) -> None:
 def defined(
     node: NodeProto, operands: Sequence[TensorProto], opsets: Sequence[OperatorSetIdProto]
 ) -> "list[npt.NDArray[Any]]":
-    """Returns the results of one node on constants, by onnx's reference implementation of its operator."""
+    """Returns the results of one node on constants, computed by onnx's reference implementation."""
     from onnx.reference import ReferenceEvaluator
 
     outputs = [ValueInfoProto(name=o) for o in node.output if o]
@@ -262,9 +265,9 @@ def defined(
 
 
 def computed(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[OperatorSetIdProto]) -> list[Any] | None:
-    """Returns the results of one node on arrays, and lists of them for sequences; None if nothing computes them.
+    """Returns the results of one node: arrays, and lists of arrays for sequences; None if nothing can compute them.
 
-    onnxruntime is asked first, then the reference implementation of the onnx package.
+    Tries onnxruntime first, then onnx's reference implementation.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -286,10 +289,7 @@ def computed(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[Oper
 
 
 def evaluate(proto: ModelProto) -> Any:
-    """Returns the first output of a small model without inputs.
-
-    Raises one of a dozen exceptions if onnxruntime cannot run it.
-    """
+    """Returns the first output of a small model without inputs. Raises onnxruntime's exceptions if it cannot run."""
     return _session(proto.SerializeToString()).run(None, {})[0]
 
 
@@ -302,10 +302,10 @@ def optimise(
     disabled: Sequence[str],
     in_memory: Mapping[str, bytes | bytearray] = NO_FILES,
 ) -> None:
-    """Writes the model as onnxruntime's BASIC optimiser leaves it, constants of `inline_bytes` or more to `weights`.
+    """Runs onnxruntime's BASIC optimiser; writes the model, and its constants of `inline_bytes` or more to `weights`.
 
-    `in_memory` holds files that the model refers to, by name; then none of them is looked for on disk.
-    Raises one of a dozen exceptions if onnxruntime does not accept the model.
+    in_memory: contents of external data files by name; files are then not looked up on disk. Raises onnxruntime's
+    exceptions if it rejects the model.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4

@@ -1,4 +1,4 @@
-"""Steps from an ONNX file to a Graph."""
+"""Loads an ONNX file as a Graph: reading, checks, input binding, simplification, canonicalisation, import."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A loaded model: `graph` is verified, `onnx_bytes` is the original model without references to other files."""
+    """A loaded model: `graph` is verified, `onnx_bytes` is the original model with all its weights inside."""
 
     graph: Graph
     onnx_bytes: bytes
     name: str
     notes: tuple[str, ...]
-    """Messages to show to the user once."""
+    """Messages for the user."""
     constants: Mapping[str, npt.NDArray[Any]]
-    """Inputs that became constants, because the user gave their values."""
+    """Inputs that became constants because the user gave their values."""
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -40,14 +40,14 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """Contents of a model, whether it can be compiled or not.
+    """Operators and parameters of a model, whether or not it can be compiled.
 
-    `graph` is the part that can be lowered; it is complete if no node is `unsupported`.
+    `graph`: the part that can be lowered, complete if `unsupported` is empty.
     """
 
     name: str
     operators: Mapping[str, int]
-    """Number of nodes of each operator of the model."""
+    """Operator -> number of nodes."""
     parameters: int
     graph: Graph
     unsupported: tuple[UnsupportedNode, ...]
@@ -61,11 +61,11 @@ def load(
     dims: Mapping[str, int] = NOTHING,
     constants: Mapping[str, Any] = NOTHING,
 ) -> Model:
-    """Loads the model of an ONNX file (or proto, which is not changed).
+    """Imports the model of an ONNX file or proto; the proto is not changed.
 
-    The inputs get these `shapes`, dimensions with names the sizes `dims`; inputs in `constants` become constants.
-    Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
-    missing, and `UnsupportedError` with every node that has no lowering.
+    shapes: shapes of inputs. dims: sizes of named dimensions. constants: values of inputs that become constants. Raises
+    `UserError` for a bad file, shape, value or weight, `IncompleteError` listing all missing sizes and values, and
+    `UnsupportedError` listing every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
     from raptor.frontend import canonical, check, nodes, standard, translating
@@ -116,7 +116,7 @@ def survey(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """Facts about a model whose inputs are bound. `inputs` are those that cannot be fed."""
+    """Result of `prepare`. `constants`: inputs that became constants. `inputs`: inputs that cannot be on the chip."""
 
     constants: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...]
@@ -124,7 +124,10 @@ class Ready:
 
 
 def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
-    """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
+    """Checks the model, binds its inputs and resolves branches and loops, in place. Raises as `load` does.
+
+    keep_integers: inputs that the chip cannot be given are listed in the result instead of raising.
+    """
     from raptor.frontend import check
     from raptor.frontend.demands import lengths_of
     from raptor.frontend.operand_types import check_types
@@ -149,7 +152,10 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
 
 
 def simplify(model: Source) -> tuple[str, ...]:
-    """Resolves branches and loops, converts types, and expands functions, in place. Returns notes for the user."""
+    """Resolves branches and loops, converts floats to float32, and expands functions, in place.
+
+    Returns notes for the user.
+    """
     from raptor.frontend.control import resolve
     from raptor.frontend.functions import expand
     from raptor.frontend.precision import to_float32

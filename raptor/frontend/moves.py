@@ -1,4 +1,4 @@
-"""Writes any rearrangement of elements as a `Move`: the numpy function is applied to indices instead of values."""
+"""Expresses a rearrangement of elements as a `Move`: numpy functions are applied to element numbers, not values."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from raptor.target.layout import Image
 
 
 def c_order(shape: Sequence[int], first: int = 0) -> Indices:
-    """Returns an array of `shape` whose elements are their own positions in C order, counted from `first`."""
+    """Returns an array of `shape` whose elements are their own positions in C order, starting at `first`."""
     return np.arange(first, first + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
 def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
-    """Builds the `Move` that makes `result` from `sources`.
+    """Returns the `Move` from tensors of images `sources` to image `result`.
 
-    For each element of the result, in C order, `wanted` (of any shape) is the C-order position of its source among the
-    elements of all `sources` one after another; -1 for zero.
+    wanted: for each element of the result, in C order, the C-order position of its source among the elements of all
+    `sources` one after another; -1 for zero. Its shape does not matter.
     """
     number = np.concatenate([*_numbers(sources), np.array([-1])])
     flat = np.asarray(wanted, np.int64).reshape(result.shape)
@@ -27,7 +27,7 @@ def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Imag
 
 
 def _numbers(sources: Sequence[Image]) -> list[Indices]:
-    """Returns for each source, by C-order position, the number of the element as `Move` counts: pixel by pixel."""
+    """Returns for each source an array from C-order position to the element's number in `Move` (pixel by pixel)."""
     numbers: list[Indices] = []
     first = 0
     for image in sources:

@@ -19,7 +19,7 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `version` is the version of the operator set; absent optional inputs are ''."""
+    """An ONNX node. `version`: version of the operator set. Absent optional inputs are ''."""
 
     name: str
     op_type: str
@@ -37,7 +37,7 @@ class NodeView:
         return self.outputs[0]
 
     def input(self, position: int) -> str | None:
-        """Returns the name of an optional input, None if absent."""
+        """Returns the name of an optional input; None if absent."""
         return (self.inputs[position] if position < len(self.inputs) else "") or None
 
     def integer(self, name: str, default: int) -> int:
@@ -55,7 +55,7 @@ class NodeView:
 
 
 PACKED = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2})
-"""Types of which several elements share a byte."""
+"""Types whose elements share bytes."""
 
 
 def _unpacked(tensor: TensorProto, data: npt.NDArray[np.uint8]) -> Array:
@@ -64,7 +64,7 @@ def _unpacked(tensor: TensorProto, data: npt.NDArray[np.uint8]) -> Array:
 
 
 class Constants:
-    """Constants of a model by name, read from their file when asked for."""
+    """Constants of a model by name, read from their external data file on access."""
 
     def __init__(self, tensors: Iterable[TensorProto], folder: Path) -> None:
         self._tensors = {t.name: t for t in tensors}
@@ -73,26 +73,26 @@ class Constants:
         self._computed: dict[str, Array] = {}
 
     def add(self, name: str, values: Array) -> None:
-        """Adds a constant that an importer has computed."""
+        """Adds a constant computed by an importer."""
         self._computed[name] = values
 
     def is_computed(self, name: str) -> bool:
-        """Tells whether an importer has computed the constant."""
+        """Tells whether an importer computed the constant."""
         return name in self._computed
 
     def values(self) -> Iterator[Array]:
-        """Yields the constants of the model."""
+        """Yields the values of the model's own constants."""
         return (self[name] for name in self._tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors or name in self._computed
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a constant, without reading it."""
+        """Returns the shape of a constant without reading its data."""
         return self._computed[name].shape if name in self._computed else tuple(self._tensors[name].dims)
 
     def __getitem__(self, name: str) -> Array:
-        """Returns an array, or a view of the weights file; copy it if it must outlive the import."""
+        """Returns an array, maybe mapped from the weights file; copy it if it must outlive the import."""
         if name in self._computed:
             return self._computed[name]
         tensor = self._tensors[name]

@@ -1,4 +1,4 @@
-"""Types of the results of operators: for integers, the narrowest one that is proved to hold every result."""
+"""Integer range analysis: the narrowest element type that is proved to hold every result of an operator."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,11 +24,11 @@ from raptor.target.element import ElementType, integer
 
 Ints = npt.NDArray[np.int64]
 WIDTHS = (8, 16, 24, 32)
-"""Bits of the integers that a memory of the chip holds in whole bytes."""
+"""Bits of the integer types that a memory of the chip holds in whole bytes."""
 
 
 class Range(NamedTuple):
-    """Bounds of an integer, both included."""
+    """A range of integers, both ends included."""
 
     low: int
     high: int
@@ -38,21 +38,21 @@ class Range(NamedTuple):
         return cls(element.low, element.high)
 
     def times(self, other: "Range") -> "Range":
-        """Returns the range of products."""
+        """Returns the range of products of two integers."""
         corners = [a * b for a in self for b in other]
         return Range(min(corners), max(corners))
 
     def or_zero(self) -> "Range":
-        """Returns the range with 0."""
+        """Returns the range extended to contain 0."""
         return Range(min(self.low, 0), max(self.high, 0))
 
 
 class OverflowFault(Exception):  # noqa: N818 (its reader turns it into an error that names the node)
-    """Raised for sums that 32 bits do not hold."""
+    """Raised for sums that may exceed 32 bits."""
 
 
 def narrowest(found: Range, least: int = 16) -> ElementType:
-    """Returns the narrowest type of at least so many bits that holds a range. Raises `OverflowFault` above 32 bits."""
+    """Returns the narrowest type of at least `least` bits that holds a range. Raises `OverflowFault` above 32 bits."""
     for bits in (b for b in WIDTHS if b >= least):
         if integer(bits).low <= found.low and found.high <= integer(bits).high:
             return integer(bits)
@@ -64,9 +64,10 @@ def narrowest(found: Range, least: int = 16) -> ElementType:
 def result_of(
     operator: Operator, sources: Sequence[tuple[Tensor, Range | None]], floats: ElementType
 ) -> tuple[ElementType, Range | None]:
-    """Returns the type of an operator's result and, for integers, its proved range.
+    """Returns the element type of an operator's result and, for integers, its proved range.
 
-    `sources`: operands, with their ranges if they are integers. `floats`: type of a result that is a float.
+    sources: operands, with their ranges if they are integers. floats: element type of a float result. Raises
+    `OverflowFault` for sums that may exceed 32 bits.
     """
     ranges = [r for _, r in sources if r is not None]
     values = _values(operator)
@@ -94,7 +95,7 @@ def result_of(
 
 
 def _values(operator: Operator) -> Numbers | None:
-    """Returns the constants of which a result consists, if it does."""
+    """Returns the constants of which the result consists, if it does not depend on arithmetic; else None."""
     match operator:
         case ConstantTensor(pixels):
             return pixels
@@ -105,7 +106,7 @@ def _values(operator: Operator) -> Numbers | None:
 
 
 def _sums(weights: Numbers, source: Range) -> Range:
-    """Returns the range of all partial sums of a filter, whatever its elements are."""
+    """Returns the range of all partial sums of a filter, for any input in the range."""
     positive = np.maximum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
     negative = np.minimum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
     low, high = source.or_zero()
@@ -113,7 +114,7 @@ def _sums(weights: Numbers, source: Range) -> Range:
 
 
 def _alike(operator: Operator, ranges: Sequence[Range]) -> Range:
-    """Returns the range of a result of the type of the operands."""
+    """Returns the range of a result that has the type of its operands."""
     hull = Range(min(r.low for r in ranges), max(r.high for r in ranges))
     match operator:
         case Move(sources):

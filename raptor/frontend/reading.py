@@ -1,4 +1,4 @@
-"""Reads an ONNX file and the files it refers to."""
+"""Reads an ONNX file and its external data files."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,24 +16,25 @@ from raptor.frontend.libraries import refer_to_file
 from raptor.frontend.wire import without_weights
 
 LIMIT_BYTES = 2**31 - 1
-"""Largest model that protobuf can hold, and so ONNX, onnxruntime and our `out/model.onnx`."""
+"""Largest size of a serialised protobuf message, and so of an ONNX model and our `out/model.onnx`."""
 
 
 INLINE_BYTES = 1024
-"""Constants below this size stay in the proto, where shape inference can see them."""
+"""Constants below this size stay in the proto, where shape inference sees their values."""
 ORIGINAL = "original"
-"""Name that a proto uses for the bytes it was read from."""
+"""External data location by which a proto refers to the bytes that it was read from."""
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A model that was read. `onnx_bytes` is the self-contained original, `proto` a copy that the front end may change.
+    """A model that was read.
 
-    The larger float32 weights of `proto` are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons` says by
-    first output why a node cannot be compiled, where the front end knows more than the operator tells. `labels` says
-    for the results of nodes that the front end made of another node what the user calls that one; `inner` are the
-    results that the original model does not have. `kinds`: ONNX types of the model's inputs and outputs, before
-    floats become float32. `lengths`: inputs that are lengths, and the largest that an operator takes.
+    proto: a copy that the front end may change; its larger float32 weights are external data in `ORIGINAL`, which is
+    `onnx_bytes`. onnx_bytes: the original model with all weights inside. reasons: first output of a node -> why it
+    cannot be compiled, where the front end knows more than the operator tells. labels: result of a node made by the
+    front end -> name that the user knows for the node it was made from. inner: results that the original model does not
+    have. kinds: ONNX types of the model's inputs and outputs before floats become float32. lengths: inputs that are
+    sequence lengths -> the largest length that an operator accepts.
     """
 
     proto: ModelProto
@@ -46,7 +47,7 @@ class Source:
     lengths: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
-        """Returns the value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""
+        """Returns the value of a constant. Raises `ValueError` or `TypeError` if its data does not match its shape."""
         if tensor.data_location != TensorProto.EXTERNAL:
             return numpy_helper.to_array(tensor)
         entries = {e.key: int(e.value) for e in tensor.external_data if e.key in ("offset", "length")}
@@ -55,7 +56,7 @@ class Source:
 
 
 def read(source: str | Path | ModelProto) -> Source:
-    """Reads a model. Raises `UserError` if it is not one complete ONNX model of less than 2 GiB."""
+    """Reads a model. Raises `UserError` if it is not a complete ONNX model of less than 2 GiB."""
     if isinstance(source, ModelProto):
         return from_proto(source)
     path = arguments.path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
@@ -63,7 +64,10 @@ def read(source: str | Path | ModelProto) -> Source:
 
 
 def from_proto(source: ModelProto, name: str = "") -> Source:
-    """Makes a `Source` of a model in memory. `name`: that of the model, if it is not that of its graph."""
+    """Makes a `Source` of a model in memory. `name`: overrides the name of its graph.
+
+    Raises `UserError` as `read` does.
+    """
     name = name or source.graph.name or "model"
     if _is_external(source):
         raise UserError(f"{name}: the weights are in other files; give the path of the model instead of the proto")
@@ -71,7 +75,7 @@ def from_proto(source: ModelProto, name: str = "") -> Source:
 
 
 def _source(data: bytes, name: str, where: str, path: Path | None = None) -> Source:
-    """Makes a `Source`. `path`: file of the model, if data may be in files beside it."""
+    """Makes a `Source`. `path`: file of the model, beside which external data may lie; None for a model in memory."""
     outline, ranges = without_weights(data, INLINE_BYTES)
     proto = _parse(outline, where)
     if path is not None and _is_external(proto):
@@ -117,20 +121,20 @@ def _names(proto: ModelProto) -> Iterator[object]:
 
 
 def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yields the graph, and the graphs of its branches and loops."""
+    """Yields the graph and, recursively, the subgraphs of its nodes (branches of If, bodies of loops)."""
     yield graph
     for inner in (g for node in graph.node for g in subgraphs(node)):
         yield from graphs_of(inner)
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yields the branches of an If, or the body of a loop."""
+    """Yields the graph attributes of a node: the branches of an If, or the body of a loop."""
     for attribute in node.attribute:
         yield from (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """Yields the tensors that a node reads, also in its branches and bodies."""
+    """Yields the tensors that a node reads, including reads in its subgraphs."""
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         yield from (value.name for value in graph.output)
@@ -165,7 +169,7 @@ def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
-    """Returns the model with external data moved into its tensors."""
+    """Serialises the model with all external data moved into its tensors."""
     tensors = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     ranges = [_external_range(t, model) for t in tensors]
     if model_bytes + sum(length for _, _, length in ranges) > LIMIT_BYTES:
@@ -180,7 +184,7 @@ def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
 
 
 def _external_range(tensor: TensorProto, model: Path) -> tuple[Path, int, int]:
-    """Returns (file, offset, length) of a tensor's data. Only files below the model's folder are ever opened."""
+    """Returns (file, offset, length) of a tensor's data. Only files below the model's folder are opened."""
     where = f"{model}: weights of '{tensor.name}'"
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), model, where)

@@ -1,7 +1,7 @@
-"""Table of importers: one decorated function for each ONNX operator and version.
+"""Registry of importers: one decorated function for each ONNX operator and version.
 
 To add an operator, write a function in `raptor.frontend.operators` and decorate it; checks, messages and the list of
-operators in the documentation follow.
+operators in the documentation are derived from the registry.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ ImportFunction = Callable[["NodeView", "ImportContext"], None]
 RuleFunction = Callable[["NodeView", "ImportContext"], bool]
 STANDARD_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = "com.microsoft"
-"""Domain of the operators that onnxruntime's quantiser writes."""
+"""Domain of onnxruntime's own operators, such as those that its quantiser writes."""
 _CHANNELS_LAST = "qonnx.custom_op.channels_last"
 QUANTISED = frozenset(
     (
@@ -26,7 +26,7 @@ QUANTISED = frozenset(
         *("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "DynamicQuantizeLinear"),
     )
 )
-"""Operators between real numbers and integers, or of integers."""
+"""Operators that quantise, dequantise, or compute with quantised integers."""
 MOVES = frozenset(
     (
         *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
@@ -35,21 +35,21 @@ MOVES = frozenset(
         *("ScatterElements", "Scatter", "Trilu", "TensorScatter", "MaxUnpool"),
     )
 )
-"""Operators whose results are elements of their operands: they do the same to integers and to real numbers."""
+"""Operators whose result elements are operand elements, so that they apply to quantised integers unchanged."""
 
 
 RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Operators whose results nothing decides."""
+"""Operators with random results, which are never folded."""
 
 
 class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
-    """Raised by an importer: the reason why this node cannot be lowered. Collected into one `UnsupportedError`."""
+    """Raised by an importer: why the chip cannot compute this node. Collected into one `UnsupportedError`."""
 
 
 class NeedsConstantError(Refusal):
-    """Raised by an importer: this input must be a constant."""
+    """Raised by an importer whose input `name` must be a constant."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,10 +58,11 @@ class NeedsConstantError(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
+    """A registered importer.
 
-    `all_outputs`: True if it computes every output of the node that is used, False if only the first. `domain`: empty
-    for the operators of the standard. `counts`: True if it also computes with integers and truth values.
+    since: first operator version that it reads. limits: cases that it refuses, for the documentation. all_outputs: True
+    if it computes every used output of the node, False if only the first. domain: empty for the ONNX standard. counts:
+    True if it also computes with integers and truth values.
     """
 
     op_type: str
@@ -74,17 +75,17 @@ class Importer:
 
     @property
     def whole(self) -> bool:
-        """True if the operator takes integers and truth values that are held as floats."""
+        """True if the operator accepts integers and truth values that are held as float32."""
         return self.counts or self.op_type in MOVES
 
     @property
     def integers(self) -> bool:
-        """True if the operator takes integers as they are."""
+        """True if the operator accepts quantised integers."""
         return self.op_type in QUANTISED or self.op_type in MOVES
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring, which is also the operator's text in docs/reference/operators.md."""
+        """First line of the function's docstring, shown in docs/operators.md."""
         return (self.function.__doc__ or "").partition("\n")[0]
 
 
@@ -94,15 +95,15 @@ _FROM_FLOATS = "compile the float model that it was made from, or what raptor qu
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {"DynamicQuantizeLinear": f"its scale is known only at run time; {_FROM_FLOATS}"}
 )
-"""Operators of the standard that have no importer, and why."""
+"""Operators of the standard that are never supported, with the reason."""
 DYNAMIC = frozenset(("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"))
-"""Operators of onnxruntime that multiply floats by quantised weights."""
+"""Operators of onnxruntime that multiply float activations by quantised weights."""
 
 
 def importer(
     op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = "", counts: bool = False
 ) -> Callable[[ImportFunction], ImportFunction]:
-    """Registers the function for `op_type` from operator version `since` up to the next registered version."""
+    """Registers the decorated function as importer of `op_type` from version `since` to the next registered one."""
 
     def register(function: ImportFunction) -> ImportFunction:
         key = (op_type, domain, since)
@@ -115,9 +116,10 @@ def importer(
 
 
 def rule(*op_types: str) -> Callable[[RuleFunction], RuleFunction]:
-    """Registers a function that computes operators of the standard in integers, where their inputs stand for integers.
+    """Registers the decorated function as integer rule: it computes operators of the standard on quantised inputs.
 
-    It returns False, and has added nothing, where it cannot; then the importer computes the node in floats.
+    The function returns False, having added nothing, where it does not apply; then the importer computes the node in
+    floats.
     """
 
     def register(function: RuleFunction) -> RuleFunction:
@@ -128,13 +130,13 @@ def rule(*op_types: str) -> Callable[[RuleFunction], RuleFunction]:
 
 
 def find_rule(op_type: str) -> RuleFunction | None:
-    """Returns the rule for an operator whose inputs stand for integers; None without one."""
+    """Returns the integer rule of an operator; None if it has none."""
     importers()
     return _RULES.get(op_type)
 
 
 def importers() -> tuple[Importer, ...]:
-    """Returns all importers by operator and version."""
+    """Returns all importers, sorted by operator, domain and version."""
     from raptor.frontend import operators
 
     operators.register_all()
@@ -142,7 +144,7 @@ def importers() -> tuple[Importer, ...]:
 
 
 def find_importer(op_type: str, version: int, domain: str = "") -> Importer | None:
-    """Returns the importer for an operator as the given version of the standard defines it; None without one."""
+    """Returns the importer for an operator as the given version of the standard defines it; None if there is none."""
     found = (i for i in _of(op_type, domain) if i.domain or i.since <= version)
     return max(found, key=lambda i: i.since, default=None)
 
@@ -158,7 +160,7 @@ def is_refused(op_type: str) -> bool:
 
 
 def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
-    """Says why `find_importer` found nothing. `oldest`: a later version that needs no importer, if there is one."""
+    """Returns the reason why `find_importer` found nothing. `oldest`: first version that needs no importer, if any."""
     if domain == _CHANNELS_LAST:
         return "its channels are last, which is not supported; give the model as it was before they were moved"
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):

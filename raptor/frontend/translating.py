@@ -1,4 +1,4 @@
-"""Translates a canonical ONNX model to a Graph: every node goes through its importer."""
+"""Translates a canonical ONNX model into a Graph: calls the importer of every node."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Names of the original model, which the user knows."""
+    """Names and facts of the original model, in terms of which errors are reported."""
 
     node_names: frozenset[str]
     producers: Mapping[str, str]
     """Tensor -> label of the node that computes it."""
     inner: frozenset[str]
-    """Tensors that only the front end knows."""
+    """Tensors that the original model does not have."""
     reasons: Mapping[str, str]
-    """First output of a node -> reason why it cannot be lowered, if it is known already."""
+    """First output of a node -> reason why it cannot be lowered, where it is known already."""
     kinds: Mapping[str, int]
     """ONNX types of inputs and outputs."""
     lengths: Mapping[str, int]
-    """Inputs that are lengths -> the largest."""
+    """Inputs that are sequence lengths -> largest length."""
 
     @classmethod
     def of(cls, model: Source) -> Origin:
@@ -61,16 +61,16 @@ class Origin:
         return cls(names, producers, model.inner, model.reasons, model.kinds, model.lengths)
 
     def label(self, node: NodeProto) -> str:
-        """Returns the name of the original node behind a canonical one, which may be fused from several."""
+        """Returns the name of the original node that computes the result of a canonical node."""
         return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """The answer of the importers about one node of the canonical model.
+    """Result of importing one node of the canonical model.
 
-    `refused`: why the chip does not compute it, None if it does; an empty text means that one of its inputs cannot be
-    on the chip. `nodes`: what it became, with so many multiply-accumulates (`macs`).
+    refused: why the chip does not compute it; None if it does, empty if one of its inputs is not on the chip. nodes:
+    the nodes of the Graph that it became. macs: their multiply-accumulates.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Answer:
 
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
-    """Returns the Graph of a model. Raises `UnsupportedError` with every node that cannot be lowered."""
+    """Returns the Graph of a model. Raises `UnsupportedError` listing every node that cannot be lowered."""
     graph, refused = survey_graph(proto, folder, name, origin)
     if refused:
         raise UnsupportedError(refused)
@@ -88,16 +88,16 @@ def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
-    """Returns the part of the model that can be lowered, and every node that cannot; if none, the graph is complete.
+    """Returns the part of the model that can be lowered, and all nodes that cannot; without such nodes, it is complete.
 
-    Integers in inputs may be as large as float32 holds, or as large as the bounds of all results allow.
+    The bound of integer inputs is the largest that float32 holds, or the largest that keeps all results exact.
     """
     best = _best(proto, folder, name, origin)
     return best.graph, best.refused
 
 
 class Answers(NamedTuple):
-    """Graph that nodes became, and the answers in their order. `of_floats`: as if nothing were quantised."""
+    """Results of importing every node. `graph`: what they became. `of_floats`: results if no node is quantised."""
 
     graph: Graph
     answers: tuple[Answer, ...]
@@ -105,9 +105,9 @@ class Answers(NamedTuple):
 
 
 def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> Answers:
-    """Asks the importers about every node of a canonical model, as if outputs of refused nodes were inputs of the chip.
+    """Tries to import every node of a canonical model; outputs of refused nodes count as inputs of the chip.
 
-    A model with integers is asked about twice: nodes between its integers may be a program of floats.
+    An integer model is tried twice, because nodes between its integers may be computed by a float program.
     """
     name = proto.graph.name
     best = _best(proto, folder, name, origin)
@@ -127,7 +127,7 @@ def _best(proto: ModelProto, folder: Path, name: str, origin: Origin) -> _Survey
 
 
 class _Survey(NamedTuple):
-    """Result of an import. `too_wide`: smaller integers in inputs may help, and nothing else is refused."""
+    """Result of an import. `too_wide`: all refusals are bounds that smaller integer inputs may satisfy."""
 
     graph: Graph
     refused: list[UnsupportedNode]
@@ -138,7 +138,7 @@ class _Survey(NamedTuple):
 def _survey(
     proto: ModelProto, folder: Path, name: str, origin: Origin, most: int, without: Set[str] = frozenset()
 ) -> _Survey:
-    """Asks about all nodes, with integers in inputs up to `most`; operators `without` are refused."""
+    """Imports all nodes, with integer inputs bounded by `most`; operators in `without` are refused."""
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
@@ -170,7 +170,7 @@ def _survey(
 def _import_nodes(
     graph: GraphProto, context: ImportContext, origin: Origin, version: int, without: Set[str]
 ) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
-    """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
+    """Imports all nodes. Returns the refused nodes, how many of them only for a bound, and the result of every node."""
     refused: list[UnsupportedNode] = []
     answers: list[Answer] = []
     bounds = 0
@@ -192,14 +192,14 @@ def _import_nodes(
         except InternalError:
             if not refused and not without:
                 raise
-            reason = ""  # behind a refused node, shapes may contradict each other
+            reason = ""  # after a refused node, shapes may contradict each other
             _assume_outputs(node, context)
         answers.append(Answer(node.name, reason, tuple(context.nodes[first:])))
     return refused, bounds, tuple(answers)
 
 
 def _reason(refusal: Refusal, graph: GraphProto) -> str:
-    """Returns the text of a refusal; an input of integers that must be a constant can be set to one."""
+    """Returns the text of a refusal, with the option that makes a missing constant input one."""
     settable = (v.name for v in graph.input if v.type.tensor_type.elem_type in INDICES)
     if isinstance(refusal, NeedsConstantError) and refusal.name in settable:
         return f"{refusal} (--set {refusal.name}=VALUE)"
@@ -207,14 +207,14 @@ def _reason(refusal: Refusal, graph: GraphProto) -> str:
 
 
 def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
-    """Returns the input the importer asked for; else all but the first, which is the data of nearly every operator."""
+    """Returns the inputs that should be constant: the one named by the refusal, else all but the first, the data."""
     return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 
 def _import_node(node: NodeView, domain: str, context: ImportContext, reason: str | None) -> None:
-    """Imports one node. Raises `Refusal`, without a text if the reason of an earlier node is enough.
+    """Imports one node. Raises `Refusal`, with an empty text if the refusal of an earlier node explains it.
 
-    `reason`: why the node cannot be lowered, if that is known already.
+    reason: why the node cannot be lowered, where it is known already.
     """
     found = find_importer(node.op_type, node.version, domain)
     if found is None:
@@ -233,7 +233,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
 
 
 def _has_integers(graph: GraphProto, constants: Constants) -> bool:
-    """Tells whether the model computes with integers. Constants that stand for real numbers do not count."""
+    """Tells whether the model computes with quantised integers; quantised constants alone do not count."""
     computed = {v.name for v in graph.input if v.name not in constants}
     for node in graph.node:
         if not computed.isdisjoint(node.input):
@@ -244,7 +244,7 @@ def _has_integers(graph: GraphProto, constants: Constants) -> bool:
 
 
 def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) -> dict[str, Steps]:
-    """Returns the float inputs that only one way of quantising reads: the host does it, and the chip gets integers."""
+    """Returns the float inputs that only equal quantisers read: the host quantises them."""
     readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
     for node in graph.node:
         for name in node.input:
@@ -268,7 +268,7 @@ def _are_equal(a: Steps, b: Steps) -> bool:
 
 
 def _float_nodes(context: ImportContext) -> tuple[str, ...]:
-    """Returns the nodes of the model that are computed in floats, if others are computed in integers."""
+    """Returns the names of the nodes computed in floats in an integer model; empty for a float model."""
     if context.floats == MODELLED:
         return ()
     floats = (n.name for n in context.nodes if context.tensors[n.output].element.kind == "float")
@@ -276,7 +276,7 @@ def _float_nodes(context: ImportContext) -> tuple[str, ...]:
 
 
 def _assume_outputs(node: NodeView, context: ImportContext, *, floats_only: bool = False) -> None:
-    """Defines the outputs of a refused node as far as shapes are known, so that the nodes after it are checked, too."""
+    """Declares the outputs of a refused node, as far as their shapes are known, so that later nodes can be imported."""
     for output in node.outputs:
         if floats_only and context.kind(output) != np.float32:
             continue
@@ -292,7 +292,7 @@ def _kinds(graph: GraphProto, origin: Origin) -> dict[str, Kind]:
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
-    """Returns the shapes of all tensors of numbers that are static and not empty."""
+    """Returns the shapes of all numeric tensors that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
     data = [v for v in values if v.type.tensor_type.elem_type in NUMBERS]
     shapes = {v.name: static_dims(v) for v in data}
@@ -300,7 +300,7 @@ def _shapes(graph: GraphProto) -> dict[str, Shape]:
 
 
 def _codes(graph: GraphProto) -> dict[str, CodeType]:
-    """Returns the types of all tensors of integers."""
+    """Returns the integer types of all tensors that can be quantised integers."""
     values = (*graph.input, *graph.value_info, *graph.output)
     kinds = {v.name: v.type.tensor_type.elem_type for v in values}
     return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}

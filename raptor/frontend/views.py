@@ -1,8 +1,8 @@
-"""Views: exact expressions of integer tensors that say which real numbers a float tensor of the model stands for.
+"""Symbolic dequantised values ("views"): real-valued tensors as exact expressions of integer tensors.
 
-The result of DequantizeLinear is not computed. Operators that follow it change the expression, or compute other
-integers; QuantizeLinear makes integers of it again. Only where an operator needs real numbers, the view is computed in
-float32 (`as_floats`): a section of floats.
+The result of DequantizeLinear is not computed. The operators after it change the expression or compute other integers;
+QuantizeLinear turns it into integers again. Only where an operator needs real numbers, the view is computed in float32
+(`as_floats`), which starts a float section of the program.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def _one() -> Ints:
 
 
 class View(Protocol):
-    """Real numbers of `shape`."""
+    """A real-valued tensor of `shape`, represented by integers."""
 
     @property
     def shape(self) -> Shape: ...
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
-        """Computes the numbers in float32, as tensor `name`."""
+        """Computes the values in float32, as tensor `name`."""
         ...
 
     def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
-        """Computes the integers of QuantizeLinear as tensor `name`. Returns False where only floats can."""
+        """Computes QuantizeLinear of the values as integer tensor `name`; False if that takes float arithmetic."""
         ...
 
     def bounded(self, node: NodeView, low: float, high: float) -> View:
-        """Returns min(max(view, low), high), the result of `node`."""
+        """Returns min(max(view, low), high) as the result of `node`."""
         ...
 
     def coded(self) -> tuple[Tensor, Coding] | None:
-        """Returns a tensor and a coding by which the host computes the numbers from it; None where it cannot."""
+        """Returns an integer tensor and the coding by which the host dequantises it; None if no coding can."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """(tensor + offset) * (scale / count). The arrays broadcast against the view; `count` is that of a mean."""
+    """(tensor + offset) * (scale / count). The arrays broadcast to the view; `count`: divisor of a mean, else 1."""
 
     tensor: Tensor
     scale: Floats
@@ -74,15 +74,15 @@ class Term:
 
     @property
     def is_uniform(self) -> bool:
-        """True if all elements have the same parameters, and none is a mean."""
+        """True if all elements have the same scale and offset, and the term is no mean."""
         return self.scale.size == self.offset.size == self.count.size == 1 and self.count.item() == 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds.
+    """Sum of terms, each of the view's shape or broadcast to it, clamped to [low, high].
 
-    `takes_bias`: sums of products that have no bias yet.
+    takes_bias: True for products of a layer to which no bias has been added yet.
     """
 
     node: NodeView
@@ -94,7 +94,7 @@ class Affine:
 
     @property
     def only(self) -> Term | None:
-        """The only term, if it has the same parameters for all elements."""
+        """The term if there is only one, with the same parameters for all elements; else None."""
         return self.terms[0] if len(self.terms) == 1 and self.terms[0].is_uniform else None
 
     def bounded(self, node: NodeView, low: float, high: float) -> View:
@@ -140,14 +140,14 @@ class Affine:
         return True
 
     def _bounds(self, by: Steps) -> tuple[int, int]:
-        """Returns the values of the bounds. They are the same for all channels, as the quantiser is monotone."""
+        """Returns `low` and `high` quantised. Raises `Refusal` if they differ between channels."""
         bounds = [quantised(np.float32(b), by) for b in (self.low, self.high)]
         if any((b != b.flat[0]).any() for b in bounds):
             raise Refusal("bounds of a Relu or Clip before scales that differ by channel")
         return int(bounds[0].flat[0]), int(bounds[1].flat[0])
 
     def _same_codes(self, by: Steps, zero: int, result: Range) -> Operator | None:
-        """Returns an operator without arithmetic if scale, zero point and type stay the same."""
+        """Returns an operator without arithmetic if scale, zero point and type stay the same; else None."""
         term, element = self.only, by.code.element
         if term is None or by.scale.size > 1 or term.scale.item() != by.scale.item():
             return None
@@ -198,14 +198,14 @@ class Affine:
 
 
 def integers_as_they_are(node: NodeView, tensor: Tensor) -> Affine:
-    """Returns the view of the numbers of an integer tensor of the model."""
+    """Returns the view of an integer tensor of the model whose real values are the integers themselves."""
     offset = np.asarray(tensor.coding.offset if tensor.coding else 0, np.int64)
     return Affine(node, tensor.shape, (Term(tensor, np.ones((), np.float32), offset),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableView:
-    """A function of one tensor of integers of at most 8 bits; `values`: result for each integer, lowest first."""
+    """A function of one integer tensor of at most 8 bits. `values`: result for each integer, lowest integer first."""
 
     node: NodeView
     shape: Shape
@@ -235,7 +235,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """Several views along one axis. Their integers mean different things until they are quantised alike.
+    """Concatenation of views whose integers have different scales until they are quantised alike.
 
     join: the Concat node.
     """
@@ -246,7 +246,7 @@ class Joined:
     join: NodeView
 
     def bounded(self, node: NodeView, low: float, high: float) -> View:
-        """Returns the bounded parts, joined."""
+        """Returns the concatenation of the bounded parts."""
         return replace(self, node=node, parts=tuple(part.bounded(node, low, high) for part in self.parts))
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
@@ -267,7 +267,7 @@ class Joined:
 
 
 def _replay(node: NodeView, ctx: ImportContext) -> None:
-    """Computes a node in floats after all, as if its operands had been floats."""
+    """Computes a node in floats, as if its operands had never been quantised."""
     _importer(node)(node, ctx)
 
 
@@ -279,7 +279,7 @@ def _importer(node: NodeView):
 
 
 def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
-    """Returns parameters of a view of `shape` as [rows or 1, width or 1, channels or 1] of its image."""
+    """Returns parameters that broadcast to `shape` as [rows or 1, width or 1, channels or 1] of the image."""
     if values.size == 1:
         return values.reshape(1, 1, 1)
     padded = values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
@@ -297,7 +297,7 @@ def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
 
 
 def _row_classes(terms: list[requantise.Term], rows: int) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
-    """Returns the class of each row, and the parameters of each class instead of each row."""
+    """Groups rows with equal parameters. Returns the class of each row, and terms whose first axis is the class."""
     varying = [a for t in terms for a in (t.multiplier, t.offset) if a.shape[0] > 1]
     if not varying:
         return np.zeros(rows, np.intp), tuple(terms)

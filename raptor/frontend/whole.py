@@ -1,4 +1,4 @@
-"""Whole numbers in programs of floats: which values a result can have, so that float32 holds every one exactly."""
+"""Range analysis of integers that float programs hold as float32: every value must be exactly representable."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,13 +26,13 @@ from raptor.graph.ir import (
 from raptor.target.element import MOST_WHOLE
 
 EXACT = Range(-MOST_WHOLE, MOST_WHOLE)
-"""Whole numbers that float32 holds without a gap."""
+"""Range of consecutive integers that float32 holds exactly."""
 LEAST_INPUT = 2**3
-"""Smallest bound that is tried for the values of a wide input of integers."""
+"""Smallest bound that is tried for the absolute values of an integer input."""
 
 
 class BoundRefusal(Refusal):
-    """Raised where numbers can become larger than float32 holds exactly: smaller inputs may help."""
+    """Raised where integers may exceed what float32 holds exactly; a smaller bound of the inputs may help."""
 
     def __init__(self, found: Range | None, limits: Range = EXACT) -> None:
         reach = f"reach {found.low} to {found.high}" if found else "have no known bound"
@@ -40,17 +40,17 @@ class BoundRefusal(Refusal):
 
 
 def is_whole_type(kind: "np.dtype[Any]") -> bool:
-    """Tells whether a type is of integers or truth values. (Those of less than 8 bits are not numpy's own.)"""
+    """Tells whether a type is integer or bool. (Types of less than 8 bits come from `ml_dtypes`, not from numpy.)"""
     return kind.kind in "iub" or kind.name.lstrip("u").startswith("int")
 
 
 def is_small_float(kind: "np.dtype[Any]") -> bool:
-    """Tells whether a type is of floats of 4 or 8 bits."""
+    """Tells whether a type is a float of 4 or 8 bits."""
     return kind.name.startswith(("float4", "float8"))
 
 
 def limits_of(kind: "np.dtype[Any]") -> Range:
-    """Returns the values of an integer type, or of bool."""
+    """Returns the value range of an integer type or bool."""
     if kind == np.bool_:
         return Range(0, 1)
     bits = int(kind.name.lstrip("uint"))
@@ -58,19 +58,19 @@ def limits_of(kind: "np.dtype[Any]") -> Range:
 
 
 def is_within(found: Range, limits: Range) -> bool:
-    """Tells whether a range lies inside another one."""
+    """Tells whether a range lies inside `limits`."""
     return limits.low <= found.low and found.high <= limits.high
 
 
 def meet(a: Range, b: Range) -> Range:
-    """Returns the values that two overlapping ranges share."""
+    """Returns the intersection of two overlapping ranges."""
     return Range(max(a.low, b.low), min(a.high, b.high))
 
 
 def whole_result(operator: Operator, tensors: Sequence[Tensor], ranges: Sequence[Range | None]) -> Range | None:
-    """Returns the range of a result that is a whole number wherever the operands are; None for other numbers.
+    """Returns the range of a result that is an integer for integer operands; None for other results.
 
-    `ranges`: those of the operands. Partial sums lie in it, too.
+    ranges: ranges of the operands, None for operands that are not integers. The range includes all partial sums.
     """
     if isinstance(operator, ConstantTensor):
         return _of_values(operator.pixels)
@@ -119,14 +119,14 @@ def _of_map(operator: Map, ranges: Sequence[Range | None]) -> Range | None:
 
 
 def _of_values(values: Numbers) -> Range | None:
-    """Returns the range of constants that are whole numbers, all of them; else None."""
+    """Returns the range of constants if all are integers; else None."""
     if not values.size or not np.isfinite(values).all() or (np.rint(values) != values).any():
         return None
     return Range(int(values.min()), int(values.max()))
 
 
 def _sums(weights: Numbers, source: Range) -> Range:
-    """Returns the range of all partial sums of products."""
+    """Returns the range of all partial sums of products with `weights`."""
     wide = weights.astype(np.float64)
     positive, negative = np.maximum(wide, 0).sum(axis=(0, 1)), np.minimum(wide, 0).sum(axis=(0, 1))
     low, high = source.or_zero()

@@ -154,7 +154,7 @@ def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | Non
 
 
 def by_row(constants: Ints, row_class: Ints | None) -> Ints:
-    """Returns constants [rows or 1, width or 1, channels or 1] as int64; `row_class` [rows] selects their first index."""
+    """Returns constants [rows or 1, width or 1, channels or 1] as int64, their first index looked up in `row_class`."""
     wide = constants.astype(np.int64)
     return wide if row_class is None or len(wide) == 1 else wide[row_class]
 
