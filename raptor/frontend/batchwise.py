@@ -1,4 +1,4 @@
-"""Rewrites recurrent layers whose batch comes first (layout 1): onnxruntime does not load them."""
+"""Rewrites batch-first recurrent layers (layout 1) as time-first layers, because onnxruntime does not load them."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ from onnx import ModelProto, NodeProto, helper
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _INPUTS = {0: (1, 0, 2), 5: (1, 0, 2), 6: (1, 0, 2)}
-"""Permutations of the sequence and the initial states, by position of the input."""
+"""Position of the sequence and of each initial state -> permutation of its dimensions."""
 _OUTPUTS = {0: (2, 0, 1, 3), 1: (1, 0, 2), 2: (1, 0, 2)}
 
 
 def put_time_first(proto: ModelProto) -> None:
-    """Rewrites every recurrent layer of layout 1 as transpositions around a layer of layout 0, in place."""
+    """Rewrites every recurrent layer of layout 1 as a layer of layout 0 between transpositions, in place."""
     nodes = [new for node in proto.graph.node for new in _rewritten(node)]
     if len(nodes) != len(proto.graph.node):
         del proto.graph.node[:]

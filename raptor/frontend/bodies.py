@@ -1,4 +1,4 @@
-"""Branches and bodies (subgraphs), made parts of the graph around them."""
+"""Inlines subgraphs (branches of If, bodies of loops) into the enclosing graph."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -13,11 +13,11 @@ from raptor.frontend.registry import STANDARD_DOMAINS
 _NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
     {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 )
-"""Attributes of a Constant that are not tensors, and the type of the resulting values."""
+"""Attributes of Constant that are not tensors -> type of the value."""
 
 
 class Names:
-    """The names of tensors and nodes of a graph; a new name is changed only if another has it."""
+    """Names of tensors and nodes in use; makes new unique names."""
 
     def __init__(self, graph: GraphProto) -> None:
         self._tensors = {v.name for v in graph.input} | {t.name for t in graph.initializer}
@@ -26,11 +26,11 @@ class Names:
         self._copies: dict[str, int] = {}
 
     def tensor(self, name: str) -> str:
-        """Returns `name`, or `name.2`, `name.3` and so on if a tensor has that name already."""
+        """Returns `name`, or `name.2`, `name.3`, ... if a tensor has that name."""
         return self._fresh(name, self._tensors)
 
     def node(self, name: str) -> str:
-        """Returns a free name for a node, as `tensor` does; '' stays ''."""
+        """Returns a free node name, as `tensor` does; '' stays ''."""
         return self._fresh(name, self._nodes) if name else ""
 
     def _fresh(self, name: str, taken: set[str]) -> str:
@@ -43,7 +43,7 @@ class Names:
 
 
 def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
-    """Moves the constants out of all branches and bodies, so that a loop does not copy them."""
+    """Moves constants out of all subgraphs, so that unrolling does not copy them; returns them."""
     # The innermost first: the nodes of a graph become copies, and with them the bodies inside.
     inner_first = list(graphs_of(graph))[:0:-1]
     return [tensor for inner in inner_first for tensor in _hoisted(inner, names)]
@@ -84,7 +84,7 @@ def _constant(node: NodeProto) -> TensorProto | None:
 
 
 def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Renames the inputs of a node, also those in its branches and bodies, in place."""
+    """Renames the tensors that a node reads, in place, in its subgraphs too."""
     for position, name in enumerate(node.input):
         if name in names:
             node.input[position] = names[name]
@@ -99,9 +99,9 @@ def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
 def inline(
     body: GraphProto, inputs: Mapping[str, str], names: Names, wanted: Sequence[str] = ()
 ) -> tuple[list[NodeProto], list[str]]:
-    """Returns the nodes of a body, whose own inputs are replaced by `inputs`, and the names of its outputs.
+    """Returns copies of the nodes of a body with its inputs replaced by `inputs`, and the names of its outputs.
 
-    `wanted`: the names that the first outputs shall have.
+    wanted: names for the first outputs; an empty name means any.
     """
     made = {name for node in body.node for name in node.output if name}
     renamed = dict(inputs)
@@ -130,7 +130,7 @@ def _copy(node: NodeProto, renamed: Mapping[str, str], names: Names) -> NodeProt
 
 
 def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    """Replaces the nodes of a graph; some of the new ones may be among the old."""
+    """Replaces the nodes of a graph; the new nodes may include old ones."""
     kept = list(nodes)
     del graph.node[:]
     graph.node.extend(kept)

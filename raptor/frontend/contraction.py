@@ -1,15 +1,15 @@
-"""Products of two tensors with named dimensions, at least one of them computed. Shared by MatMul, Gemm and Einsum.
+"""Tensor contractions with named dimensions, shared by MatMul, Gemm and Einsum; at least one factor is computed.
 
-A contraction becomes transpose, reshape, product, transpose (TTGT). The transpositions only say which dimensions are
-the pixels and which the channels of an image: they cost nothing where the image already has that form. The dimensions
-of a product x * y -> out are
+A contraction becomes transpose, reshape, product, transpose (TTGT). A transposition only chooses which dimensions are
+the pixels and which the channels of an image; it is free where the image has that form already. The dimensions of a
+product x * y -> out are
 
 `batch`   in x, y and out
 `inner`   in x and y, summed
 `rows`    in x and out
 `cols`    in y and out
 
-Dimensions of 1 have no name: they change neither the order of elements nor the product.
+Dimensions of size 1 have no name: they change neither the order of elements nor the product.
 """
 
 import math
@@ -39,7 +39,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A tensor, computed or constant (an array with the sizes of its dimensions), and the names of these in order."""
+    """A tensor, or a constant array, and the names of its dimensions in order."""
 
     names: Names
     value: Tensor | Floats
@@ -51,7 +51,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Adds the products of one node to its graph. `sizes`: size of every dimension by name."""
+    """Adds the products of one node to the Graph. `sizes`: size of every named dimension."""
 
     node: NodeView
     ctx: ImportContext
@@ -59,9 +59,9 @@ class Contraction:
 
     @classmethod
     def of(cls, node: NodeView, ctx: ImportContext, names: Sequence[Sequence[str]]) -> "Contraction":
-        """Makes a contraction of the node's first inputs, whose dimensions have these names.
+        """Makes a contraction of the node's first inputs; `names`: names of the dimensions of each.
 
-        A dimension of 1 is broadcast.
+        Size 1 is broadcast.
         """
         sizes: dict[str, int] = {}
         for name, dims in zip(node.inputs, names, strict=False):
@@ -72,7 +72,7 @@ class Contraction:
         return cls(node, ctx, sizes)
 
     def factor(self, name: str, names: Sequence[str]) -> Factor:
-        """Returns a tensor of the model whose dimensions have these names; a name given twice means its diagonal."""
+        """Returns a tensor of the model as a factor; a name that occurs twice takes the diagonal."""
         constant = self.ctx.constant(name)
         shape = self.ctx.tensor(name).shape if constant is None else constant.shape
         kept = tuple(n for n, size in zip(names, shape, strict=True) if size > 1)
@@ -94,19 +94,19 @@ class Contraction:
         return Factor(unique, self._inner((x.name,), image, move([x.image], elements, image), "diagonal"))
 
     def wide(self, names: Iterable[str]) -> Names:
-        """Returns the names of dimensions with more than one element."""
+        """Returns the names of dimensions larger than 1."""
         return tuple(n for n in names if self.sizes[n] > 1)
 
     def dims(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Returns the sizes of dimensions."""
+        """Returns the sizes of named dimensions."""
         return tuple(self.sizes[n] for n in names)
 
     def size(self, names: Iterable[str]) -> int:
-        """Returns the number of elements of these dimensions together."""
+        """Returns the product of the sizes of named dimensions."""
         return math.prod(self.dims(names))
 
     def product(self, x: Factor, y: Factor, out: Names) -> Factor:
-        """Returns the product, with the dimensions `out`."""
+        """Returns the product of two factors, with dimensions `out`."""
         if x.is_constant:
             x, y = y, x
         if isinstance(x.value, np.ndarray) and isinstance(y.value, np.ndarray):
@@ -119,18 +119,18 @@ class Contraction:
         return Factor(out, self._computed_product(x, y, out))
 
     def _summed(self, x: Factor, needed: set[str]) -> Factor:
-        """Sums the dimensions that nothing else needs: a product with ones."""
+        """Sums the dimensions not in `needed`, by a product with ones."""
         gone = tuple(n for n in x.names if n not in needed)
         if not gone:
             return x
         return self.product(x, self.ones(gone), tuple(n for n in x.names if n in needed))
 
     def ones(self, names: Names) -> Factor:
-        """Makes a constant factor of ones."""
+        """Returns a constant factor of ones."""
         return Factor(names, np.ones(self.dims(names), np.float32))
 
     def _product_with_constant(self, names: Names, x: Tensor, others: Names, values: Floats, out: Names) -> Tensor:
-        """Multiplies on crossbars: one filter; a batch of matrices becomes as many groups."""
+        """Multiplies on crossbars, with one filter; a batch of matrices becomes the groups of the filter."""
         batch = tuple(n for n in names if n in others and n in out)
         rows = tuple(n for n in names if n not in others and n in out)
         inner = tuple(n for n in names if n not in out)
@@ -152,7 +152,7 @@ class Contraction:
         return self._result((left.name,), filter_, rows, (*batch, *cols), out)
 
     def _covering_filter(self, x: Tensor, matrix: Floats, batch: int) -> Filter | None:
-        """Returns a convolution whose kernel covers the image, if x is a flattened image (thesis, appendix B).
+        """Returns a convolution whose kernel covers the flattened image x; None if x is none (thesis, appendix B).
 
         Row c * pixels + p of the matrix belongs to channel c at tap p of the image (N, C, spatial...).
         """
@@ -166,7 +166,7 @@ class Contraction:
         return Filter(owned(matrix.reshape(image.channels, window.tap_count, -1).swapaxes(0, 1)), window)
 
     def _computed_product(self, x: Factor, y: Factor, out: Names) -> Tensor:
-        """Multiplies on the vector unit: one dot product per element."""
+        """Multiplies on the vector unit: one dot product per element of the result."""
         if not set(x.names) & set(y.names) - set(out):
             return self._multiplied(x, y, out)
         rows, cols = ((tuple(n for n in out if n in a.names and n not in b.names)) for a, b in ((x, y), (y, x)))
@@ -182,7 +182,7 @@ class Contraction:
         return self._result((left.name, right.name), dot, (*batch, *rows), cols, out)
 
     def _multiplied(self, x: Factor, y: Factor, out: Names) -> Tensor:
-        """Multiplies without a sum: element by element, both factors broadcast."""
+        """Multiplies element by element, both factors broadcast; there is no sum."""
         shape = self.dims(out)
         operands = [self._aligned(v, out) for v in (x, y)]
         tensors = [o for o in operands if isinstance(o, Tensor)]
@@ -194,7 +194,7 @@ class Contraction:
         return result
 
     def _aligned(self, x: Factor, out: Names) -> Tensor | Floats:
-        """Returns the factor with its dimensions in the order of `out`; a dimension it lacks is 1."""
+        """Returns the factor with its dimensions in the order of `out`, and size 1 for the dimensions that it lacks."""
         order = tuple(n for n in out if n in x.names)
         shape = tuple(self.sizes[n] if n in x.names else 1 for n in out)
         if isinstance(x.value, np.ndarray):
@@ -203,7 +203,7 @@ class Contraction:
         return replace(turned, shape=shape)
 
     def permuted(self, names: Names, x: Tensor, out: Names) -> Tensor:
-        """Permutes the dimensions of the tensor; no element moves if the pixels keep their order."""
+        """Permutes the dimensions of a tensor; no element moves if the pixels keep their order."""
         if names == out:
             return x
         shape = self.dims(out)
@@ -218,7 +218,7 @@ class Contraction:
         return c_order(self.dims(names)).transpose([names.index(n) for n in out])
 
     def _arranged(self, names: Names, x: Tensor, pixels: Names, channels: Names) -> Tensor:
-        """Returns the tensor with `pixels` as its pixels and `channels` as its channels."""
+        """Returns the tensor laid out with the given dimensions as pixels and channels."""
         at = _position(names, pixels, channels)
         if at is not None:
             before, behind = self.size(pixels[:at]), self.size(pixels[at:])
@@ -229,7 +229,7 @@ class Contraction:
         return self._inner((x.name,), image, move([x.image], wanted, image), "turned")
 
     def _result(self, inputs: Names, operator: Filter | Dot, pixels: Names, channels: Names, out: Names) -> Tensor:
-        """Returns the operator's result, which has these pixels and channels, with the dimensions `out`."""
+        """Adds the product, whose pixels and channels have these dimensions; returns it with dimensions `out`."""
         at = _position(out, pixels, channels)
         if at is not None:
             return self._inner(inputs, self._shown(out, channels, at), operator, "products")
@@ -240,7 +240,7 @@ class Contraction:
         return self._inner((product.name,), image, move([flat], wanted, image), "turned")
 
     def _shown(self, out: Names, channels: Names, at: int) -> Image:
-        """Returns the image of a result whose channels are `channels`, from dimension `at` on."""
+        """Returns the image of a result of dimensions `out` whose channels are `channels`, from dimension `at` on."""
         shape = self.dims(out)
         last = at + len(channels)
         return Image((*shape[:at], self.size(channels), *shape[last:]), at)
@@ -251,13 +251,13 @@ class Contraction:
 
 
 def einsum_arrays(factors: Sequence[tuple[Names, Array]], out: Names) -> Array:
-    """Calls numpy's einsum with names of any length; dimensions that nothing needs are summed."""
+    """Computes `numpy.einsum` with dimension names of any length; dimensions not in `out` are summed."""
     numbers = {n: i for i, n in enumerate(dict.fromkeys(n for names, _ in factors for n in names))}
     operands = [o for names, values in factors for o in (values, [numbers[n] for n in names])]
     return np.asarray(np.einsum(*operands, [numbers[n] for n in out]))
 
 
 def _position(names: Names, pixels: Names, channels: Names) -> int | None:
-    """Returns the position of the channels in `names`, if they are together and the pixels around them are in order."""
+    """Returns the position of `channels` in `names`, if they are adjacent and the pixels in order; else None."""
     at = names.index(channels[0]) if channels else len(names)
     return at if names == (*pixels[:at], *channels, *pixels[at:]) else None

@@ -1,6 +1,6 @@
-"""Shapes of operators of which onnx does not know them: those of operators of the standard.
+"""Shape inference for onnxruntime's operators: standard operators with the same result shapes stand in for them.
 
-These are the operators of onnxruntime's quantiser, and of those for decision trees the ones that scale numbers.
+Covers the operators of onnxruntime's quantiser (`com.microsoft`), and `Normalizer` and `Scaler` of `ai.onnx.ml`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,24 +25,24 @@ _ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
         "DequantizeLinear": ("DequantizeLinear", (0, 1, 2)),
     }
 )
-"""Operator -> operator of the standard whose result has the same shape, and which inputs are its own."""
+"""Operator -> standard operator with the same result shape, and the inputs that this one takes."""
 _LEARNING = "ai.onnx.ml"
 _TO_FLOATS = frozenset(("Normalizer", "Scaler"))
-"""Operators that make a float of each number."""
+"""Operators that convert each number to a float."""
 _KEPT = frozenset(
     ("auto_pad", "axis", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides", "transA", "transB")
 )
 _Y_SCALE = 7
-"""Input of QGemm: without it the result is a float."""
+"""Position of QGemm's output scale; without it the result is float."""
 
 
 def has_contributed(proto: ModelProto) -> bool:
-    """Tells whether a model has such operators."""
+    """Tells whether a model has operators of these domains."""
     return any(node.domain in (CONTRIBUTED, _LEARNING) for node in proto.graph.node)
 
 
 def stand_in(proto: ModelProto) -> ModelProto:
-    """Returns a copy with operators of the standard whose results have the same shapes. It computes something else."""
+    """Returns a copy with stand-ins, of equal result shapes but other values."""
     copy = ModelProto()
     copy.CopyFrom(proto)
     nodes = [n for node in copy.graph.node for n in _standing_in(node)]

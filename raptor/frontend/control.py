@@ -1,6 +1,6 @@
-"""Resolves branches and loops that constants decide: the chip has neither.
+"""Eliminates control flow that constants determine: the chip has neither branches nor loops.
 
-An If becomes one of its branches. A Loop or a Scan becomes copies of its body, one per iteration ("turn").
+An If becomes one of its branches. A Loop or Scan is unrolled into one copy of its body per iteration ("turn").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from raptor.frontend.reading import reads
 from raptor.frontend.registry import STANDARD_DOMAINS
 
 MOST_TURNS = 1024
-"""Maximum iterations of one loop."""
+"""Maximum number of iterations of one loop."""
 MOST_NODES = 20_000
-"""Maximum nodes that all branches and loops of a model may become."""
+"""Maximum number of nodes made from all branches and loops of a model."""
 _OPERATORS = frozenset(("If", "Loop", "Scan"))
 
 
 def resolve(proto: ModelProto) -> Mapping[str, str]:
-    """Replaces every If, Loop and Scan that constants and shapes decide, in place.
+    """Replaces every If, Loop and Scan that constants and shapes determine, in place.
 
-    Returns the reasons why the others are left, by their first output. Raises `UserError` if a model becomes too large.
+    Returns first output -> reason for each one that is left. Raises `UserError` if unrolling exceeds `MOST_NODES`.
     """
     if not any(map(is_control, proto.graph.node)):
         return {}
@@ -34,14 +34,15 @@ def resolve(proto: ModelProto) -> Mapping[str, str]:
 
 
 def is_control(node: NodeProto) -> bool:
-    """Tells whether a node is a branch or a loop."""
+    """Tells whether a node is an If, Loop or Scan."""
     return node.op_type in _OPERATORS and node.domain in STANDARD_DOMAINS
 
 
 class _Resolver:
-    """State of the replacement. `reasons`: why a node is left. `read`: tensors that something reads.
+    """State of the elimination.
 
-    `own`: constants of the graph itself.
+    reasons: first output -> why the node is left. read: tensors that something reads. own: constants of the outer
+    graph.
     """
 
     def __init__(self, proto: ModelProto) -> None:
@@ -63,7 +64,7 @@ class _Resolver:
         return self.reasons
 
     def _used(self) -> list[NodeProto]:
-        """Returns the nodes without those that only decided: the chip may have no operator for them."""
+        """Returns the nodes without those that only computed a condition: the chip may lack an operator for them."""
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
         for node in reversed(self.known.nodes):
@@ -74,13 +75,13 @@ class _Resolver:
         return used[::-1]
 
     def _keep_constants(self) -> None:
-        """Keeps the graph's own constants, and of the others those that are read: a branch that is gone leaves some."""
+        """Drops constants that only a removed branch used; the outer graph's own constants are kept."""
         used = self.own | {name for node in self.proto.graph.node for name in reads(node)}
         del self.proto.graph.initializer[:]
         self.proto.graph.initializer.extend(t for n, t in self.known.constants.items() if n in used)
 
     def add(self, node: NodeProto) -> None:
-        """Adds a node, or the nodes it resolves to."""
+        """Adds a node, or the nodes that replace it."""
         count = len(self.known.nodes)
         if is_control(node):
             try:
@@ -95,7 +96,7 @@ class _Resolver:
     def add_body(
         self, node: NodeProto, body: GraphProto, inputs: Mapping[str, str], wanted: Sequence[str] = ()
     ) -> list[str]:
-        """Adds the nodes of a body; returns the names of its outputs."""
+        """Adds a copy of the nodes of a body; returns the names of its outputs."""
         self.made += 1 + len(body.node)
         if self.made > MOST_NODES:
             raise UserError(f"{label(node)} ({node.op_type}): unrolled, the loops have more than {MOST_NODES} nodes")
@@ -141,10 +142,7 @@ def _resolve_if(to: _Resolver, node: NodeProto) -> None:
 
 
 def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
-    """Unrolls a Loop.
-
-    Inputs: number of iterations, first condition, then carried values; all but the last may be absent.
-    """
+    """Unrolls a Loop. Its inputs: trip count, initial condition, carried values; the first two may be absent."""
     body = next((a.g for a in node.attribute if a.name == "body"), GraphProto())
     most, start, *carried = [*node.input, "", ""][: max(2, len(node.input))]
     _check_body(body, 2 + len(carried), 1 + len(node.output))
@@ -164,7 +162,7 @@ def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
 
 
 def _resolve_scan(to: _Resolver, node: NodeProto) -> None:
-    """Unrolls a Scan. Inputs: carried values, then tensors of which each iteration gets a slice."""
+    """Unrolls a Scan. Its inputs: carried values, then tensors that are sliced, one slice per iteration."""
     attributes = {a.name: a for a in node.attribute}
     body = attributes["body"].g if "body" in attributes else GraphProto()
     count = attributes["num_scan_inputs"].i if "num_scan_inputs" in attributes else 0
@@ -223,7 +221,7 @@ def _append(stacked: Sequence[list[str]], outputs: Sequence[str]) -> None:
 
 
 def _each(node: NodeProto, attribute: str, count: int) -> list[int]:
-    """Returns one number for each of `count`, 0 by default."""
+    """Returns an attribute of `count` integers; zeros by default."""
     given = [number for a in node.attribute if a.name == attribute for number in a.ints]
     return given if len(given) == count else [0] * count
 
@@ -242,7 +240,7 @@ def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
 def _finish(
     to: _Resolver, node: NodeProto, carried: Sequence[str], stacked: Sequence[tuple[Sequence[str], int]]
 ) -> None:
-    """Gives the values after the last iteration the names of the node's outputs."""
+    """Names the values after the last iteration, and the stacked results, as the node's outputs."""
     for name, output in zip(carried, node.output, strict=False):
         if output:
             to.make("Identity", [name], output)

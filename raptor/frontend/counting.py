@@ -11,21 +11,21 @@ from raptor.frontend.check import FLOATS, data_inputs
 from raptor.frontend.registry import QUANTISED
 
 _STATISTICS = (3, 4)
-"""Inputs of BatchNormalization that are measured, not trained."""
+"""Positions of BatchNormalization's inputs that are measured, not trained."""
 _BIASES = MappingProxyType({"QLinearConv": (8,), "QGemm": (6,)})
-"""Inputs of operators of integers that are a bias."""
+"""Integer operators -> position of their bias."""
 
 
 def count_operators(proto: ModelProto) -> dict[str, int]:
-    """Maps operators to their number of nodes, most frequent first, without constants."""
+    """Returns operator -> number of nodes, most frequent first, without constants."""
     counts = Counter(n.op_type for n in proto.graph.node if n.op_type != "Constant")
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def count_parameters(proto: ModelProto) -> int:
-    """Counts trained numbers: float constants, and constants of integers that stand for real numbers.
+    """Counts trained parameters: elements of float constants and of quantised constants.
 
-    Not counted are single numbers, the statistics of batch normalisation, scales and zero points.
+    Single numbers, statistics of batch normalisation, scales and zero points are not counted.
     """
     integers, others = set[str](), set[str]()
     for node in proto.graph.node:
@@ -39,7 +39,7 @@ def count_parameters(proto: ModelProto) -> int:
 
 
 def _constants(proto: ModelProto, integers: Container[str]) -> Iterator[tuple[str, int]]:
-    """Yields name and number of elements of each constant that is of floats or one of `integers`."""
+    """Yields (name, number of elements) of each constant that is float or in `integers`."""
     weights = {t.name: t for t in proto.graph.initializer}
     yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS or t.name in integers)
     for node in proto.graph.node:
@@ -52,5 +52,5 @@ def _constants(proto: ModelProto, integers: Container[str]) -> Iterator[tuple[st
 
 
 def _is_float(node: NodeProto) -> bool:
-    """Tells whether a ConstantOfShape makes floats; it does by default."""
+    """Tells whether a ConstantOfShape makes floats, which is the default."""
     return not node.attribute or node.attribute[0].t.data_type in (TensorProto.UNDEFINED, *FLOATS)

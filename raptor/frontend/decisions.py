@@ -1,4 +1,4 @@
-"""Computes small values that constants and shapes decide: conditions, and the number of iterations of a loop."""
+"""Partial evaluation of small values that constants and shapes determine: conditions, loop counts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 Array = npt.NDArray[Any]
 MOST_ELEMENTS = 2**16
-"""Maximum elements of a tensor that a decision is computed from."""
+"""Maximum number of elements of any tensor that is evaluated."""
 
 
 class UndecidedError(Exception):
-    """A value is not decided by constants and shapes. The message says in words what it depends on."""
+    """Raised if constants and shapes do not determine a value. The message names what it depends on."""
 
 
 class Decisions:
-    """The part of a graph that is resolved so far, and the known values and shapes of its tensors.
+    """The resolved part of a graph, with a memo of known values and shapes of its tensors.
 
-    `decided`: the tensors that a value was computed from.
+    decided: tensors that were evaluated to determine some value.
     """
 
     def __init__(self, proto: ModelProto) -> None:
@@ -43,24 +43,21 @@ class Decisions:
         self.nodes.append(node)
 
     def forget_from(self, count: int) -> None:
-        """Removes all nodes after the first `count`."""
+        """Removes all nodes from number `count` on."""
         for name in (o for node in self.nodes[count:] for o in node.output):
             for known in (self._at, self._values, self._typed):
                 known.pop(name, None)
         del self.nodes[count:]
 
     def value(self, name: str) -> Array:
-        """Returns the value of a tensor.
-
-        Raises `UndecidedError` if it depends on more than small constants and shapes.
-        """
+        """Returns the value of a tensor. Raises `UndecidedError` if it depends on inputs, weights or large tensors."""
         if name not in self._values:
             nodes, leaves = self._slice(name)
             self._values[name] = self._compute(name, nodes, leaves)
         return self._values[name]
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor. Raises `UndecidedError` if it does not follow from those of the inputs."""
+        """Returns the shape of a tensor. Raises `UndecidedError` if it does not follow from the input shapes."""
         if name in self.constants:
             return tuple(self.constants[name].dims)
         if name in self._inputs:
@@ -72,7 +69,7 @@ class Decisions:
         return _static(self._typed[name])
 
     def _slice(self, name: str) -> tuple[list[NodeProto], list[TensorProto]]:
-        """Returns the nodes that compute a tensor, in order, and the constants they read."""
+        """Returns the nodes that compute a tensor, in order, and the constants that they read."""
         waiting, places, leaves = [name], set[int](), dict[str, TensorProto]()
         while waiting:
             name = waiting.pop()
@@ -105,7 +102,7 @@ class Decisions:
         return self._at[name]
 
     def _is_of_a_shape(self, name: str) -> bool:
-        """Tells whether a Shape or a Size computes the tensor; its value is then known, and stored."""
+        """Tells whether a Shape or Size computes the tensor; if so, stores its value."""
         node = self.nodes[self._at[name]] if name in self._at else NodeProto()
         if node.op_type not in ("Shape", "Size") or node.domain not in STANDARD_DOMAINS or not node.input:
             return False
@@ -133,7 +130,7 @@ class Decisions:
             raise UndecidedError(f"'{name}', which cannot be computed") from error
 
     def _infer(self, name: str) -> None:
-        """Infers shapes from the nearest tensors of floats whose shapes are known."""
+        """Infers shapes, starting from the nearest float tensors whose shapes are known."""
         waiting, places, leaves, inputs = [name], set[int](), dict[str, TensorProto](), dict[str, ValueInfoProto]()
         while waiting:
             at = waiting.pop()

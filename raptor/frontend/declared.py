@@ -1,34 +1,34 @@
-"""Shapes that a model declares for its inputs."""
+"""Shapes that a model declares for its inputs, with open and named dimensions."""
 
 from collections.abc import Sequence
 
 from onnx import TensorShapeProto, ValueInfoProto
 
 Dim = int | str
-"""A fixed size, or the name of an open one (`UNNAMED` if it has none)."""
+"""A fixed size, or the name of an open size (`UNNAMED` if it has none)."""
 UNNAMED = "?"
 
 
 def has_shape(value: ValueInfoProto) -> bool:
-    """Tells whether a shape is declared at all, perhaps with open sizes. A scalar has one of no sizes."""
+    """Tells whether a shape is declared, maybe with open sizes. The shape of a scalar is empty."""
     return value.type.tensor_type.HasField("shape")
 
 
 def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
-    """Returns the declared shape. Open sizes are written as a name, an empty name, `?`, -1, or 0 by the exporters."""
+    """Returns the declared shape. Exporters write open sizes as a name, an empty name, `?`, -1 or 0."""
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or UNNAMED for d in dims)
 
 
 def static_dims(value: ValueInfoProto) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor if all its sizes are known, perhaps as 0; else None."""
+    """Returns the shape of a tensor if all sizes are known, 0 included; else None."""
     kind = value.type.tensor_type
     known = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
     return tuple(d.dim_value for d in kind.shape.dim) if known else None
 
 
 def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
-    """Writes a shape into `value`, in place; an open size without a name becomes empty."""
+    """Sets the shape of `value`, in place; `UNNAMED` sizes stay empty."""
     shape = TensorShapeProto()
     for size in dims:
         dim = shape.dim.add()
@@ -40,7 +40,7 @@ def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
 
 
 def text(dims: Sequence[Dim]) -> str:
-    """Writes a shape as messages and `--shape` show it: `1,3,H,W`."""
+    """Returns a shape as text for messages and `--shape`: `1,3,H,W`."""
     return ",".join(map(str, dims))
 
 
@@ -50,10 +50,10 @@ def names(dims: Sequence[Dim]) -> list[str]:
 
 
 def placeholders(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Returns a shape to show in an option, with 1 for an open batch and letters for other open sizes."""
+    """Returns an example shape for an option: 1 for an open batch, letters for other open sizes."""
     letters = ["1", *(f"D{d}" for d in range(1, len(dims)))]
     if len(dims) == 4:
-        # Channels are seldom open: if only the last size is fixed, it is the channels.
+        # Channels are rarely open: if only the last size is fixed, it is the channels.
         last = isinstance(dims[3], int) and isinstance(dims[1], str)
         letters = ["1", "H", "W", "C"] if last else ["1", "C", "H", "W"]
     return tuple(letters[d] if isinstance(size, str) else size for d, size in enumerate(dims))

@@ -1,7 +1,7 @@
-"""Bounds of computed integers of any size: what operators that only choose leave of them, and what tables demand.
+"""Range analysis of unbounded integers: bounds from selection operators (forward) and from indexed tables (backward).
 
-What was a float and becomes an integer of 32 or 64 bits has no bound of its own. As an index it has that of the table:
-the model has no result for others.
+A float cast to int32 or int64 has no bound of its own. Used as an index, it must lie within the indexed table: the
+model has no result for other values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,15 +18,15 @@ from raptor.frontend.whole import meet
 
 Shape = tuple[int, ...]
 ANY = Range(-(2**63), 2**63 - 1)
-"""Integers of any size."""
+"""Range of unbounded integers (int64)."""
 _LENGTHS = 6
-"""Input of an Attention: how many keys and values of each sequence count."""
+"""Position of the Attention input that holds the number of valid keys and values of each sequence."""
 _LARGEST_CONSTANT = 2**16
 _INDEXED = frozenset(("Gather", "GatherElements"))
 _SAME = frozenset(
     ("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
-"""Operators that only move, repeat or convert elements, so each result element is an operand element."""
+"""Operators that move, repeat or convert elements: each result element is an operand element."""
 _MAKES_OTHERS = frozenset(
     (
         *("GlobalMaxPool", "MaxPool", "MaxUnpool", "Resize", "Scatter", "ScatterElements", "ScatterND"),
@@ -36,9 +36,9 @@ _MAKES_OTHERS = frozenset(
 
 
 def lengths_of(proto: ModelProto) -> dict[str, int]:
-    """Returns the inputs that are lengths of sequences in a cache, and the length of the cache.
+    """Returns inputs that are sequence lengths of a cache -> length of the cache.
 
-    The function by which the standard defines an Attention does not say that there are no longer ones.
+    The function body that the standard gives Attention does not imply this bound.
     """
     found = [n for n in proto.graph.node if n.op_type == "Attention" and len(n.input) > _LENGTHS and n.input[_LENGTHS]]
     if not found:
@@ -53,7 +53,7 @@ def lengths_of(proto: ModelProto) -> dict[str, int]:
 
 
 def demanded(graph: GraphProto, shapes: Mapping[str, Shape], constants: Constants) -> dict[str, Range]:
-    """Returns the integers that tensors must hold, so that every index computed from them is one of its table."""
+    """Returns the range of each tensor within which all indices computed from it are valid; backward analysis."""
     found: dict[str, Range] = {}
     for node in reversed(graph.node):
         for name, limits in _demands(node, found, shapes, constants):
@@ -88,14 +88,14 @@ def _demands(
 
 
 def _range_of(constants: Constants, name: str) -> Range | None:
-    """Returns the range of a small constant of integers."""
+    """Returns the range of a small integer constant; None for any other tensor."""
     if name not in constants or np.prod(constants.shape(name), dtype=float) > _LARGEST_CONSTANT:
         return None
     return range_of(constants[name])
 
 
 def _source(op_type: str, side: int, result: Range, other: Range) -> Range | None:
-    """Returns which operands have results in a range, if any number beside them is of the range `other`."""
+    """Returns the range of an operand for which results lie in `result`, with the other operand in `other`, or None."""
     most, least = max(-result.low, result.high), min(abs(other.low), abs(other.high))
     match op_type:
         case "Add":
@@ -114,9 +114,9 @@ def _source(op_type: str, side: int, result: Range, other: Range) -> Range | Non
 
 
 def chosen(node: NodeView, ranges: Mapping[str, Range | None]) -> Range | None:
-    """Returns the range of a result of which every element is one of an operand, or a bound; else None.
+    """Returns the range of a result whose elements are operand elements or bounds; None for other operators.
 
-    `ranges`: those of the operands that are integers, also `ANY`.
+    ranges: ranges of the integer operands, `ANY` included.
     """
     names: Sequence[str] = ()
     if node.op_type == "Concat":
@@ -155,5 +155,5 @@ def _bounded(node: NodeView, found: Sequence[Range | None]) -> Range | None:
 
 
 def range_of(value: Array) -> Range | None:
-    """Returns the range of a constant of integers; None for another one."""
+    """Returns the range of an integer constant; None for any other constant."""
     return Range(int(value.min()), int(value.max())) if value.size and value.dtype.kind in "iub" else None

@@ -1,4 +1,4 @@
-"""Quotients and remainders of whole numbers that float32 holds, exact; and remainders of floats."""
+"""Exact quotients and remainders of integers held as float32, and remainders of floats."""
 
 import numpy as np
 
@@ -10,30 +10,30 @@ from raptor.graph.ir import Constant, Tensor
 
 
 def quotient(f: Formula, x: Value, y: Value) -> Value:
-    """Adds x / y, rounded towards 0."""
+    """Adds x / y for integers, rounded towards 0."""
     found, _ = _parts(f, x, y)
     signed = f.mul(found, f.mul(steps.sign(f, x), steps.sign(f, y)))
     return _declared(f, signed, _signed(f, x, y, _most(f, x)))
 
 
 def remainder(f: Formula, x: Value, y: Value) -> Value:
-    """Adds the remainder of x / y with the sign of x."""
+    """Adds the remainder of the integer division x / y, with the sign of x."""
     _, rest = _parts(f, x, y)
     most = max(_most(f, y) - 1, 0)
     return _declared(f, f.mul(rest, steps.sign(f, x)), _signed(f, x, x, most))
 
 
 def float_remainder(f: Formula, x: Value, y: Value) -> Value:
-    """Adds x - y * (x / y rounded towards 0); x where y is infinite."""
+    """Adds x - y * truncate(x / y) for floats; x where y is infinite."""
     finite = y if selection.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
     return f.sub(x, f.mul(finite, steps.truncate(f, f.div(x, y))))
 
 
 def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
-    """Adds y to a remainder of the other sign."""
+    """Adds y to a remainder whose sign differs from that of y."""
     known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
-    # Nothing times an infinite number is none.
+    # 0 * inf is NaN.
     nothing = f.constant(np.zeros((), np.float32))
     added = f.mul(other, y) if selection.is_finite(f, y) else selection.choice(f, other, y, nothing)
     signed = f.add(rest, added)
@@ -44,7 +44,7 @@ def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
 
 
 def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
-    """Returns quotient and remainder of the sizes. The quotient of floats can be one too large, then the rest is -1."""
+    """Returns quotient and remainder of |x| / |y|. The rounded quotient can be 1 too large; then both are corrected."""
     a, b = _size(f, x), _size(f, y)
     rough = steps.floor(f, f.div(a, b))
     rest = f.sub(a, f.mul(rough, b))
@@ -59,7 +59,7 @@ def _size(f: Formula, x: Value) -> Value:
 
 
 def _most(f: Formula, x: Value) -> int:
-    """Returns the largest size of whole numbers."""
+    """Returns the largest absolute value."""
     if isinstance(x, Constant):
         return int(abs(x.pixels).max())
     found = f.ctx.whole(x) or EXACT
@@ -67,7 +67,7 @@ def _most(f: Formula, x: Value) -> int:
 
 
 def _signed(f: Formula, x: Value, y: Value, most: int) -> Range:
-    """Returns the range of results of at most this size, which are negative only if an operand can be."""
+    """Returns the range of results with |result| <= most, negative only if an operand may be."""
     lows = [v.pixels.min() if isinstance(v, Constant) else (f.ctx.whole(v) or EXACT).low for v in (x, y)]
     return Range(-most if min(lows) < 0 else 0, most)
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/operators.md from the table of importers."""
+"""Generates docs/operators.md from the registry of importers."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -70,7 +70,7 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Where": _BEHIND_EXTENDED,
     }
 )
-"""Operators that need the extended instruction set, always or in some cases, and the instructions they need.
+"""Operator -> extended instructions that it always or sometimes needs.
 
 A test compares this with the importers.
 """
@@ -107,7 +107,7 @@ of ONNX's own suite.
 |---|---|---|---|---|
 """
 _DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Scan", "Shape"))
-"""Operators that are computed while compiling, or not by the chip at all."""
+"""Operators that are folded while compiling, or not computed by the chip at all."""
 
 
 def page() -> Iterator[str]:
@@ -132,7 +132,7 @@ def page() -> Iterator[str]:
 
 
 def _is_expanded(schema: Any) -> bool:
-    """Tells whether the function of an operator is compiled: nothing is drawn at random, no scale is computed."""
+    """Tells whether an operator's function body is compiled: not if it is random or computes a scale at run time."""
     return schema.node_determinism != schema.NodeDeterminism.NonDeterministic and not is_refused(schema.name)
 
 

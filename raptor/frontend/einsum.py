@@ -1,4 +1,4 @@
-"""Parses the equations of Einsum."""
+"""Parses Einsum equations."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,10 @@ Names = tuple[str, ...]
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Names], Names]:
-    """Returns the names of the dimensions of every operand, and of the result. An ellipsis becomes several names."""
+    """Returns the dimension names of each operand, and of the result; an ellipsis expands to several names.
+
+    Raises `Refusal` if the equation does not fit the operands' `ranks`.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -29,7 +32,7 @@ def _names(term: str, rank: int, equation: str) -> Names:
 
 
 def _hidden(operands: Sequence[Names]) -> Names:
-    """Returns the dimensions of the longest ellipsis."""
+    """Returns the dimension names of the longest ellipsis."""
     return max((tuple(n for n in names if n.startswith("...")) for names in operands), key=len)
 
 
@@ -39,6 +42,6 @@ def _result(term: str, operands: Sequence[Names]) -> Names:
 
 
 def _implicit(operands: Sequence[Names]) -> Names:
-    """Returns the result of an equation without an arrow: the ellipsis, then names used once, in alphabetical order."""
+    """Returns the result's names without an arrow: the ellipsis, then names that occur once, in alphabetical order."""
     every = [n for names in operands for n in names if not n.startswith("...")]
     return (*_hidden(operands), *sorted(n for n in every if every.count(n) == 1))

@@ -1,4 +1,4 @@
-"""Removes tensors without elements, which functions of the standard make: the part of a vector that stays as it is."""
+"""Removes tensors without elements, which come from function bodies of the ONNX standard."""
 
 import math
 
@@ -8,7 +8,7 @@ from raptor.frontend.bodies import set_nodes
 
 
 def drop_empty(proto: ModelProto) -> None:
-    """Removes operands without elements from concatenations, and nodes that compute nothing else, in place."""
+    """Removes operands without elements from Concat nodes, and nodes whose results are all empty, in place."""
     empty = _empty_tensors(proto) - {v.name for v in proto.graph.output}
     if empty:
         set_nodes(proto.graph, [_full(n, empty) for n in proto.graph.node if not empty.issuperset(n.output)])
@@ -25,7 +25,7 @@ def _empty_tensors(proto: ModelProto) -> set[str]:
 
 
 def _full(node: NodeProto, empty: set[str]) -> NodeProto:
-    """Returns a Concat without the empty operands; every other node as it is."""
+    """Removes empty operands from a Concat; returns every other node unchanged."""
     kept = [name for name in node.input if name not in empty]
     if node.op_type != "Concat" or len(kept) in (0, len(node.input)):
         return node

@@ -1,4 +1,4 @@
-"""Facts about the inputs of a model that the user adds to the model."""
+"""User-given shapes, sizes and values of model inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Shapes of inputs, sizes of dimensions by name, and inputs that become constants with their values."""
+    """User-given shapes of inputs, sizes of named dimensions, and values of inputs that become constants."""
 
     shapes: Mapping[str, Sequence[int]] = field(default_factory=_nothing)
     dims: Mapping[str, int] = field(default_factory=_nothing)

@@ -1,6 +1,6 @@
-"""Nodes of which every operand is a constant when they are imported: those behind the DequantizeLinear of weights.
+"""Constant folding during import, for nodes after the DequantizeLinear of weights.
 
-Their results stay integers with a scale where they can, as programs of integers need them.
+Results stay quantised integers with a scale where possible, because integer programs need them in this form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from raptor.frontend.whole import is_small_float
 from raptor.graph.ir import Floats
 
 _OF_NUMBERS = frozenset(("Cast", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Resize", "Upsample"))
-"""Moves that choose or make elements by their numbers."""
+"""Move operators that compare or create elements by value, so that they do not apply to the quantised integers."""
 _MOST_CODE = 2**15
 
 
 def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
-    """Computes a node of constants. Returns False, and has done nothing, for another one, or where it cannot."""
+    """Folds a node whose operands are all constants. Returns False, having done nothing, if it does not apply."""
     names = [i for i in node.input if i]
     known = bool(names) and all(map(ctx.is_constant, names))
     if not known or node.op_type in RANDOM or any(True for _ in subgraphs(node)):
@@ -48,7 +48,7 @@ def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
 
 
 def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
-    """Returns the results of an operator that only moves elements: it moves the integers, and their scales."""
+    """Returns the results of an operator that only moves elements, applied to the integers and to their scales."""
     data = {i: ctx.coded(i) for i in (node.input if node.op_type == "Concat" else node.input[:1])}
     found = {name: value for name, value in data.items() if value is not None}
     if len(found) < len(data) or node.op_type not in MOVES - _OF_NUMBERS or _fills(node, ctx):
@@ -68,7 +68,7 @@ def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
 
 
 def _fills(node: NodeProto, ctx: ImportContext) -> bool:
-    """Tells whether a Pad adds other numbers than 0, which may be no code."""
+    """Tells whether a Pad adds values other than 0, which may have no quantised representation."""
     if node.op_type != "Pad":
         return False
     value = ctx.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
@@ -76,7 +76,10 @@ def _fills(node: NodeProto, ctx: ImportContext) -> bool:
 
 
 def _narrowed(scale: Array) -> Floats:
-    """Returns scales with size 1 where they do not vary. Those of elements that were added, which are 0, are any."""
+    """Returns scales with size 1 along axes on which they do not vary.
+
+    Scales of padding elements, which are 0, become 1.
+    """
     found = np.asarray(scale, np.float32)
     for axis in range(found.ndim):
         most = found.max(axis=axis, keepdims=True, initial=0)
@@ -86,7 +89,7 @@ def _narrowed(scale: Array) -> Floats:
 
 
 def _coded_again(node: NodeProto, ctx: ImportContext, values: Array) -> Array | Coded:
-    """Returns real numbers as multiples of the scale that an operand has, if they are, each exactly."""
+    """Returns real values as multiples of an operand's scale if all of them are, exactly; else unchanged."""
     operands = (ctx.coded(i) for i in node.input)
     coded = next((c for c in operands if c is not None), None)
     if coded is None or values.dtype != np.float32 or not _broadcasts(coded.scale.shape, values.shape):
@@ -105,7 +108,7 @@ def _broadcasts(small: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def _computed(
     node: NodeProto, operands: Mapping[str, Array | None], opsets: Sequence[OperatorSetIdProto]
 ) -> list[npt.NDArray[np.generic]] | None:
-    """Returns the results of the node if they are tensors."""
+    """Returns the results of the node, computed by a library; None if it fails or a result is no tensor."""
     found = computed(node, operands, opsets)
     if found is None or len(found) != sum(1 for o in node.output if o):
         return None

@@ -1,7 +1,7 @@
-"""Computes nodes of constants and of shapes that onnxruntime's optimiser leaves.
+"""Constant folding of nodes that onnxruntime's optimiser does not fold.
 
-It leaves those whose results have shapes that depend on values (NonZero, Compress), those of sequences, and all of a
-model that it has no kernels for, such as shifts of signed integers.
+It leaves nodes whose result shapes depend on values (NonZero, Compress), nodes of sequences, and every node of a model
+for which it lacks a kernel, such as shifts of signed integers.
 """
 
 import math
@@ -20,29 +20,29 @@ from raptor.frontend.reading import reads, subgraphs
 from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 _NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
-"""Parts of the messages of onnxruntime about operators that it does not have for a type."""
+"""Parts of onnxruntime's messages about missing kernels."""
 MOST_BYTES = 2**28
-"""Most bytes that all results of one folding may have."""
+"""Maximum total size in bytes of the results of one folding."""
 _BORDERS = frozenset(("QuantizeLinear", "DequantizeLinear"))
-"""Operators that stay, also of constants: the importers keep the integers apart from their scale."""
+"""Operators that are not folded even on constants: importers need the integers and their scale separately."""
 _BOUNDED = frozenset(
     (
         *("Compress", "NonMaxSuppression", "NonZero", "Unique", "ConcatFromSequence", "SequenceAt", "SequenceEmpty"),
         *("SequenceConstruct", "SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence"),
     )
 )
-"""Operators whose results are not much larger than what they read, where no shape says so."""
+"""Operators whose results are not much larger than their operands, even where no shape is known."""
 
 
 def lacks_kernel(error: Exception) -> bool:
-    """Tells whether an error of onnxruntime says that it has no kernel for an operator and type."""
+    """Tells whether an onnxruntime exception reports a missing kernel."""
     return any(words in str(error) for words in _NO_KERNEL)
 
 
 def fold(proto: ModelProto, folder: Path) -> bool:
-    """Replaces nodes of constants, and of shapes, by their results, in place. Returns False if there are none.
+    """Replaces nodes that depend on constants and shapes only by their results, in place.
 
-    `proto` has inferred shapes; `folder` holds its larger weights.
+    Returns False if there are none. proto: has inferred shapes. folder: holds its larger weights.
     """
     found, nodes = _Folding(proto, folder), list(proto.graph.node)
     replaced = [found.replaces(node) for node in nodes]
@@ -59,7 +59,7 @@ def fold(proto: ModelProto, folder: Path) -> bool:
 
 
 def can_fold(graph: GraphProto) -> bool:
-    """Tells whether something depends on constants only, other than weights that are quantised."""
+    """Tells whether a node depends on constants only, other than quantisers and dequantisers."""
     fixed = {t.name for t in graph.initializer}
     for node in graph.node:
         if _is_computable(node) and all(i in fixed for i in reads(node)):
@@ -70,14 +70,14 @@ def can_fold(graph: GraphProto) -> bool:
 
 
 def write_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
-    """Writes the data that tensors refer to by the names of `in_memory` to files beside the model."""
+    """Writes in-memory external data to files of the same names in `folder`."""
     tensors = [t for t in proto.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     for name in {e.value for t in tensors for e in t.external_data if e.key == "location"}:
         (folder / name).write_bytes(in_memory[name])
 
 
 class _Folding:
-    """State of one folding. Results of weights that are quantised are computed only for what reads them."""
+    """State of one folding. Dequantised weights are computed only if another folded node reads them."""
 
     def __init__(self, proto: ModelProto, folder: Path) -> None:
         graph = proto.graph
@@ -85,13 +85,13 @@ class _Folding:
         self._constants = Constants(graph.initializer, folder)
         self._sizes = {v.name: static_dims(v) for v in (*graph.input, *graph.value_info, *graph.output)}
         self._known: dict[str, Any] = {}
-        """Tensor, or sequence -> its value, of those that nodes were replaced by."""
+        """Tensor or sequence -> value, of the nodes that are folded."""
         self._waiting: dict[str, NodeProto] = {}
-        """Tensor -> the node that stays and would compute it from constants."""
+        """Tensor -> node that is kept, and could be computed from constants."""
         self._left = MOST_BYTES
 
     def replaces(self, node: NodeProto) -> bool:
-        """Tells whether a node is not needed any more, as its results are known."""
+        """Tells whether a node can be removed because its results are now known."""
         if node.op_type in ("Shape", "Size") and node.domain in STANDARD_DOMAINS and node.input:
             return self._measure(node)
         if not _is_computable(node) or not all(map(self._is_fixed, reads(node))):
@@ -106,7 +106,7 @@ class _Folding:
         return isinstance(self._known.get(name), list)
 
     def results(self, needed: Set[str]) -> Iterator[TensorProto]:
-        """Yields those of the constants that something reads."""
+        """Yields the needed results as constants; sequences are left out."""
         for name, value in self._known.items():
             if name in needed and not isinstance(value, list):
                 yield numpy_helper.from_array(np.asarray(value), name)
@@ -115,7 +115,7 @@ class _Folding:
         return name in self._constants or name in self._known or name in self._waiting
 
     def _measure(self, node: NodeProto) -> bool:
-        """Takes the result of a Shape or Size from the shape, if that is known."""
+        """Computes a Shape or Size if its input has a known shape."""
         dims = self._sizes.get(node.input[0])
         if node.input[0] in self._constants:
             dims = self._constants.shape(node.input[0])
@@ -132,7 +132,7 @@ class _Folding:
         return not any(v is None for v in operands.values()) and self._finish(node, operands, into)
 
     def _value(self, name: str) -> Any:
-        """Returns the value of a constant, None if it cannot be computed after all."""
+        """Returns the value of a constant, evaluated on demand; None if that fails."""
         if name in self._waiting and name not in self._known:
             values: dict[str, Any] = {}
             self._compute(self._waiting[name], values)

@@ -1,6 +1,6 @@
-"""Replaces operators that have no importer by the functions that the ONNX standard defines for them.
+"""Expands operators without an importer into the function bodies that the ONNX standard defines for them.
 
-The standard writes some operators, such as Attention, as a graph of simpler ones. Some of these functions depend on the
+The standard defines some operators, such as Attention, by a graph of simpler ones. Some of these bodies depend on the
 types of the inputs, which are inferred.
 """
 
@@ -18,20 +18,20 @@ from raptor.frontend.registry import STANDARD_DOMAINS, find_importer, is_refused
 from raptor.frontend.versions import version_of
 
 MOST_LEVELS = 8
-"""Most functions inside of each other."""
+"""Maximum nesting depth of function bodies."""
 
 _DOMAINS = (*STANDARD_DOMAINS, "ai.onnx.preview")
-"""Domains whose functions onnx knows."""
+"""Domains for which onnx defines functions."""
 _WITHOUT_KERNEL = frozenset(("Swish",))
-"""Operators that have an importer, but not even onnxruntime computes them after version 24."""
+"""Operators that have an importer but no onnxruntime kernel after version 24."""
 _COMPUTED = frozenset(("Range",))
-"""Operators whose function is a loop, while onnxruntime computes what shapes decide, as for the masks of Swin."""
+"""Operators whose function is a loop, but which onnxruntime folds, as for the masks of Swin."""
 
 
 def expand(proto: ModelProto) -> Mapping[str, str]:
-    """Replaces every node of the standard that has no importer but a function, in place.
+    """Expands every standard operator that has a function body and no importer, in place.
 
-    Returns for the results of all new nodes the label of the node that they come from, which is the one the user knows.
+    Returns results of all new nodes -> label of the node that they replace, which the user knows.
     """
     versions = {"": version_of(proto)} | {o.domain: o.version for o in proto.opset_import if o.domain in _DOMAINS}
     labels: dict[str, str] = {}
@@ -54,7 +54,7 @@ def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
 
 
 def _drop_domains(proto: ModelProto) -> None:
-    """Removes the domains whose operators are gone: onnxruntime does not know all."""
+    """Removes imports of domains that no node uses any more; onnxruntime does not know all of them."""
     used = {n.domain for graph in graphs_of(proto.graph) for n in graph.node}
     kept = [o for o in proto.opset_import if o.domain in used or o.domain in STANDARD_DOMAINS]
     del proto.opset_import[:]
@@ -62,21 +62,21 @@ def _drop_domains(proto: ModelProto) -> None:
 
 
 class _Expansion:
-    """One round of replacement. `labels`: those of the rounds before, and of this one."""
+    """One round of expansion. `labels`: labels of this round and those before it."""
 
     def __init__(self, proto: ModelProto, versions: Mapping[str, int], labels: dict[str, str]) -> None:
         self.graph, self.versions, self.labels = proto.graph, versions, labels
         self.names, self.types = Names(proto.graph), _types(proto)
 
     def run(self, candidates: Sequence[NodeProto]) -> bool:
-        """Replaces the candidates that have a function. Returns False if none has."""
+        """Expands the candidates that have a function body. Returns False if there are none."""
         found = {node.output[0]: nodes for node in candidates if (nodes := self._function_of(node))}
         if found:
             set_nodes(self.graph, [n for node in self.graph.node for n in found.get(node.output[0], [node])])
         return bool(found)
 
     def _function_of(self, node: NodeProto) -> list[NodeProto]:
-        """Returns the nodes that compute the same; none without a function, or with one of random numbers."""
+        """Returns the nodes that replace a node; empty if it has no function body or a random one."""
         given = [self.types.get(name, TypeProto()) for name in node.input]
         version = self.versions[node.domain]
         function = standard_function(node, version, given)
@@ -91,7 +91,7 @@ class _Expansion:
 
 
 def _types(proto: ModelProto) -> Mapping[str, TypeProto]:
-    """Returns the types of all tensors as far as they can be inferred."""
+    """Returns the types of all tensors, as far as they can be inferred."""
     try:
         graph = infer_shapes(proto).graph
     except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
@@ -103,7 +103,7 @@ def _types(proto: ModelProto) -> Mapping[str, TypeProto]:
 
 
 def _body(function: FunctionProto, node: NodeProto, version: int) -> GraphProto:
-    """Returns the nodes of the function with the attributes of the node, all names after the node's first output."""
+    """Returns the function body with the node's attributes; its tensors are prefixed by the node's first output."""
     given = {a.name: a for a in (*default_attributes(node, version), *function.attribute_proto, *node.attribute)}
     stem = next(o for o in node.output if o)
     own = {o: f"{stem}.{o}" for n in function.node for o in n.output if o}
@@ -117,7 +117,7 @@ def _body(function: FunctionProto, node: NodeProto, version: int) -> GraphProto:
 
 
 def _set_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
-    """Replaces references to attributes of the function by their values, also in branches; removes absent ones."""
+    """Replaces references to function attributes by their values, in subgraphs too; removes absent ones."""
     for attribute in [a for a in node.attribute if a.ref_attr_name]:
         value, name = given.get(attribute.ref_attr_name), attribute.name
         if value is None:

@@ -516,7 +516,10 @@ class ImportContext:
 
 
 def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
-    """Adds a node to the Graph: by its integer rule where it has quantised inputs, if possible, else by its importer."""
+    """Adds a node: in integers if its inputs are quantised and its integer rule applies, else by its importer.
+
+    Raises `Refusal` for an input of a type that the importer does not accept.
+    """
     if any(i in context.views for i in node.inputs):
         rule = find_rule(node.op_type)
         if rule is not None and rule(node, context):

@@ -1,7 +1,6 @@
-"""Resize along one axis: the elements that each new element is computed from, and their weights.
+"""Resize along one axis: the input elements that each output element is interpolated from, and their weights.
 
-Coordinates are float32, as onnxruntime computes them: where a coordinate lies half way between two elements, the last
-bit decides.
+Coordinates are float32 as in onnxruntime, because the last bit decides where a coordinate lies midway between elements.
 """
 
 import math
@@ -17,14 +16,17 @@ from raptor.graph.ir import Floats, Indices
 Coordinates = npt.NDArray[np.float32 | np.float64]
 Mask = npt.NDArray[np.bool_]
 WHOLE = 1e-4
-"""Distance at which a length counts as whole: it is a size times a scale that was rounded to float32."""
+"""Distance within which a length counts as an integer: it is a size times a scale that was rounded to float32."""
 HALF_WAY = 1e-6
-"""Distance at which a coordinate counts as lying in the middle of two elements."""
+"""Distance within which a coordinate counts as midway between two elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Positions that each new element reads, their weights ([new, taps] both), and whether the element lies outside."""
+    """Positions that each output element reads, and weights, [outputs, taps].
+
+    outside: [outputs], elements to extrapolate.
+    """
 
     positions: Indices
     weights: Floats
@@ -33,7 +35,7 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis to be resized."""
+    """One axis of a Resize. `by_sizes`: the new size is given, not computed from the scale."""
 
     size: int
     new_size: int
@@ -43,12 +45,12 @@ class Axis:
 
     @property
     def length(self) -> float:
-        """Length of the new axis; not whole if a scale says so."""
+        """Length of the resized axis, maybe fractional if it is given by a scale."""
         exact = float(np.float32(self.scale)) * self.size
         return self.new_size if self.by_sizes or abs(exact - self.new_size) < WHOLE else exact
 
     def aligns_to_a_fraction(self, method: "Method") -> bool:
-        """Tells whether corners are aligned to a length that is not whole, as in ONNX's own suite.
+        """Tells whether corners are aligned to a fractional length, as in ONNX's own test suite.
 
         NOTE: onnxruntime rounds the length first, as torch does.
         """
@@ -66,16 +68,16 @@ class Method:
     exclude_outside: bool = False
     antialias: bool = False
     channels_last: bool = False
-    """True if the axes that change are the second and the third of four."""
+    """True if the resized axes are the second and third of four."""
 
     @property
     def keeps_equal_sizes(self) -> bool:
-        """True if onnxruntime works axis by axis and skips axes of unchanged size, whatever their scale."""
+        """True if onnxruntime resizes axis by axis and skips axes of unchanged size, whatever their scale."""
         return self.antialias or (self.mode == "cubic" and self.channels_last)
 
 
 def taps(axis: Axis, method: Method) -> Taps:
-    """Computes the taps of one axis. Raises `Refusal` for an unknown mode."""
+    """Returns the taps of one axis. Raises `Refusal` for an unknown mode."""
     fraction = axis.aligns_to_a_fraction(method)
     if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size and not fraction):
         # onnxruntime keeps such an axis as it is, even where another would be cropped.
@@ -98,7 +100,7 @@ def _kept(size: int) -> Taps:
 
 
 def _coordinates(axis: Axis, mode: str) -> Coordinates:
-    """Returns the position of each new element among the old ones."""
+    """Returns the coordinate of each output element on the input axis."""
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
     half, factor = np.float32(0.5), np.float32(scale)
@@ -147,9 +149,9 @@ def _rounded(at: Coordinates, mode: str, axis: Axis) -> Indices:
 
 
 def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -> None:
-    """Raises `Refusal` where rounding decides: onnxruntime's order of float32 operations is not known here.
+    """Raises `Refusal` where rounding decides the nearest element: onnxruntime's order of operations is not known.
 
-    With a power of two as the scale nothing is rounded.
+    With a power of two as scale, nothing is rounded.
     """
     if math.frexp(axis.scale)[0] == 0.5:
         return
@@ -160,7 +162,7 @@ def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -
 
 
 def _interpolated(at: Coordinates, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
-    """Returns positions, which may lie outside, and weights, as far as the kernel reaches."""
+    """Returns positions, maybe outside the axis, and weights within the reach of the kernel."""
     if method.mode not in ("linear", "cubic"):
         raise Refusal(f"mode {method.mode} is unknown")
     kernel, radius = (_triangle, 1) if method.mode == "linear" else (_cubic(method.cubic_a), 2)

@@ -1,6 +1,6 @@
-"""Two freedoms of ONNX files that nothing behind this stage has to know: another name of the standard, and order.
+"""Normalises ONNX files: the domain alias `ai.onnx`, and nodes out of topological order.
 
-onnxruntime takes both; onnx's checker, its reference implementation and its inference do not.
+onnxruntime accepts both; onnx's checker, reference implementation and shape inference do not.
 """
 
 import heapq
@@ -13,14 +13,14 @@ from raptor.common.errors import UserError
 from raptor.frontend.reading import graphs_of, subgraphs
 
 _ALIAS = "ai.onnx"
-"""Another name of the domain of the standard, which is empty."""
+"""Alias of the standard's domain, which is empty."""
 _SHOWN = 8
 
 
 def normalise(proto: ModelProto) -> bool:
-    """Gives operators of the standard their one domain, and nodes an order in which they can run, in place.
+    """Gives standard operators the empty domain, and sorts nodes topologically, in place. Returns False if unchanged.
 
-    Returns False if nothing changed. Raises `UserError` for a tensor that nothing computes, and for a circle.
+    Raises `UserError` for a tensor that nothing computes, and for a cycle.
     """
     bodies = [*graphs_of(proto.graph), *(g for f in proto.functions for n in f.node for g in subgraphs(n))]
     nodes = [n for body in (*bodies, *proto.functions) for n in body.node if n.domain == _ALIAS]
@@ -34,7 +34,7 @@ def normalise(proto: ModelProto) -> bool:
 
 
 def _rename_imports(owner: ModelProto | FunctionProto) -> None:
-    """Keeps one version of the standard: the last that is imported, as onnxruntime does."""
+    """Keeps one version of the standard, the last that is imported, as onnxruntime does."""
     imports: dict[str, int] = {}
     for opset in owner.opset_import:
         imports["" if opset.domain == _ALIAS else opset.domain] = opset.version
@@ -43,7 +43,7 @@ def _rename_imports(owner: ModelProto | FunctionProto) -> None:
 
 
 def _sort(graph: GraphProto, outer: Set[str]) -> bool:
-    """Sorts the nodes of a graph and of its branches, in place. Returns False if all are in order."""
+    """Sorts the nodes of a graph and its subgraphs, in place. Returns False if all are in order."""
     given = outer | {v.name for v in graph.input} | {t.name for t in graph.initializer}
     given |= {t.values.name for t in graph.sparse_initializer}
     own = {o for node in graph.node for o in node.output if o}
@@ -69,7 +69,7 @@ def _is_sorted(nodes: Sequence[NodeProto], given: Set[str]) -> bool:
 
 
 def _outside(node: NodeProto) -> Iterator[str]:
-    """Yields what a node reads, in its branches without what these compute themselves."""
+    """Yields the tensors that a node reads from its graph, without those computed inside its subgraphs."""
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
@@ -78,7 +78,7 @@ def _outside(node: NodeProto) -> Iterator[str]:
 
 
 def _ordered(nodes: Sequence[NodeProto], given: Set[str], own: Set[str]) -> list[NodeProto]:
-    """Returns the nodes in topological order; among nodes that are ready, the first of the file comes first."""
+    """Returns the nodes in topological order; among ready nodes, the file's order decides."""
     waits: list[set[str]] = []
     readers: defaultdict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):

@@ -1,6 +1,6 @@
-"""Checks the types of the operands of every node against the definitions of the operators.
+"""Type checker of operands: every node against the type constraints of its operator.
 
-onnx's checker looks at names and attributes only, and its shape inference at few types.
+onnx's checker only looks at names and attributes, and its shape inference checks few types.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from raptor.frontend.libraries import FormalParameter, InvalidTypes, formal_para
 from raptor.frontend.reading import subgraphs
 
 MOST_SHOWN = 50
-"""Most nodes in the message."""
+"""Maximum number of nodes in the message."""
 _SPELLED: Mapping[str, str] = MappingProxyType({"float": "float32", "double": "float64"})
 
 
 def check_types(proto: ModelProto) -> None:
-    """Raises `UserError` with all nodes whose operands have types that the operator does not take, or not together.
+    """Raises `UserError` listing all nodes with operands of types that their operator excludes, alone or together.
 
-    What has no known type, and operators that onnx does not know, are left out.
+    Tensors without a known type and operators unknown to onnx are not checked.
     """
     try:
         inferred = infer_shapes(proto)
@@ -47,7 +47,7 @@ def _faults(graph: GraphProto, outer: Mapping[str, str], versions: Mapping[str, 
 
 
 def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
-    """Says which operand has a wrong type; empty if none has."""
+    """Returns a message about the first operand of a wrong type; empty if there is none."""
     if node.op_type == "Constant":
         return ""  # it has the type of its value: onnxruntime takes any, whatever the version
     bound: dict[str, tuple[str, str]] = {}
@@ -67,7 +67,7 @@ def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
 
 
 def _choice(formal: FormalParameter) -> str:
-    """Writes the types that a parameter takes."""
+    """Returns the types that a parameter accepts, as text."""
     tensors = [spelled(kind) for kind in sorted(formal.types) if kind.startswith("tensor(")]
     return f"one of {', '.join(tensors)}" if len(tensors) > 1 else spelled(min(formal.types))
 
@@ -77,7 +77,7 @@ def _tensor_type(elem_type: int) -> TypeProto:
 
 
 def _text(kind: TypeProto) -> str:
-    """Writes a type as definitions of operators do, `seq(tensor(float))`; empty if it is not known."""
+    """Returns a type as in operator schemas, `seq(tensor(float))`; empty if unknown."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             known = kind.tensor_type.elem_type
@@ -93,7 +93,7 @@ def _text(kind: TypeProto) -> str:
 
 
 def spelled(kind: str) -> str:
-    """Writes a type as messages do: `float32` for `tensor(float)`."""
+    """Returns a type as in messages: `float32` for `tensor(float)`."""
     if not kind.startswith("tensor("):
         return kind
     name = kind[len("tensor(") : -1]

@@ -1,4 +1,4 @@
-"""Converts models of other float types to float32."""
+"""Converts float16, bfloat16 and float64 models to float32."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,26 +13,28 @@ CONVERTED: Mapping[int, str] = {
     TensorProto.BFLOAT16: "bfloat16",
     TensorProto.DOUBLE: "float64",
 }
+"""ONNX types that are converted -> name in messages."""
 TOLERANCE: Mapping[int, str] = {
     TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with a tolerance of 0.01",
     TensorProto.BFLOAT16: "onnxruntime rounds to bfloat16, so validate with a tolerance of 0.05",
     TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
 }
+"""ONNX type -> advice on the tolerance for `validate`."""
 _TYPE_ATTRIBUTES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
 )
-"""All attributes of ONNX operators that name an element type."""
+"""All attributes of ONNX operators whose value is an element type."""
 
 
 def to_float32(proto: ModelProto) -> tuple[str, ...]:
-    """Changes every float16 and float64 tensor of the model to float32, in place. Returns notes for the user.
+    """Converts all float16, bfloat16 and float64 tensors of the model to float32, in place. Returns notes for the user.
 
-    Raises `UserError` for a weight that float32 cannot hold.
+    Raises `UserError` for a weight beyond the range of float32.
     """
     found = _convert_graph(proto.graph)
     for function in proto.functions:
         found |= _convert_nodes(function.node)
-    # What is quantised has no tolerance: its judge computes in float32, too.
+    # A quantised model has no tolerance: it is compared with a float32 computation.
     quantised = any(node.op_type in QUANTISED for node in proto.graph.node)
     advice = {t: "" if quantised else f"; {TOLERANCE[t]}" for t in found}
     return tuple(f"{CONVERTED[t]} tensors are computed in float32{advice[t]}" for t in sorted(found))

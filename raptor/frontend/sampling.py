@@ -1,6 +1,6 @@
-"""GridSample with a constant grid: for each new pixel the old pixels that it is computed from, and their weights.
+"""GridSample with a constant grid: the input pixels that each output pixel is interpolated from, and their weights.
 
-Coordinates are float32, as onnxruntime computes them. The names are those of ONNX.
+Coordinates are float32, as in onnxruntime. Names are ONNX's.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from raptor.graph.ir import Floats, Indices
 
 _CUBIC = -0.75
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
-"""Names until version 20."""
+"""Mode names before version 20 -> since then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Attributes of the operator."""
+    """Attributes of GridSample."""
 
     mode: str
     padding: str
@@ -26,9 +26,9 @@ class Sampling:
 
 
 def sources(grid: Floats, dims: Shape, how: Sampling) -> tuple[Indices, Floats]:
-    """Returns pixels of an image of `dims`, -1 for none, and their weights, [new pixels, taps] both.
+    """Returns input pixels of an image of `dims`, -1 outside, and their weights; [output pixels, taps] both.
 
-    grid: [new pixels, dimensions], the last dimension of the image first.
+    grid: [output pixels, dimensions], the last dimension of the image first.
     """
     pixels, weights = np.zeros((len(grid), 1), np.int64), np.ones((len(grid), 1), np.float32)
     for axis, size in enumerate(dims):
@@ -40,7 +40,7 @@ def sources(grid: Floats, dims: Shape, how: Sampling) -> tuple[Indices, Floats]:
 
 
 def _along(grid: Floats, size: int, how: Sampling) -> tuple[Indices, Floats]:
-    """Returns positions along one dimension, -1 outside, and weights, [new pixels, taps] both."""
+    """Returns positions along one dimension, -1 outside, and weights; [output pixels, taps] both."""
     one, two = np.float32(1), np.float32(2)
     length = np.float32(size)
     x = (grid + one) / two * (length - one) if how.align_corners else ((grid + one) * length - one) / two
@@ -68,7 +68,7 @@ def _padded(x: Floats, low: float, high: float, size: int, padding: str) -> Floa
 
 
 def _reflected(x: Floats, low: float, high: float) -> Floats:
-    """Mirrors coordinates at the borders until they are inside."""
+    """Mirrors coordinates at the borders until they lie inside."""
     width = high - low
     if width == 0:
         return np.full_like(x, low)
@@ -80,7 +80,7 @@ def _reflected(x: Floats, low: float, high: float) -> Floats:
 
 
 def _taps(x: Floats, mode: str) -> tuple[Indices, Floats]:
-    """Returns the first position that each coordinate reads, and the weights of that one and the next."""
+    """Returns the first position that each coordinate reads, and the weights of that and the following positions."""
     floor = np.floor(x)
     first, part = floor.astype(np.int64), (x - floor).astype(np.float32)
     if mode == "nearest":
@@ -93,10 +93,10 @@ def _taps(x: Floats, mode: str) -> tuple[Indices, Floats]:
 
 
 def _near(x: Floats) -> Floats:
-    """Weight of an element at a distance of at most 1."""
+    """Cubic weight at a distance of at most 1."""
     return np.asarray(((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1, np.float32)
 
 
 def _far(x: Floats) -> Floats:
-    """Weight of an element at a distance from 1 to 2."""
+    """Cubic weight at a distance from 1 to 2."""
     return np.asarray(((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC, np.float32)

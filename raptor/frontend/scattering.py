@@ -1,4 +1,4 @@
-"""Elements written to constant places, and elements chosen by computed indices."""
+"""Scatter with constant indices, and gather with computed indices."""
 
 import numpy as np
 
@@ -16,11 +16,15 @@ from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.target.layout import Image
 
 MOST_CHOICES = 1024
-"""Largest number of elements that a computed index chooses from: the index is compared with each of them."""
+"""Maximum number of elements that a computed index selects from; the index is compared with each of them."""
 
 
 def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
-    """Writes the node's updates to places of its first input, or combines them with what is there (`reduction`)."""
+    """Adds a scatter of the node's updates into its first input: elements are replaced, or combined (`reduction`).
+
+    where: index arrays into the first input, as for numpy. Raises `Refusal` for an unknown reduction or one of
+    integers.
+    """
     build = Builder(node, ctx)
     reduction = node.string("reduction", "none")
     x, updates = (build.operand(node.inputs[i]) for i in (0, 2))
@@ -39,9 +43,9 @@ def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> Non
 
 
 def _rounds(x: Tensor, updates: Tensor, where: tuple[Array, ...]) -> list[Indices]:
-    """Returns arrays of the shape of x with the number of an update for each element, or -1.
+    """Splits the updates into rounds in which each element is updated at most once.
 
-    An element that several updates meet takes one of them in each.
+    Each round: an array of the shape of x with the number of the update of each element, or -1.
     """
     target, number = c_order(x.shape), c_order(updates.shape)
     targets = np.broadcast_to(target[where], number.shape).reshape(-1)
@@ -57,7 +61,7 @@ def _rounds(x: Tensor, updates: Tensor, where: tuple[Array, ...]) -> list[Indice
 def _combined(
     build: Builder, f: Formula, reduction: str, total: Value, sources: tuple[Tensor, Tensor], places: Indices
 ) -> Value:
-    """Combines with one update for each element; where there is none, with one that changes nothing."""
+    """Combines each element with its update of one round, or with the neutral element where there is none."""
     x, updates = sources
     if reduction == "add":
         return f.add(total, build.laid(build.arranged(places, updates), f.image))
@@ -71,7 +75,7 @@ def _combined(
 
 
 def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Adds for each computed index the element there (GatherElements)."""
+    """Adds GatherElements with computed indices."""
     x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
     sources = c_order(x)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
     rows = np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1)
@@ -79,7 +83,7 @@ def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
 
 
 def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Adds for each computed index the slice there, of a computed tensor (Gather)."""
+    """Adds Gather with computed indices of a computed tensor."""
     x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
     shape = (*x[:axis], *ids.shape, *x[axis + 1 :])
     rank = len(ids.shape)
@@ -89,11 +93,11 @@ def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
 
 
 def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:
-    """Adds for each element of the result the one of all that its index chooses.
+    """Adds for each element of the result the candidate that its computed index selects.
 
-    `rows`: the elements to choose from, along the first dimension. `at`: the index of each element of the result.
+    rows: numbers of the candidates, along the first dimension. at: number of the index of each element of the result.
 
-    NOTE: an index out of range gives no number, never another element.
+    NOTE: an index out of range gives NaN, never another element.
     """
     build = Builder(node, ctx)
     x, ids, size = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1]), len(rows)

@@ -1,4 +1,4 @@
-"""Binds the inputs of a model: the chip needs fixed shapes, and computes only floats."""
+"""Binds the inputs of a model: gives them static shapes, and turns inputs with given values into constants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class Bound:
 
 
 def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
-    """Writes what is fixed into `proto`; then every input has a static shape, and constants are not inputs any more.
+    """Binds shapes, sizes and constants in `proto`; afterwards every input has a static shape.
 
-    An open dimension with a name (`batch`) has one size throughout, so binding it in one input binds it in all. A first
-    dimension that is open is taken for the batch, which is 1. Raises `UserError` for unknown names, wrong ranks and
-    conflicts, `IncompleteError` with all that is missing.
+    A named dimension (`batch`) has the same size in all inputs. An open first dimension is the batch and becomes 1.
+    Raises `UserError` for unknown names, wrong ranks and conflicts, and `IncompleteError` listing everything that is
+    missing.
     """
     inputs = model_inputs(proto)
     _check_names(inputs, fixed)
@@ -71,7 +71,7 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
 
 
 def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> dict[str, int]:
-    """Returns the sizes of named dimensions, from those given and from whole shapes."""
+    """Returns the sizes of named dimensions, given directly or by shapes of inputs."""
     for name, size in fixed.dims.items():
         _check_size(option("dims", {name: size}), size)
     sizes = dict(fixed.dims)
@@ -86,7 +86,7 @@ def _check_size(given: str, size: int) -> None:
 
 
 def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    """Checks a shape against the model, and adds the sizes of its named dimensions to `sizes`."""
+    """Checks a given shape against the declared one, and adds the sizes of its named dimensions to `sizes`."""
     declared = dims_of(value) if has_shape(value) else (UNNAMED,) * len(shape)
     if len(shape) != len(declared):
         raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
@@ -98,7 +98,7 @@ def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[
 
 
 def _constant(value: ValueInfoProto, given: object, sizes: dict[str, int]) -> Array:
-    """Returns the constant that an input becomes; its shape may fix sizes of named dimensions."""
+    """Returns the value of an input that becomes a constant; its shape may determine named dimensions."""
     dims = [_sized(d, sizes) for d in dims_of(value)]
     constant = to_constant(value.name, given, value.type.tensor_type.elem_type, dims)
     _match(f"{spelled('constants')} {value.name}", value, constant.shape, sizes)
@@ -115,10 +115,7 @@ def _shown(values: Array) -> str:
 
 
 def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
-    """Gives open first dimensions the size 1.
-
-    Returns notes. A vector has no batch: its first dimension is its length.
-    """
+    """Sets open first dimensions to 1; returns notes. The first dimension of a vector is its length, not a batch."""
     notes: list[str] = []
     for name, value in inputs.items():
         first, *others = dims_of(value) or (1,)
@@ -138,23 +135,23 @@ def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
 
 
 def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
-    """Tells whether no input uses the name for something else: after an open size, or twice.
+    """Tells whether the name `dim` stands for a batch everywhere: at most once in a shape, never after an open size.
 
-    It may stand after a fixed size: states of recurrent layers are [layers, batch, size].
+    It may follow a fixed size: states of recurrent layers are [layers, batch, size].
     """
     shapes = [dims_of(value) for value in inputs.values()]
     return dim == UNNAMED or all(s.count(dim) < 2 and (dim not in s[1:] or isinstance(s[0], int)) for s in shapes)
 
 
 def _require_sizes(proto: ModelProto) -> None:
-    """Raises `IncompleteError` with everything that is missing, if sizes are missing."""
+    """Raises `IncompleteError` listing everything that is missing, if the size of any data input is."""
     data = [v for v in model_inputs(proto).values() if not is_settable(proto, v)]
     if any(not has_shape(v) or _is_open(dims_of(v)) for v in data):
         require_complete(proto)
 
 
 def require_complete(proto: ModelProto) -> None:
-    """Raises `IncompleteError` with every size that is missing, and every input that can only be a constant."""
+    """Raises `IncompleteError` listing all missing sizes and all inputs that must become constants."""
     inputs = model_inputs(proto)
     values = [name for name, value in inputs.items() if is_settable(proto, value)]
     unsized = {n: dims_of(v) for n, v in inputs.items() if n not in values and _is_open(dims_of(v))}
@@ -178,7 +175,7 @@ def _open_sizes(dims: Sequence[Dim]) -> str:
 
 
 def _size_options(unsized: Mapping[str, Sequence[Dim]]) -> list[str]:
-    """Whole shapes where a size has no name, else the names that these do not cover."""
+    """Returns command line options: whole shapes where a size has no name, and the named sizes not covered by these."""
     whole = {name: dims for name, dims in unsized.items() if UNNAMED in dims}
     covered = {d for dims in whole.values() for d in names(dims)}
     named = dict.fromkeys(d for dims in unsized.values() for d in names(dims) if d not in covered)
@@ -194,7 +191,7 @@ def _make_constants(proto: ModelProto, constants: Mapping[str, Array]) -> None:
 
 
 def _forget_derived_shapes(proto: ModelProto) -> None:
-    """Clears inner and output shapes, which hold open sizes; they are inferred again from the inputs."""
+    """Clears inner and output shapes, which contain open sizes and are inferred again from the inputs."""
     proto.graph.ClearField("value_info")
     for value in (v for v in proto.graph.output if v.type.HasField("tensor_type")):
         value.type.tensor_type.ClearField("shape")

@@ -1,4 +1,4 @@
-"""Writes out sparse weights: the chip holds every element of a matrix."""
+"""Converts sparse weights to dense ones."""
 
 import math
 
@@ -11,7 +11,7 @@ from raptor.frontend.reading import graphs_of
 
 
 def write_out_sparse(proto: ModelProto) -> None:
-    """Replaces every sparse weight and sparse Constant by a dense one, in place. Raises `UserError` for a huge one."""
+    """Replaces sparse initializers and Constants by dense ones, in place. Raises `UserError` for too many elements."""
     for graph in graphs_of(proto.graph):
         graph.initializer.extend(_dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
         graph.ClearField("sparse_initializer")

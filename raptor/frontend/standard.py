@@ -1,4 +1,4 @@
-"""Reads a model and brings it to the operators of the standard, which all other parts of the front end know."""
+"""Reads a model and rewrites it to standard ONNX operators, the only ones that the rest of the front end knows."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from raptor.frontend.written_out import write_out
 
 
 def read(source: str | Path | ModelProto) -> Source:
-    """Reads a model, as `reading.read` does.
+    """Reads a model as `reading.read` does, and normalises it.
 
-    It has the standard under one name, its nodes in order, and simple operators that are none of the standard written
-    out. A model of QONNX, or a network of signs, becomes one of standard integers at once. `onnx_bytes` are those of
-    what it became.
+    Standard operators get the empty domain, nodes a topological order, and simple non-standard operators are expressed
+    in standard ones. QONNX models and binarised networks (Sign) become quantised ONNX models. `onnx_bytes` is the
+    result.
     """
     found = reading.read(source)
     if normalise(found.proto) | write_out(found.proto):

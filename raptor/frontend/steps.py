@@ -1,7 +1,7 @@
-"""Step functions of floats, exact in the published instructions: where a number is positive, and whole numbers.
+"""Exact step functions of floats in published instructions: sign, floor, ceil, round, truncate.
 
-A float32 of at least 2**23 is whole, and one between 2**23 and 2**24 has no digits behind the point. So adding 2**23 to
-a smaller number rounds it, half to even, as the adder does, and subtracting it again leaves the rounded number.
+A float32 of at least 2^23 is an integer. So adding 2^23 to a smaller number rounds it half to even, in the adder, and
+subtracting 2^23 again leaves the rounded number.
 """
 
 from collections.abc import Callable
@@ -9,40 +9,40 @@ from collections.abc import Callable
 from raptor.frontend.formulas import Formula, Value
 
 MOST_EXACT = 2**24
-"""Whole numbers up to this one are exact in float32."""
+"""Largest bound up to which float32 holds all integers exactly."""
 _WHOLE = 2.0**23
 _SCALE = 2.0**127
-"""Its square makes every positive float32 larger than 1."""
+"""Multiplying twice by it makes every positive float32 larger than 1."""
 
 
 def is_positive(f: Formula, x: Value) -> Value:
-    """1 where x > 0, else 0."""
+    """Adds 1 where x > 0, else 0."""
     large = f.mul(f.mul(f.relu(x), _SCALE), _SCALE)
     return f.min(large, 1)
 
 
 def sign(f: Formula, x: Value) -> Value:
-    """1, 0 or -1."""
+    """Adds the sign: 1, 0 or -1."""
     return f.sub(is_positive(f, x), is_positive(f, f.neg(x)))
 
 
 def round_half_even(f: Formula, x: Value) -> Value:
-    """The nearest whole number; of two the even one."""
+    """Adds the nearest integer; of two the even one."""
     return f.sub(_nearest(f, f.relu(x)), _nearest(f, f.relu(f.neg(x))))
 
 
 def floor(f: Formula, x: Value) -> Value:
-    """The largest whole number that is not larger."""
+    """Adds the largest integer not above x."""
     return f.sub(_below(f, f.relu(x)), _above(f, f.relu(f.neg(x))))
 
 
 def ceil(f: Formula, x: Value) -> Value:
-    """The smallest whole number that is not smaller."""
+    """Adds the smallest integer not below x."""
     return f.sub(_above(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 
 def truncate(f: Formula, x: Value) -> Value:
-    """The whole number towards 0."""
+    """Adds x rounded towards 0."""
     return f.sub(_below(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 
@@ -59,10 +59,10 @@ def _above(f: Formula, x: Value) -> Value:
 
 
 def _whole(f: Formula, x: Value, corrected: Callable[[Value, Value], Value]) -> Value:
-    """Rounds numbers that are not negative.
+    """Rounds numbers x >= 0.
 
-    corrected: from the nearest whole number, and how much more that is, to the wanted one. What is above 2**23 is added
-    again. From 2**47 on that may round; but there x - 1 is x.
+    corrected: function of the nearest integer and its excess over x; returns the wanted integer. The part above 2^23 is
+    added again. From 2^47 on that may round, but there x - 1 is x.
     """
     negative = f.max(f.neg(x), -_WHOLE)
     nearest = f.sub(f.sub(_WHOLE, negative), _WHOLE)

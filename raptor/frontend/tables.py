@@ -1,4 +1,4 @@
-"""Functions of one integer of at most 8 bits as tables: the result for every integer, computed by onnxruntime."""
+"""Lookup tables of functions of one integer of at most 8 bits, computed by onnxruntime for every integer."""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -14,7 +14,7 @@ MOST_BITS = 8
 
 
 def table(ctx: ImportContext, name: str) -> TableView | None:
-    """Returns the view of a tensor as a table, if it is a function of one integer of at most 8 bits."""
+    """Returns a tensor as a table, if it is a function of one integer tensor of at most 8 bits; else None."""
     view = ctx.views.get(name)
     if isinstance(view, TableView):
         return view
@@ -31,7 +31,7 @@ def table(ctx: ImportContext, name: str) -> TableView | None:
 
 
 def tabulate(node: NodeView, ctx: ImportContext) -> bool:
-    """Makes the node's result a table, if all its operands are functions of one integer, or constant numbers."""
+    """Makes the node's result a table; False unless all operands are tables of one integer tensor or single numbers."""
     operands: list[Floats] = []
     found: list[TableView] = []
     for name in (i for i in node.inputs if i):
@@ -53,7 +53,7 @@ def tabulate(node: NodeView, ctx: ImportContext) -> bool:
 
 
 def _computed(node: NodeView, operands: list[Floats]) -> Floats:
-    """Returns the result of the node for tables in place of its tensors, by onnxruntime without optimisations."""
+    """Returns the node's result for tables in place of its tensors, computed by onnxruntime without optimisations."""
     given = iter(operands)
     constants = {f"i{p}": next(given) for p, name in enumerate(node.inputs) if name}
     names = [f"i{p}" if name else "" for p, name in enumerate(node.inputs)]

@@ -1,4 +1,4 @@
-"""Rows of a constant table by computed ids (Gather of an embedding)."""
+"""Embedding lookup: Gather of a constant table by computed indices."""
 
 import math
 
@@ -17,7 +17,7 @@ from raptor.target.layout import Image
 
 
 def table_of(node: NodeView, ctx: ImportContext) -> Numbers:
-    """Returns the table of a Gather: floats, or the elements of integers in a program with integers."""
+    """Returns the table of a Gather as float32, or as stored integers in an integer program."""
     code, values = ctx.codes.get(node.output), ctx.constant(node.inputs[0])
     if code is None or values is None:
         return ctx.weights(node.inputs[0])
@@ -25,7 +25,7 @@ def table_of(node: NodeView, ctx: ImportContext) -> Numbers:
 
 
 def take(build: Builder, table: Numbers, ids: Tensor, axis: int) -> Tensor:
-    """Adds the slices of a table along an axis that the ids choose, in the order of ONNX's Gather."""
+    """Adds the slices of a table that computed indices select along an axis, as ONNX's Gather does."""
     before, rows, after = table.shape[:axis], table.shape[axis], table.shape[axis + 1 :]
     by_row = owned(np.moveaxis(table, axis, 0).reshape(rows, -1))
     image = Image((*(ids.shape or (1,)), by_row.shape[1]), max(len(ids.shape), 1))
@@ -38,9 +38,9 @@ def take(build: Builder, table: Numbers, ids: Tensor, axis: int) -> Tensor:
 
 
 def _row_numbers(build: Builder, ids: Tensor, rows: int) -> Tensor:
-    """Returns the ids as numbers from 0 to rows - 1, one for each pixel in C order.
+    """Returns the indices as numbers from 0 to rows - 1, one per pixel in C order.
 
-    The host refuses other ids in an input. Computed ids that may be negative count from the end.
+    The host rejects other values in a model input. Computed indices that may be negative count from the end.
     """
     found = build.ctx.narrowed(ids, Range(0, rows - 1))
     if ids.element.kind == "float" and (found is None or found.low < 0):
@@ -51,7 +51,7 @@ def _row_numbers(build: Builder, ids: Tensor, rows: int) -> Tensor:
 
 
 def _as_words(build: Builder, ids: Tensor) -> Tensor:
-    """Returns ids that a register can be loaded with."""
+    """Returns indices in a type that a register can be loaded from. Raises `Refusal` for narrow integers."""
     if ids.element == FLOAT32:
         word = integer(32)
         stem = f"{build.node.output}.ids"

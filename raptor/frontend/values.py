@@ -1,4 +1,4 @@
-"""Constants for inputs, given by the user: values in the type and shape that the model declares."""
+"""Values that the user gives for inputs, converted to constants of the declared type and shape."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from raptor.frontend.declared import Dim, text
 
 Array = npt.NDArray[Any]
 MOST_VALUES = 1024
-"""Maximum values of one input; a larger one is data, or weights."""
+"""Maximum number of values of one input; larger inputs are data or weights."""
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _TYPES = INDICES | (FLOATS - {TensorProto.BFLOAT16}) | {TensorProto.INT8, TensorProto.UINT8}
 
@@ -23,8 +23,8 @@ _TYPES = INDICES | (FLOATS - {TensorProto.BFLOAT16}) | {TensorProto.INT8, Tensor
 def to_constant(name: str, given: Any, elem_type: int, dims: Sequence[Dim]) -> Array:
     """Returns the constant that input `name` becomes; open sizes of `dims` follow from the number of values.
 
-    `given` is a number, a truth value, a string, or an array-like of them; except for strings also a text as on the
-    command line (`1.5,2`). Raises `UserError` if it is not of the input's type and shape.
+    given: a number, bool, string or array-like of these; except for string inputs also text as on the command line
+    (`1.5,2`). Raises `UserError` for a wrong type, shape or number of values.
     """
     option = f"{spelling.name('constants')} {name}"
     if elem_type not in _TYPES:
@@ -61,7 +61,7 @@ def _array(option: str, given: object) -> Array:
 
 
 def _cast(option: str, raw: Array, elem_type: int) -> Array:
-    """Converts the values to the type of the input; floats are rounded, all others must be exact."""
+    """Converts the values to the type of the input; floats are rounded, other values must be exact."""
     kind = _kind(elem_type)
     if not raw.size or not _is_of(raw, kind):
         raise _wrong(option, str(raw.flat[0]) if raw.size else "nothing", elem_type)
@@ -77,7 +77,7 @@ def _cast(option: str, raw: Array, elem_type: int) -> Array:
 
 
 def _kind(elem_type: int) -> str:
-    """Returns numpy's letter of the type: `f`, `i`, `u`, `b`, or `O` for strings."""
+    """Returns numpy's kind letter of the type: `f`, `i`, `u`, `b`, or `O` for strings."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).kind
 
 
@@ -93,7 +93,7 @@ def _is_of(raw: Array, kind: str) -> bool:
 
 
 def _shape(option: str, count: int, dims: Sequence[Dim]) -> tuple[int, ...]:
-    """Returns `dims` with their open sizes: a batch of 1, and one other size from the number of values."""
+    """Resolves the open sizes of `dims`: the batch to 1, and one other size from the number of values."""
     sizes = list(dims)
     if sum(isinstance(d, str) for d in sizes) > 1 and isinstance(sizes[0], str):
         sizes[0] = 1

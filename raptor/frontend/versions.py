@@ -1,4 +1,4 @@
-"""Converts models of older and newer standards than onnxruntime and the importers read."""
+"""Converts models between operator set versions, to those that onnxruntime and the importers read."""
 
 import numpy as np
 import onnx
@@ -10,13 +10,13 @@ from raptor.frontend.reading import graphs_of
 from raptor.frontend.registry import STANDARD_DOMAINS
 
 OLDEST, NEWEST = 9, 26
-"""Range of operator sets. Broadcasting changed in 7, constants in 9; 26 is the newest that onnxruntime 1.31 loads."""
+"""Supported operator sets. Broadcasting changed in 7, constants in 9; 26 is the newest that onnxruntime 1.31 loads."""
 OLDEST_IR, NEWEST_IR = 4, 10
-"""Range of IR versions. Up to 3, weights had to be inputs as well."""
+"""Supported IR versions. Up to 3, weights had to be inputs as well."""
 
 
 def convert_version(model: ModelProto) -> ModelProto:
-    """Returns a copy of the model that means the same in an operator set from `OLDEST` on."""
+    """Returns an equivalent copy of the model in an operator set of at least `OLDEST`."""
     copy = ModelProto.FromString(model.SerializeToString())
     version = version_of(copy)
     if version < 7:
@@ -27,19 +27,19 @@ def convert_version(model: ModelProto) -> ModelProto:
 
 
 def version_of(model: ModelProto) -> int:
-    """Returns the version of the operator set of the standard."""
+    """Returns the operator set version of the standard domain."""
     return next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
 
 
 def is_newer(model: ModelProto) -> bool:
-    """Tells whether a model is of an operator set that onnxruntime does not load."""
+    """Tells whether onnxruntime does not load the model's operator set."""
     return version_of(model) > NEWEST
 
 
 def lower_version(model: ModelProto) -> None:
-    """Gives the model the number `NEWEST`, in place. Operators that are new since are expanded before.
+    """Sets the operator set version to `NEWEST`, in place; operators new in later versions must have been expanded.
 
-    What changed from 26 to 28: operators take more types; SpaceToDepth has a mode; Range has a type for its sums.
+    Changes from 26 to 28: operators accept more types; SpaceToDepth has a mode; Range has a type for its sums.
     """
     _write_out_orders(model)
     for node in (n for graph in graphs_of(model.graph) for n in graph.node if n.op_type == "Range"):
@@ -52,9 +52,9 @@ def lower_version(model: ModelProto) -> None:
 
 
 def _align_slopes(model: ModelProto) -> None:
-    """Gives the slopes of PRelu the shape [channels, 1, ...]: before opset 7 they belonged to the channels.
+    """Gives the slopes of PRelu the shape [channels, 1, ...]: before operator set 7 they were per channel.
 
-    Since then they are aligned with the last axis. The version converter of onnx forgets this.
+    Since then they are aligned with the last axis. onnx's version converter does not handle this.
     """
     graph = model.graph
     inferred = infer_shapes(model).graph
@@ -69,9 +69,9 @@ def _align_slopes(model: ModelProto) -> None:
 
 
 def _write_out_orders(model: ModelProto) -> None:
-    """Replaces a SpaceToDepth of mode CRD, new in opset 28, by one of mode DCR and a Gather that orders its channels.
+    """Replaces SpaceToDepth of mode CRD, new in operator set 28, by mode DCR and a Gather that permutes the channels.
 
-    The version converter of onnx refuses it.
+    onnx's version converter refuses it.
     """
     graph = model.graph
     with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in attributes_of(n)]

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools, computed from their ONNX attributes."""
+"""Windows of convolutions and pools, from the attributes of the ONNX node."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A window and the padding behind the image, which `Window` does not need."""
+    """A window, and the padding after the last pixel of each dimension, which `Window` does not need."""
 
     window: Window
     end_pads: tuple[int, ...]
@@ -19,7 +19,7 @@ class Padded:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One spatial dimension; `span` is the reach of the dilated kernel."""
+    """One spatial dimension; `span`: extent of the dilated kernel."""
 
     size: int
     span: int
@@ -32,7 +32,10 @@ def spatial_dims(image: Image) -> tuple[int, ...]:
 
 
 def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padded:
-    """Returns the window over an image (N, C, spatial...) that the attributes of a Conv or pool describe."""
+    """Returns the window of a Conv or pool over an image (N, C, spatial...).
+
+    Raises `Refusal` without spatial dimensions.
+    """
     dims = spatial_dims(image)
     rank = len(dims)
     if rank == 0:
@@ -48,7 +51,7 @@ def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padd
 
 
 def _pads(node: NodeView, axes: list[_Axis]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the padding before and behind each dimension."""
+    """Returns the padding before and after each dimension."""
     mode = node.string("auto_pad", "NOTSET")
     if mode == "NOTSET":
         pads = node.ints("pads", (0,) * 2 * len(axes))
@@ -65,7 +68,7 @@ def _out_size(node: NodeView, axis: _Axis, padded: int, begin: int) -> int:
     if not node.integer("ceil_mode", 0):
         return steps // axis.stride + 1
     size = -(-steps // axis.stride) + 1
-    # ONNX: a window may not start in the padding behind the image.
+    # ONNX: a window may not start in the padding after the image.
     return size - 1 if (size - 1) * axis.stride >= axis.size + begin else size
 
 

@@ -1,4 +1,4 @@
-"""Removes the weights from an ONNX file without parsing it: works on the bytes.
+"""Strips large weights from a serialised ONNX model without parsing it, on the bytes of the protobuf wire format.
 
 protobuf copies every byte that it parses, and so does each library that gets the model. Touching memory for the first
 time costs more than everything else that the import does with weights.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 Range = tuple[int, int]
-"""Position of the first byte, and of the one after the last."""
+"""Byte range (first, end)."""
 
 _GRAPH, _INITIALIZER = 7, 5
 _DATA_TYPE, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 9, 13, 14
@@ -17,13 +17,14 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 class _OddError(Exception):
-    """The bytes are not as protobuf writes them; the parser will report what is wrong, if anything is."""
+    """Raised for bytes that protobuf would not write in this form; the parser reports what is wrong, if anything."""
 
 
 def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:
-    """Returns the model without the raw data of float32 initializers of `least_bytes` or more.
+    """Returns the model without the raw data of float32 initializers of at least `least_bytes` bytes.
 
-    Also returns the range of each initializer's data in `data`; None if it was not removed.
+    Also returns the byte range of each initializer's data in `data`, None for data that stays. The list is empty if the
+    bytes are not in protobuf's usual form; then nothing is removed.
     """
     ranges: list[Range | None] = []
     try:
@@ -33,7 +34,7 @@ def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | 
 
 
 def _without(data: memoryview, of: Range, path: tuple[int, ...], least: int, ranges: list[Range | None]) -> bytearray:
-    """Rebuilds a message: fields on the path are rebuilt in the same way, the others are copied."""
+    """Rebuilds a message: fields on the path are rebuilt recursively, other fields copied."""
     if not path:
         return _tensor(data, of, least, ranges)
     out = bytearray()
@@ -60,7 +61,7 @@ def _tensor(data: memoryview, of: Range, least: int, ranges: list[Range | None])
 
 
 def _fields(data: memoryview, of: Range) -> Iterator[tuple[int, int, int, Range]]:
-    """Yields field number, wire type, first byte, and the range of the value."""
+    """Yields field number, wire type, first byte, and byte range of the value."""
     at, end = of
     while at < end:
         start = at
@@ -77,7 +78,7 @@ def _fields(data: memoryview, of: Range) -> Iterator[tuple[int, int, int, Range]
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Reads a number of up to 64 bits, seven per byte; returns it and the position after it."""
+    """Decodes a varint of up to 64 bits; returns the value and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         value |= (data[at] & 127) << shift

@@ -1,7 +1,7 @@
-"""Writes out operators by operators of the standard: the simple ones for tables of numbers, and early experiments.
+"""Expresses operators outside the current standard in standard operators: parts of `ai.onnx.ml`, early experiments.
 
-The former are those of `ai.onnx.ml` that scale, choose or add up numbers; the latter left the standard with version 10,
-and not every onnxruntime has them. What they compute is their own definition.
+The former scale, select or sum numbers of a table. The latter left the standard with version 10 and are missing in some
+builds of onnxruntime. Each expansion follows the operator's definition.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,16 @@ from raptor.frontend.registry import STANDARD_DOMAINS
 
 _LEARNING = "ai.onnx.ml"
 _BROADCASTING, _WHERE, _EQUAL, _INPUTS = 7, 9, 11, 13
-"""Versions: operands are broadcast; there is Where; Equal takes floats; the axes of ReduceSum are an input."""
+"""First versions in which operands broadcast, Where exists, Equal takes floats, ReduceSum has its axes as input."""
 _END = 2**31 - 1
 _SMALLEST = np.finfo(np.float32).tiny
 
 
 class _Writer:
-    """Adds the nodes that replace one. `version`: that of the standard; `rank`: that of its first input, if known."""
+    """Adds the nodes that replace one.
+
+    `version`: operator set; `rank`: rank of the node's first input, None if unknown.
+    """
 
     def __init__(self, node: NodeProto, version: int, rank: int | None, names: Names) -> None:
         self.view = NodeView.of(node, node.name or node.output[0], version)
@@ -35,11 +38,10 @@ class _Writer:
         self._names = names
 
     def numbers(self, name: str) -> npt.NDArray[np.float32]:
-        """Returns an attribute of floats; empty without one."""
+        """Returns a float attribute as an array; empty if absent."""
         return np.asarray(self.view.attributes.get(name, ()), np.float32)
 
     def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Adds a node, and returns the name of its result."""
         stem = f"{self.view.output}.{op_type.lower()}"
         name, own = self._names.tensor(stem), self._names.node(f"{self.view.name}.{op_type.lower()}")
         self.nodes.append(helper.make_node(op_type, inputs, [name], name=own, **attributes))
@@ -51,7 +53,7 @@ class _Writer:
         return name
 
     def by(self, op_type: str, x: str, values: Array | float, axis: int | None = None) -> str:
-        """Adds arithmetic with a number, or with one for each index of an axis (None: the last)."""
+        """Adds arithmetic with a constant: one number, or one for each index of `axis` (None: the last)."""
         array = np.asarray(values, np.float32)
         array = array.reshape(()) if array.size == 1 else array
         if axis is not None and array.ndim and self.rank is not None:
@@ -123,7 +125,7 @@ def _scaler(w: _Writer) -> bool:
 
 
 def _is_table(w: _Writer, values: Array) -> bool:
-    """Tells whether there is one number for all, or for each column: what onnxruntime does with images is no rule."""
+    """Tells whether there is one number, or one per column of a table; onnxruntime treats images differently."""
     return values.size == 1 or w.rank in (1, 2)
 
 
@@ -207,9 +209,9 @@ _WRITERS: Mapping[tuple[str, str], Callable[[_Writer], bool]] = MappingProxyType
 
 
 def write_out(proto: ModelProto) -> bool:
-    """Replaces these operators, in place; a result keeps its name, and the last node that of the replaced one.
+    """Replaces these operators, in place; names of results and nodes are kept.
 
-    Returns False if there is none, or none that can be: onnxruntime has no arithmetic of the first versions.
+    Returns False if nothing was replaced. Operator sets before 7 are left: onnxruntime lacks their arithmetic.
     """
     if not any((n.domain, n.op_type) in _WRITERS and n.input for n in proto.graph.node):
         return False
@@ -248,7 +250,7 @@ def _written(node: NodeProto, version: int, ranks: dict[str, int], names: Names)
 
 
 def _ranks(proto: ModelProto) -> dict[str, int]:
-    """Returns the numbers of dimensions that are known."""
+    """Returns the ranks of all tensors for which they can be inferred."""
     try:
         graph = infer_shapes(proto).graph
     except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong

@@ -1,6 +1,6 @@
-"""QONNX (`Quant`, `BipolarQuant`, `MultiThreshold`, networks of signs) to standard ONNX, before anything else reads it.
+"""Translates QONNX (`Quant`, `BipolarQuant`, `MultiThreshold`) and networks of Sign to standard quantised ONNX.
 
-The result has QuantizeLinear and DequantizeLinear nodes only, so the compiler, onnxruntime and the definition of the
-validator read the same model. Where a quantiser follows a layer of integers, what stands between them (bias, batch
-normalisation, Relu) becomes thresholds of the layer's sums: integers, so nothing is rounded.
+The result has QuantizeLinear and DequantizeLinear nodes only, so that compiler, onnxruntime and validator read the same
+model. Where a quantiser follows an integer layer, the operators between them (bias, batch normalisation, Relu) are
+absorbed into integer thresholds on the layer's sums, so that nothing is rounded.
 """

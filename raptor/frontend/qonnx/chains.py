@@ -1,4 +1,4 @@
-"""Thresholds of a layer's sums: quantisers, with what stands between them and the layer."""
+"""Absorbs element-wise operators between a layer and its quantiser into thresholds on the layer's sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ CHAIN = _AFFINE | {"Relu", "Identity", "Dropout"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """y = factor * x + addend by channel, then max(y, 0) if `relu`. Arrays: [channels] or [1]."""
+    """One element-wise operator of a chain: y = factor * x + addend per channel, then max(y, 0) if `relu`.
+
+    Arrays: [channels] or [1].
+    """
 
     factor: Doubles
     addend: Doubles
@@ -29,7 +32,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conditions:
-    """Conditions on a number x of a channel: above `thresholds` where `rising`, else below; not equal where `strict`.
+    """Threshold conditions on x per channel: x >= threshold if `rising`, else x <= threshold; without = if `strict`.
 
     thresholds: [channels, count]; rising: [channels, 1]; strict: [count].
     """
@@ -45,7 +48,7 @@ class Conditions:
         return cls(full, np.ones((channels, 1), np.bool_), levels.strict)
 
     def before(self, stage: Stage) -> Conditions:
-        """Returns the conditions on the stage's input that are equal to these on its result."""
+        """Returns the equivalent conditions on the input of a stage."""
         found = self._before_relu() if stage.relu else self
         factor, addend = stage.factor[:, None], stage.addend[:, None]
         always = np.where(found.rising, -np.inf, np.inf)
@@ -57,7 +60,7 @@ class Conditions:
         return Conditions(np.where(factor == 0, constant, moved), rising, found.strict)
 
     def _before_relu(self) -> Conditions:
-        """Returns the conditions on x that are equal to these on max(x, 0)."""
+        """Returns the conditions on x that are equivalent to these conditions on max(x, 0)."""
         met = self._met_by(np.zeros((1, 1)))
         # Below 0, max(x, 0) always meets a rising condition that 0 meets, and never a falling one that 0 does not meet.
         return replace(self, thresholds=np.where(met == self.rising, -np.inf, self.thresholds))
@@ -68,9 +71,9 @@ class Conditions:
         return np.where(self.rising, above, below)
 
     def of_sums(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Returns signs [channels] and the smallest sign * sum that meets each condition, [channels, count].
+        """Returns signs [channels] and thresholds [channels, count], the smallest sign * sum that meets each condition.
 
-        low, high: range of the sums of each channel. A condition that is never met has a threshold of one more.
+        low, high: range of each channel's sums. A condition that no sum meets gets the largest sum plus one.
         """
         signs = np.where(self.rising[:, 0], 1, -1)
         turned = self.thresholds * signs[:, None]
@@ -80,9 +83,9 @@ class Conditions:
 
 
 def stage_of(node: NodeProto, constants: Mapping[str, Array], channels: int, place: tuple[int, int]) -> Stage | None:
-    """Returns the function of a node of a chain; None if it differs within a channel, or depends on other tensors.
+    """Returns a node of a chain as a stage; None if it varies within a channel or reads another computed tensor.
 
-    place: axis of the channels, and number of dimensions.
+    place: channel axis and rank.
     """
     one, none = np.ones(1), np.zeros(1)
     if node.op_type in ("Identity", "Dropout"):
@@ -118,7 +121,7 @@ def _normalisation(node: NodeProto, constants: Mapping[str, Array]) -> Stage | N
 
 
 def by_channel(value: Array | None, channels: int, place: tuple[int, int]) -> Doubles | None:
-    """Returns [channels] or [1] numbers of a constant that broadcasts along the axis of the channels, else None."""
+    """Returns a constant that varies along the channel axis only, as [channels] or [1]; else None."""
     axis, rank = place
     if value is None or value.dtype.kind != "f" or value.ndim > rank:
         return None
@@ -130,7 +133,7 @@ def by_channel(value: Array | None, channels: int, place: tuple[int, int]) -> Do
 
 
 def walked(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str, Array]) -> list[NodeProto]:
-    """Returns the nodes from a tensor back to the layer of its chain, that layer last; none if there is no layer."""
+    """Returns the nodes from a tensor back to the layer of its chain, the layer last; empty if there is no layer."""
     found: list[NodeProto] = []
     while (node := producers.get(name)) is not None:
         found.append(node)
@@ -146,7 +149,7 @@ def walked(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str
 
 
 def conditions(levels: Levels, stages: Sequence[Stage], channels: int) -> Conditions:
-    """Returns the conditions of a quantiser on what enters the stages; `stages`: the last one first."""
+    """Returns the conditions of a quantiser on the input of a chain of stages, given last stage first."""
     found = Conditions.of(levels, channels)
     for stage in stages:
         found = found.before(stage)

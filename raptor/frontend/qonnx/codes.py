@@ -1,4 +1,4 @@
-"""Integers that stand for real numbers: constants, and what a quantiser makes of a number."""
+"""Quantisers of QONNX as data: their integer codes, scales, thresholds and rounding modes; quantised constants."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Doubles = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 DOMAINS = frozenset(("onnx.brevitas", "qonnx.custom_op.general", "finn.custom_op.general"))
-"""Domains under which tools have written the operators of QONNX."""
+"""Domains under which tools write QONNX operators."""
 QUANTISERS = frozenset(("Quant", "IntQuant", "BipolarQuant", "MultiThreshold"))
 MOST_BITS = 16
 _HALVES = 2
 BIPOLAR = "BIPOLAR"
-"""Rounding of a signed `Quant` of 1 bit: as `BipolarQuant`."""
+"""Rounding mode of a signed 1-bit `Quant`, which acts as `BipolarQuant`."""
 
 
 def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Returns a rounding that treats numbers below 0 as their opposites."""
+    """Makes a rounding function odd: negative numbers are rounded as the negatives of positive ones."""
     return lambda x: np.asarray(np.copysign(size(np.abs(x)), x))
 
 
@@ -43,12 +43,12 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "HALF_UP": _away(lambda x: np.floor(x + 0.5)),
     "HALF_DOWN": _away(lambda x: np.ceil(x - 0.5)),
 }
-"""QONNX's modes of rounding. UP and HALF_UP are away from zero, as Python's decimal has them."""
+"""QONNX's rounding modes. UP and HALF_UP round away from zero, as in Python's `decimal`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeKind:
-    """An integer type of ONNX: number of the type, smallest and largest value."""
+    """An ONNX integer type: its number, smallest and largest value."""
 
     elem_type: int
     low: int
@@ -56,7 +56,7 @@ class CodeKind:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """Type of an array of the values."""
+        """Numpy type of an array of the values."""
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.elem_type))
 
 
@@ -69,24 +69,24 @@ _KINDS = (*(_kind(bits, signed=signed) for bits in (2, 4, 8, 16) for signed in (
 
 
 def narrowest(low: int, high: int) -> CodeKind | None:
-    """Returns the type with the fewest bits that holds all numbers from `low` to `high`; None if 32 are too few."""
+    """Returns the type with the fewest bits that holds `low` to `high`; None if 32 bits are too few."""
     return next((kind for kind in _KINDS if kind.low <= low and high <= kind.high), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coded:
-    """A constant: real number = values * scale, with a scale for each element, or one."""
+    """A quantised constant: real = values * scale. The scale broadcasts to the values."""
 
     values: Ints
     scale: Singles
 
     @property
     def real(self) -> Singles:
-        """The real numbers, as DequantizeLinear computes them."""
+        """The dequantised values, in float32 as DequantizeLinear computes them."""
         return np.asarray(self.values.astype(np.float32) * self.scale, np.float32)
 
     def axis(self) -> int | None:
-        """Returns the only axis along which scales differ; None if there is one scale. Raises `ValueError` for more."""
+        """Returns the axis along which scales differ; None for a single scale. Raises `ValueError` for several axes."""
         full = np.broadcast_to(self.scale, self.values.shape)
         differing = [a for a in range(full.ndim) if (full != full.take([0], axis=a)).any()]
         if len(differing) > 1:
@@ -94,7 +94,7 @@ class Coded:
         return differing[0] if differing else None
 
     def scales(self) -> Singles:
-        """Returns the scales along `axis`, or the only one, without axes."""
+        """Returns the scales along `axis` as a vector, or the single scale as a scalar."""
         axis, full = self.axis(), np.broadcast_to(self.scale, self.values.shape)
         if axis is None:
             return np.asarray(full.flat[0])
@@ -103,10 +103,10 @@ class Coded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """A quantiser of real numbers: code = first + step * (number of thresholds that x reaches); result = code * scale.
+    """A quantiser: code = first + step * (number of thresholds that x reaches); real result = code * scale.
 
-    thresholds: [channels or 1, count]. strict: [count], True where x must be above the threshold.
-    axis: that of the channels.
+    thresholds: [channels or 1, count]. strict: [count], True where x must exceed the threshold. axis: axis of the
+    channels.
     """
 
     thresholds: Doubles
@@ -118,18 +118,18 @@ class Levels:
 
     @property
     def last(self) -> int:
-        """The largest code."""
+        """Largest code."""
         return self.first + self.step * self.thresholds.shape[1]
 
 
 def fault(node: NodeProto, text: str) -> UserError:
-    """Returns the error about a node."""
+    """Returns a `UserError` that names the node."""
     return UserError(f"{label(node)} ({node.op_type}): {text}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A `Quant` node: codes from `low` to `high`, real number = (code - zero) * scale."""
+    """A `Quant` node: codes from `low` to `high`, real = (code - zero) * scale."""
 
     low: int
     high: int
@@ -146,11 +146,11 @@ class Grid:
 
     @property
     def is_even(self) -> bool:
-        """True if ties are rounded to even codes, as QuantizeLinear does."""
+        """True if ties are rounded to even codes, as in QuantizeLinear."""
         return _ROUNDINGS[self.rounding] is np.rint
 
     def levels(self) -> Levels:
-        """Returns the thresholds halfway between codes. A tie goes to the even code."""
+        """Returns the quantiser as thresholds midway between codes; ties go to even codes. Needs one scale."""
         if self.rounding == BIPOLAR:
             return bipolar(np.float32(self.scale.item()))
         codes = np.arange(self.low + 1, self.high + 1)
@@ -159,7 +159,7 @@ class Grid:
 
 
 def grid(node: NodeProto, constants: Mapping[str, Array]) -> Grid:
-    """Reads a `Quant` node. Raises `UserError` for parameters that are not constant or not whole."""
+    """Reads a `Quant` node. Raises `UserError` for parameters that are not constant, not integers, or out of range."""
     scale, zero, bits = (
         _parameter(node, constants, k, name) for k, name in enumerate(("scale", "zero point", "width"), 1)
     )
@@ -205,17 +205,21 @@ def bipolar_scale(node: NodeProto, constants: Mapping[str, Array]) -> Singles:
 
 
 def bipolar(scale: np.float32) -> Levels:
-    """Returns the levels of `BipolarQuant`: scale where x >= 0, else -scale."""
+    """Returns the thresholds of `BipolarQuant`: scale where x >= 0, else -scale."""
     return Levels(np.zeros((1, 1)), np.zeros(1, np.bool_), -1, 2, scale)
 
 
 def sign() -> Levels:
-    """Returns the levels of `Sign`: -1, 0 and 1."""
+    """Returns the thresholds of `Sign`: -1, 0 and 1."""
     return Levels(np.zeros((1, 2)), np.array([False, True]), -1, 1, np.float32(1))
 
 
 def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | None) -> Levels:
-    """Reads a `MultiThreshold` node. `rank`: dimensions of its input, which tell where the channels are."""
+    """Reads a `MultiThreshold` node. `rank`: rank of its input, which determines the channel axis; None if unknown.
+
+    Raises `UserError` for thresholds that are not a finite constant matrix, and for an offset that codes cannot
+    express.
+    """
     borders, given = _parameter(node, constants, 1, "thresholds"), attributes_of(node)
     if borders.ndim != 2 or not np.isfinite(borders).all():
         raise fault(

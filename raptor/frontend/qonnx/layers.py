@@ -1,4 +1,4 @@
-"""Layers of integers: which operands they have, as integers, and the range of their sums."""
+"""Integer layers of QONNX models: their operands as integers, and the range of their sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raptor.frontend.qonnx.codes import Array, Coded, Doubles, Ints
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A computed tensor of integers: real number = code * scale, codes from `low` to `high`."""
+    """A computed quantised tensor: real = code * scale, with codes from `low` to `high`."""
 
     scale: np.float32
     low: int
@@ -22,10 +22,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A MatMul, Gemm or Conv of integers by constant integers.
+    """A MatMul, Gemm or Conv of a quantised tensor and quantised constant weights.
 
-    weights: as the node reads them. axis: their axis of the output channels. place: axis of the channels in the result,
-    and number of its dimensions.
+    x: the input. weights: as the node reads them. axis: output channel axis of the weights. place: (channel axis, rank)
+    of the result.
     """
 
     node: NodeProto
@@ -40,19 +40,19 @@ class Layer:
         return self.weights.values.shape[self.axis]
 
     def scales(self) -> Doubles | None:
-        """Returns the scale of the sums, [channels] or [1]; None if it differs inside of a sum."""
+        """Returns the scale of the sums, [channels] or [1]; None if it differs between products of one sum."""
         along = self.weights.axis()
         if along not in (None, self.axis):
             return None
         return (self.weights.scales().astype(np.float64) * np.float64(self.x.scale)).reshape(-1)
 
     def signed(self, signs: Ints) -> Ints:
-        """Returns the weights with a sign for each channel."""
+        """Returns the weights multiplied by a sign for each output channel."""
         shape = [-1 if a == self.axis else 1 for a in range(self.weights.values.ndim)]
         return self.weights.values * signs.reshape(shape)
 
     def range(self) -> tuple[Ints, Ints]:
-        """Returns the smallest and the largest sum of each channel; codes that a border leaves out count as 0."""
+        """Returns the smallest and largest sum of each channel; padding counts as code 0."""
         columns = np.moveaxis(self.weights.values, self.axis, 0).reshape(self.channels, -1)
         low, high = min(self.x.low, 0), max(self.x.high, 0)
         ends = np.stack([columns * low, columns * high])
@@ -60,7 +60,7 @@ class Layer:
 
 
 def output_axis(node: NodeProto, rank: int) -> int | None:
-    """Returns the axis of the output channels in the weights of a layer; None if it has none to speak of."""
+    """Returns the output channel axis of a layer's weights; None for a MatMul with weights of a rank other than 2."""
     match node.op_type:
         case "Conv":
             return 0
@@ -71,13 +71,13 @@ def output_axis(node: NodeProto, rank: int) -> int | None:
 
 
 def is_plain(node: NodeProto) -> bool:
-    """Tells whether a layer multiplies and adds, without factors of its own."""
+    """Tells whether a layer has no scaling factors (alpha, beta) and no transposed input."""
     given = attributes_of(node)
     return given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA", 0)
 
 
 def coded_floats(values: Array) -> Coded | None:
-    """Returns a constant of floats as integers: whole numbers of 8 bits, or 0, scale and -scale; else None."""
+    """Returns a float constant as integers if it holds 8-bit integers, or only 0, scale and -scale; else None."""
     if values.dtype.kind != "f" or not values.size or not np.isfinite(values).all():
         return None
     if (values == np.rint(values)).all() and values.min() >= -128 and values.max() <= 127:

@@ -1,4 +1,4 @@
-"""The translation: constants become integers, quantisers become QuantizeLinear and DequantizeLinear, or thresholds."""
+"""Translates a QONNX model node by node: quantised constants, QuantizeLinear and DequantizeLinear, or thresholds."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from raptor.frontend.registry import STANDARD_DOMAINS, op_reason
 _MOVES = frozenset(
     ("Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Gather")
 )
-"""Operators that leave integers and their scale as they are."""
+"""Operators that move quantised elements without changing codes or scale."""
 MOST_THRESHOLDS = 15
-"""Most thresholds of a `Quant` node behind a layer; with more levels, what stands between is computed in floats."""
+"""Maximum number of thresholds of a `Quant` after a layer; with more, operators between them are computed in floats."""
 _FOLDED = _MOVES | {"Constant", "Cast", "Mul", "Div", "Add", "Sub", "Sqrt", "Neg", "Sign"}
-"""Operators on constants that are computed here: scales, thresholds and weights may be written so."""
+"""Operators that are folded if their operands are constants: scales, thresholds and weights may be written so."""
 _MOST_FOLDED = 1 << 24
-"""Most elements of the constants that are computed here."""
+"""Maximum number of elements of folded constants."""
 
 
 def is_qonnx(model: ModelProto) -> bool:
-    """Tells whether a model has operators of QONNX."""
+    """Tells whether a model has QONNX operators."""
     return any(node.domain in DOMAINS for graph in graphs_of(model.graph) for node in graph.node)
 
 
 def is_of_signs(model: ModelProto) -> bool:
-    """Tells whether all layers of a model of floats read signs, and have weights of a few bits themselves."""
+    """Tells whether a float model is binarised: all layers read results of Sign and have binary or ternary weights."""
     layers = [n for n in model.graph.node if n.op_type in chains.LAYERS]
     if not layers or not any(n.op_type == "Sign" for n in model.graph.node):
         return False
@@ -59,7 +59,7 @@ def is_of_signs(model: ModelProto) -> bool:
 
 
 def _signs(model: ModelProto) -> set[str]:
-    """Returns the results of Sign, also where they are moved."""
+    """Returns the results of Sign, and of operators that only move them."""
     found: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "Sign" or (node.op_type in _MOVES and node.input[0] in found):
@@ -68,7 +68,7 @@ def _signs(model: ModelProto) -> set[str]:
 
 
 def _binary_constants(model: ModelProto) -> set[str]:
-    """Returns the constants of 0, a scale and its negative, and the signs of constants."""
+    """Returns the binary or ternary constants, and the signs of constants."""
     known = {t.name for t in model.graph.initializer}
     floats = (t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
     found = {t.name for t in floats if is_ternary(numpy_helper.to_array(t))}
@@ -77,7 +77,10 @@ def _binary_constants(model: ModelProto) -> set[str]:
 
 
 def translate(model: ModelProto) -> ModelProto:
-    """Returns a model of standard operators that computes the same. Raises `UserError` for what has no such form."""
+    """Returns an equivalent model of standard operators.
+
+    Raises `UnsupportedError` for unknown operators, and `UserError` for quantisers without a standard form.
+    """
     refused = [UnsupportedNode(label(n), n.op_type, reason) for n in model.graph.node if (reason := _fault_of(n))]
     if refused:
         raise UnsupportedError(refused)
@@ -88,7 +91,7 @@ def translate(model: ModelProto) -> ModelProto:
 
 
 def _fault_of(node: NodeProto) -> str:
-    """Says why a node has no place in a model of QONNX; empty if it has."""
+    """Returns the reason why a node cannot be in a QONNX model; empty if it can."""
     if node.domain in DOMAINS:
         return "" if node.op_type in QUANTISERS else "this operator of QONNX is not supported"
     if node.domain in STANDARD_DOMAINS and onnx.defs.has(node.op_type):
@@ -99,7 +102,7 @@ def _fault_of(node: NodeProto) -> str:
 def _converted(model: ModelProto) -> ModelProto:
     """Returns the model in operator set `OPSET`.
 
-    The converter does not know QONNX, so an Identity takes the place of each of its nodes meanwhile.
+    The version converter does not know QONNX, so each QONNX node is an Identity meanwhile.
     """
     copy = ModelProto.FromString(model.SerializeToString())
     own: dict[str, NodeProto] = {}
@@ -124,7 +127,7 @@ def _converted(model: ModelProto) -> ModelProto:
 
 
 class _Translation:
-    """One model, in the order of its nodes. `coded`: constants of integers; `streams`: computed tensors of integers."""
+    """Translation of one model in node order. `coded`: quantised constants; `streams`: computed quantised tensors."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model, graph = model, model.graph
@@ -144,7 +147,7 @@ class _Translation:
         return self.writer.model(self.model)
 
     def _constant(self, node: NodeProto) -> bool:
-        """Computes a node of constants. Returns True if it has become integers, and need not be kept."""
+        """Folds a node of constants. Returns True if the result is quantised, so that the node is dropped."""
         if not all(i in self.constants for i in node.input if i):
             return False
         x, out = self.constants.get(node.input[0]) if node.input else None, node.output[0]
@@ -167,7 +170,7 @@ class _Translation:
         self.coded[name], self.constants[name] = value, value.real
 
     def _computed(self, node: NodeProto, first: Array | None = None) -> Array:
-        """Returns the result of a node of constants, with another first operand if that is given."""
+        """Returns the result of a node of constants; `first` replaces its first operand."""
         given = {i: self.constants[i] for i in node.input if i}
         if first is not None:
             given[node.input[0]] = first
@@ -192,7 +195,7 @@ class _Translation:
         return True
 
     def _moved_into_thresholds(self, node: NodeProto, levels: Levels) -> bool:
-        """Writes a quantiser behind a layer of integers as thresholds of its sums; False if no such layer is there."""
+        """Writes a quantiser after an integer layer as thresholds of its sums; False if there is no such layer."""
         found = self._thresholds(node, levels)
         if found is not None:
             self.writer.thresholds(node, levels, *found)
@@ -200,7 +203,7 @@ class _Translation:
         return found is not None
 
     def _levels(self, node: NodeProto) -> Levels | Grid:
-        """Reads a quantiser. A `Quant` of more than one bit is a grid."""
+        """Reads a quantiser: a `Quant` of more than one bit as a grid, all others as thresholds."""
         match node.op_type:
             case "Quant" | "IntQuant":
                 found = grid(node, self.constants)
@@ -227,7 +230,7 @@ class _Translation:
             self.streams[node.output[0]] = Stream(scale, given.low - given.zero, given.high - given.zero)
 
     def _thresholds(self, node: NodeProto, levels: Levels) -> tuple[Layer, Ints, Ints] | None:
-        """Returns layer, signs of its channels, thresholds of its sums; None if no layer of integers stands before."""
+        """Returns the layer before a quantiser, signs of its channels, thresholds of its sums; None if impossible."""
         path = chains.walked(node.input[0], self.producers, self.constants)
         layer = self._layer(path[-1]) if path else None
         scales = None if layer is None else layer.scales()
@@ -247,7 +250,7 @@ class _Translation:
         return layer, signs, sums
 
     def _layer(self, node: NodeProto) -> Layer | None:
-        """Returns a layer of integers; None for others."""
+        """Returns a node as an integer layer; None if it is none."""
         rank, x, weights = self.ranks.get(node.output[0]), self._stream(node.input[0]), self._weights(node.input[1])
         axis = None if weights is None or rank is None else output_axis(node, weights.values.ndim)
         if rank is None or x is None or weights is None or axis is None or not is_plain(node):
@@ -255,7 +258,7 @@ class _Translation:
         return Layer(node, x, weights, axis, (1 if node.op_type == "Conv" else rank - 1, rank))
 
     def _stream(self, name: str) -> Stream | None:
-        """Returns the integers of a computed tensor, also behind nodes that only move them."""
+        """Returns the quantised tensor that `name` holds, maybe moved; None if it is not quantised."""
         while name not in self.streams and name in self.producers and self.producers[name].op_type in _MOVES:
             name = self.producers[name].input[0]
         return self.streams.get(name)
@@ -265,7 +268,7 @@ class _Translation:
         return self.coded.get(name) or (None if value is None else coded_floats(value))
 
     def _bias(self, layer: Layer) -> Doubles | None:
-        """Returns the bias of a layer, [channels] or [1]; None if it is computed."""
+        """Returns the bias of a layer, [channels] or [1], zero if absent; None if it is computed."""
         name = layer.node.input[2] if len(layer.node.input) > 2 else ""
         value = self.constants.get(name)
         if not name:
@@ -275,7 +278,7 @@ class _Translation:
         return chains.by_channel(value, layer.channels, layer.place)
 
     def _keep(self, node: NodeProto) -> None:
-        """Writes a node as it is. The constants of a layer of integers become integers."""
+        """Writes a node unchanged, except that the constants of an integer layer are quantised."""
         for name in node.input:
             if name in self.coded:
                 self.writer.constant(name, self.coded[name])
@@ -289,7 +292,7 @@ class _Translation:
         self.writer.keep(node)
 
     def _is_rounded(self, name: str) -> bool:
-        """Tells whether a tensor is only read to be quantised, perhaps behind a Relu."""
+        """Tells whether all readers of a tensor quantise it, maybe after a Relu."""
         readers = [n for n in self.model.graph.node if name in n.input]
         outputs = {v.name for v in self.model.graph.output}
         done = (n.op_type in QUANTISERS or (n.op_type == "Relu" and self._is_rounded(n.output[0])) for n in readers)

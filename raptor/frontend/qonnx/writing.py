@@ -1,4 +1,4 @@
-"""Writes the nodes and constants of the translated model."""
+"""Writes nodes and constants of the translated model: quantisers, thresholds, layers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from raptor.frontend.qonnx.layers import Layer
 from raptor.frontend.reading import reads
 
 OPSET = 25
-"""Operator set of the result: the first with integers of 2 bits."""
+"""Operator set of the result: the first with 2-bit integers."""
 _IR = 10
 _MOST_TERMS = 8
-"""Most terms of one sum that the compiler computes in integers."""
+"""Maximum number of terms of one sum that the compiler computes in integers."""
 
 
 class Writer:
-    """A model that is being written. `names`: those that are taken; `inputs`: those of the model."""
+    """The translated model under construction. `names`: names in use; `inputs`: the model's inputs."""
 
     def __init__(self, names: set[str], inputs: set[str]) -> None:
         self._names, self._inputs = set(names), inputs
@@ -30,11 +30,11 @@ class Writer:
         self._written: set[str] = set()
 
     def keep(self, node: NodeProto) -> None:
-        """Writes a node as it is."""
+        """Writes a node unchanged."""
         self._nodes.append(node)
 
     def model(self, origin: ModelProto) -> ModelProto:
-        """Returns the model with the inputs and outputs of the original one; what nothing reads is left out."""
+        """Returns the model with the inputs and outputs of the original one, without nodes that nothing reads."""
         needed = {v.name for v in origin.graph.output}
         kept: list[NodeProto] = []
         for node in reversed(self._nodes):
@@ -48,7 +48,7 @@ class Writer:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
 
     def constant(self, name: str, value: Coded) -> None:
-        """Writes a constant of integers under its own name, once. Its scales may differ along one axis."""
+        """Writes a quantised constant with its DequantizeLinear, once. Its scales may differ along one axis."""
         if name in self._written:
             return
         self._written.add(name)
@@ -59,14 +59,14 @@ class Writer:
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale], [name], **given))
 
     def with_coded(self, node: NodeProto, position: int, value: Coded) -> NodeProto:
-        """Returns the node with integers in place of a constant of floats."""
+        """Returns the node with a quantised constant in place of the float constant at `position`."""
         copy = NodeProto.FromString(node.SerializeToString())
         copy.input[position] = self._name(f"{node.input[position]}.coded")
         self.constant(copy.input[position], value)
         return copy
 
     def without_bias(self, node: NodeProto, bias: Array) -> NodeProto:
-        """Returns the layer without its bias of floats, which is added behind it and not rounded to the sums' unit."""
+        """Splits a float bias into a separate operator, so that it is not quantised to the scale of the sums."""
         copy, behind = NodeProto.FromString(node.SerializeToString()), 0
         if node.op_type == "Conv":
             behind = next((len(a.ints) for a in node.attribute if a.name == "kernel_shape"), 2)
@@ -77,7 +77,7 @@ class Writer:
         return helper.make_node("Sub", [copy.output[0], minus], node.output, f"{label(node)}.bias")
 
     def quantise(self, node: NodeProto, grid: Grid, rank: int | None) -> None:
-        """Writes a `Quant` node as QuantizeLinear and DequantizeLinear, with bounds if no type has just its codes."""
+        """Writes a `Quant` as QuantizeLinear and DequantizeLinear, clamped if no integer type has exactly its codes."""
         kind = narrowest(min(grid.low, grid.zero), max(grid.high, grid.zero))
         if kind is None or kind.elem_type == TensorProto.INT32:
             raise fault(node, f"its codes reach from {grid.low} to {grid.high}; computed integers have at most 16 bits")
@@ -98,7 +98,7 @@ class Writer:
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zero], node.output, **given))
 
     def _bounded(self, stem: str, codes: str, grid: Grid, kind: CodeKind) -> str:
-        """Writes codes between the bounds of a grid."""
+        """Writes codes clamped to the range of a grid."""
         units = [self._floats(f"{stem}.one", 1), self._integers(f"{stem}.none", np.zeros((), np.int64), kind)]
         whole = self._step("DequantizeLinear", [codes, *units], f"{stem}.whole")
         return self._step("QuantizeLinear", [self._clipped(whole, grid.low, grid.high, stem), *units], f"{stem}.codes")
@@ -113,7 +113,7 @@ class Writer:
         return wide[0] + rank - grid.scale.ndim
 
     def thresholds(self, node: NodeProto, levels: Levels, layer: Layer, signs: Ints, sums: Ints) -> None:
-        """Writes a layer and its quantiser: codes count the thresholds that sign * sum reaches."""
+        """Writes a layer and its quantiser in integers: codes count the thresholds that sign * sum reaches."""
         out = node.output[0]
         weights = self._name(f"{out}.weights")
         self.constant(weights, Coded(layer.signed(signs), np.ones((), np.float32)))
@@ -144,7 +144,7 @@ class Writer:
         return self._integer(stem, name, unit, 1)
 
     def _integer(self, stem: str, name: str, unit: np.float32, last: int) -> str:
-        """Writes real numbers that are 0 to `last` units as integers of scale 1."""
+        """Writes numbers from 0 to `last` units as integers of scale 1."""
         kind = narrowest(0, last)
         assert kind is not None, "a count of at most 16 bits"
         zero = self._integers(f"{stem}.zero", np.zeros((), np.int64), kind)
@@ -152,12 +152,12 @@ class Writer:
         return self._step("DequantizeLinear", [codes, self._floats(f"{stem}.one", 1), zero], f"{stem}.count")
 
     def _shifted(self, stem: str, sums: str, added: Ints, unit: np.float32) -> str:
-        """Writes sums + added, in units of the sums."""
+        """Writes sums + added; `added` is in units of the sums."""
         self.constant(f"{stem}.addend", Coded(added, np.asarray(unit)))
         return self._step("Add", [sums, f"{stem}.addend"], f"{stem}.shifted")
 
     def _total(self, stem: str, counts: list[str]) -> str:
-        """Writes a sum of integers of scale 1, of any number of terms."""
+        """Writes a sum of any number of integers of scale 1."""
         level, largest = 0, 1
         while len(counts) > 1:
             groups = [counts[k : k + _MOST_TERMS] for k in range(0, len(counts), _MOST_TERMS)]
@@ -172,11 +172,11 @@ class Writer:
         return counts[0]
 
     def _counted(self, node: NodeProto, levels: Levels, total: str) -> None:
-        """Writes the result of a quantiser: step * count + first."""
+        """Writes the codes of a quantiser: step * count + first."""
         self._rounded(node, levels, total, np.float32(1 / levels.step), levels.first)
 
     def _rounded(self, node: NodeProto, levels: Levels, name: str, unit: np.float32, zero: int) -> None:
-        """Writes name / unit + zero as the codes of a quantiser, and what they stand for."""
+        """Writes name / unit + zero as the codes of a quantiser, and dequantises them."""
         out = node.output[0]
         kind = narrowest(min(levels.first, zero, 0), max(levels.last, zero, 0))
         assert kind is not None, "checked where the levels were read"
@@ -189,7 +189,7 @@ class Writer:
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, none], node.output))
 
     def compare(self, node: NodeProto, levels: Levels, rank: int | None) -> None:
-        """Writes a quantiser of floats: comparisons, whose results are added."""
+        """Writes a quantiser of floats as a sum of comparisons."""
         out, one, none = node.output[0], self._floats("one", 1), self._floats("none", 0)
         if levels.thresholds.shape[0] > 1 and rank is None:
             raise fault(node, "the number of dimensions of its input is not known")
@@ -219,7 +219,7 @@ class Writer:
         return self._step("Clip", [name, *ends], stem)
 
     def _step(self, op_type: str, inputs: Sequence[str], stem: str, name: str = "", **given: Any) -> str:
-        """Writes a node of one output, and returns the name of that."""
+        """Writes a node with one output; returns the output's name."""
         output = self._name(stem)
         self._nodes.append(helper.make_node(op_type, inputs, [output], name or output, **given))
         return output
@@ -241,7 +241,6 @@ class Writer:
         return tensor.name
 
     def _name(self, stem: str) -> str:
-        """Returns a name that is not taken yet, and takes it."""
         name, count = stem, 1
         while name in self._names:
             count += 1

@@ -1,7 +1,7 @@
-"""Cuts a model into segments: nodes for the chip by the importers' own answer, the others for the host.
+"""Cuts a model into segments: the chip gets the nodes that the importers accept, the host the others.
 
-A segment of the chip is imported as a model of its own. Where the importers now refuse a node, because of what crosses
-a border, the node goes to the host, and the model is cut again; so every cut that is returned can be compiled.
+A chip segment is imported as a model of its own. Where the importers then refuse a node, because of a tensor that
+crosses its border, the node moves to the host and the model is cut again, so that every returned cut can be compiled.
 """
 
 from collections import defaultdict
@@ -30,17 +30,17 @@ from raptor.frontend.translating import Answer
 from raptor.graph.ir import Filter, Node
 
 Refuse = Callable[[Node], str | None]
-"""Says why an operator may not be on the chip, such as an instruction that is excluded; None if it may."""
+"""Returns the reason why an operator must not be on the chip, such as an excluded instruction; None if it may."""
 BEHIND = "reads what is computed on the host"
 ALONE = "in a segment without weights, which is quicker on the host"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A convex part of the model. `model`: the imported part, for the chip; None on the host.
+    """A convex part of the model. `model`: its imported form for the chip; None on the host.
 
-    `nodes`: names of its nodes. `reads`, `makes`: the tensors that cross its borders. `macs`: its multiply-accumulates,
-    without those of `uncounted` nodes, which nobody can tell.
+    nodes: names of its nodes. reads, makes: tensors that cross its border. macs: its multiply-accumulates without those
+    of `uncounted` nodes, which are unknown. onnx_bytes: the part as an ONNX model.
     """
 
     kind: Literal["chip", "host"]
@@ -55,9 +55,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor that crosses a border: its type as onnxruntime writes it, and its shape.
+    """A tensor that crosses a segment border: its type as onnxruntime writes it, and its shape.
 
-    Sizes that depend on values are None; the shape is None if nothing is known of it, or it is not a tensor.
+    Sizes that depend on values are None; the shape is None if it is unknown or this is no tensor.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A model in segments, in an order in which they can run.
+    """A model in segments, in execution order.
 
-    `inputs`, `outputs`: those of the model, with its own types. `crossings`: all tensors that segments read or make,
-    with the types that they have there. `host`: every node on the host, and the reason.
+    onnx_bytes: the original model. inputs, outputs: interface of the model, with its declared types. crossings: all
+    tensors that segments read or make, with their types in the segments. host: every node on the host, with the reason.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Cut:
 
     @property
     def chip_share(self) -> float | None:
-        """Share of the multiply-accumulates on the chip; None if the model has none, or some are not known."""
+        """Share of the multiply-accumulates on the chip; None if there are none or some are unknown."""
         total = sum(s.macs for s in self.segments)
         known = not any(s.uncounted for s in self.segments)
         return sum(s.macs for s in self.on_chip) / total if total and known else None
@@ -98,9 +98,9 @@ class Cut:
 def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Cut:
     """Cuts a model into segments.
 
-    Raises `UnsupportedError` for nodes that the chip cannot compute, unless they may go to the host, and `UserError` as
-    `frontend.load` does. A model that the front end cannot even read is one segment on the host, if onnxruntime takes
-    it.
+    Raises `UnsupportedError` for nodes that the chip cannot compute and that must not go to the host, and `UserError`
+    as `frontend.load` does. With `wishes.needed`, a model that the front end cannot read becomes one host segment, if
+    onnxruntime accepts it.
     """
     model = standard.read(source)
     own = types_of_interface(model.proto)
@@ -123,7 +123,7 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
 
 
 def advice(source: str | Path | ModelProto, fixed: Fixed, refuse: Refuse) -> str:
-    """Says which nodes of a model would run on the host; empty if the host does not help either."""
+    """Returns text for messages: which nodes would run on the host; empty if the host does not help."""
     try:
         found = cut(source, fixed, Wishes(needed=True), refuse)
     except UserError:
@@ -148,7 +148,7 @@ _SHOWN = 8
 
 
 def types_of_interface(proto: ModelProto) -> Types:
-    """Returns the types of inputs and outputs as the file declares them, whatever becomes of `proto`."""
+    """Returns the types of inputs and outputs as declared in the file, unaffected by later changes of `proto`."""
     declared = ModelProto.FromString(ModelProto(graph=_interface(proto)).SerializeToString()).graph
     return Types({v.name: v.type for v in (*declared.output, *declared.input)})
 
@@ -160,9 +160,9 @@ def _interface(proto: ModelProto) -> GraphProto:
 def _all_on_host(
     source: str | Path | ModelProto, fixed: Fixed, error: UserError, host: tuple[UnsupportedNode, ...] = ()
 ) -> Cut:
-    """Returns a model as one segment of the host. Raises `error` if onnxruntime does not take it either.
+    """Returns the model as one host segment. Raises `error` if onnxruntime rejects it, too.
 
-    `host`: nodes and reasons, if they are known; else the error is the reason.
+    host: nodes and reasons; if empty, all nodes with `error` as the reason.
     """
     model = standard.read(source)
     bound = ModelProto.FromString(model.onnx_bytes)
@@ -185,7 +185,7 @@ def _all_on_host(
 
 
 def _check_loadable(segments: tuple[Segment, ...]) -> None:
-    """Raises an error unless onnxruntime accepts all segments of the host. Those of the chip were imported by it."""
+    """Raises an error unless onnxruntime accepts all host segments."""
     for number, segment in enumerate(segments):
         fault = load_fault(segment.onnx_bytes) if segment.kind == "host" else None
         if fault is not None:
@@ -197,7 +197,7 @@ def _check_loadable(segments: tuple[Segment, ...]) -> None:
 
 
 def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
-    """Binds the inputs in place, if all are tensors with elements; the outputs keep their declaration.
+    """Binds the inputs in place, if all are non-empty tensors; declared outputs stay.
 
     Returns the inputs that became constants.
     """
@@ -211,7 +211,7 @@ def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
 
 
 def _has_empty_input(proto: ModelProto) -> bool:
-    """Tells whether an input is declared to have no elements: the chip has no such tensors."""
+    """Tells whether a model input is declared without elements, which the chip does not support."""
     dims = (d for v in proto.graph.input for d in v.type.tensor_type.shape.dim)
     return any(d.HasField("dim_value") and d.dim_value == 0 for d in dims)
 
@@ -222,9 +222,10 @@ def _crossing(name: str, types: Types) -> Crossing:
 
 @dataclass(slots=True, eq=False)
 class Cutter:
-    """State of the cut: `reasons` has an entry for each node that must be on the host; it only grows.
+    """State of the cut. `reasons`: node -> why it must be on the host; it only grows.
 
-    So does `floats`: nodes of the chip in programs of floats, beside others of integers. `macs`: None where unknown.
+    floats: chip nodes computed by float programs of a model that also has integer programs; it only grows. macs: of
+    each node, None if unknown. weighted: nodes that contain a layer with constant weights.
     """
 
     asked: Asked
@@ -258,7 +259,7 @@ class Cutter:
                 return self._cut(groups, loaded)
 
     def pieces(self, groups: Sequence[Sequence[int]]) -> Cut | int:
-        """Returns the cut into these groups, all on the chip; or the number of the first that alone is refused."""
+        """Returns the cut into these groups, all on the chip, or the number of the first group that is refused."""
         loaded: dict[int, Model | None] = {}
         for number, nodes in enumerate(groups):
             loaded[number] = self._load(nodes)
@@ -268,11 +269,11 @@ class Cutter:
         return self._cut(dict(enumerate(groups)), loaded)
 
     def check_refused(self) -> None:
-        """Raises `UnsupportedError` with all nodes that the chip does not compute."""
+        """Raises `UnsupportedError` listing all nodes that the chip does not compute."""
         self._colour()
 
     def _colour(self) -> None:
-        """Fills `reasons` with what the user wants, and what the importers refuse, and `floats`."""
+        """Fills `reasons` from the user's requests and the importers' refusals, and `floats`."""
         self.reasons |= self.wishes.reasons(self.asked)
         if self.wishes.needed or self.wishes.by_name:
             self._find_floats()
@@ -289,7 +290,7 @@ class Cutter:
             del self.reasons[i]
 
     def _find_floats(self) -> None:
-        """Finds the nodes that only a program of floats can compute, and what belongs to them."""
+        """Finds the nodes that only a float program can compute, and adjacent nodes that one can."""
         placed = [i for i in self.flow.placed if i not in self.reasons]
         possible = {i for i in placed if self._refusal(self.asked.of_floats[i]) is None}
         needing = {i for i in placed if self._refusal(self.asked.answers[i]) is None} - possible
@@ -303,7 +304,7 @@ class Cutter:
                 self.floats.add(i)
 
     def refusal(self, node: int) -> str | None:
-        """Says why the chip does not compute a node, None if it does; empty if one of its inputs is not there."""
+        """Returns why the chip does not compute a node; None if it does, empty if an input is not on the chip."""
         return self._refusal((self.asked.of_floats if node in self.floats else self.asked.answers)[node])
 
     def _refusal(self, answer: Answer) -> str | None:
@@ -315,7 +316,7 @@ class Cutter:
         return self.asked.answers[node].name
 
     def _without_idle(self) -> dict[int, list[int]]:
-        """Returns the nodes of each segment; segments of the chip without weights are moved to the host."""
+        """Returns the nodes of each segment, after moving chip segments without weights to the host."""
         while True:
             self._join_pairs()
             groups = self._grouped()
@@ -328,7 +329,7 @@ class Cutter:
         return bool(nodes) and nodes[0] not in self.reasons
 
     def _join_pairs(self) -> None:
-        """Puts a DequantizeLinear on the side of the QuantizeLinear that it reads: both, or none, are on the chip."""
+        """Moves a QuantizeLinear and the DequantizeLinear that reads it to the host if either is there."""
         for i in self.flow.placed:
             if self.flow.nodes[i].op_type != "DequantizeLinear":
                 continue
@@ -350,7 +351,7 @@ class Cutter:
         return 1 if node in self.reasons else 2 if node in self.floats else 0
 
     def _load(self, nodes: Sequence[int]) -> Model | None:
-        """Imports a segment of the chip; None if nodes of it were moved to the host, so that another cut is needed."""
+        """Imports a chip segment; None if it moved nodes to the host, so that the model must be cut again."""
         proto = self._piece(nodes, self._made(nodes), "segment")
         faults = {v.name: fault for v in proto.graph.input if (fault := input_fault(proto, v))}
         readers = {i: f"reads '{n}', which is {faults[n]}" for i in nodes for n in self.flow.reads[i] if n in faults}
@@ -372,12 +373,12 @@ class Cutter:
         return model
 
     def _move(self, nodes: Sequence[int], reasons: Mapping[str, str]) -> None:
-        """Moves nodes of a segment to the host; all of them if no name is known."""
+        """Moves the named nodes of a segment to the host; the whole segment if no name is known."""
         found = {i: reasons[self.flow.nodes[i].name] for i in nodes if self.flow.nodes[i].name in reasons}
         self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
 
     def _made(self, nodes: Sequence[int]) -> list[str]:
-        """Returns the tensors that nodes make for others: other segments, or the caller."""
+        """Returns the results of these nodes that other segments or the caller read."""
         inside, outputs = set(nodes), {v.name for v in self.asked.proto.graph.output}
         names = (o for i in nodes for o in self.flow.nodes[i].output if o)
         return [o for o in names if o in outputs or not inside.issuperset(self.flow.readers.get(o, ()))]
@@ -413,7 +414,7 @@ class Cutter:
         )
 
     def _constant_outputs(self) -> list[str]:
-        """Returns the outputs that no node makes: weights of the model."""
+        """Returns the model outputs that are weights."""
         weights = {t.name for t in self.asked.proto.graph.initializer}
         return [v.name for v in self.asked.proto.graph.output if v.name in weights]
 

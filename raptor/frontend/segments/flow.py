@@ -1,4 +1,4 @@
-"""Flow of tensors between the nodes of an ONNX graph, bodies of branches and loops included."""
+"""Data flow between the nodes of an ONNX graph, reads inside subgraphs included."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from onnx import GraphProto, NodeProto
 from raptor.frontend.reading import subgraphs
 
 _SHARED = frozenset(("Constant", "DequantizeLinear", "QuantizeLinear", "Cast", "Reshape", "Transpose", "Identity"))
-"""Operators that are copied to every segment that reads them, if they depend on constants only."""
+"""Operators that are copied into every segment that reads them, if they depend on constants only."""
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """Yields the tensors of the graph around it that a node reads, also inside of its branches and bodies."""
+    """Yields the tensors of the enclosing graph that a node reads, including reads in its subgraphs."""
     yield from (name for name in node.input if name)
     for body in subgraphs(node):
         yield from _outer(body)
@@ -30,8 +30,8 @@ def _outer(body: GraphProto) -> Iterator[str]:
 class Flow:
     """Nodes by index, in topological order, and the tensors between them.
 
-    `reads`: tensors of each node that are not constants. `makers`: tensor -> its node, `readers`: tensor -> nodes.
-    `shared`: nodes that depend on constants only, so that each segment that reads them has its own copy. `dead`: nodes
+    reads: non-constant tensors that each node reads. makers: tensor -> node that computes it. readers: tensor -> nodes
+    that read it. shared: nodes that depend on constants only, copied into each segment that reads them. dead: nodes
     that no output needs.
     """
 
@@ -44,17 +44,17 @@ class Flow:
 
     @property
     def placed(self) -> list[int]:
-        """Nodes that belong to one segment each."""
+        """Nodes that belong to exactly one segment."""
         return [i for i in range(len(self.nodes)) if i not in self.shared and i not in self.dead]
 
     def before(self, node: int) -> list[int]:
-        """Returns the nodes whose results a node reads, shared ones left out."""
+        """Returns the nodes whose results a node reads, without shared ones."""
         makers = (self.makers[name] for name in self.reads[node] if name in self.makers)
         return [i for i in dict.fromkeys(makers) if i not in self.shared]
 
 
 def flow_of(graph: GraphProto) -> Flow:
-    """Returns the flow of a canonical graph."""
+    """Returns the data flow of a canonical graph."""
     constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     outputs = {v.name for v in graph.output}
     found = [tuple(dict.fromkeys(n for n in reads(node) if n not in constants)) for node in graph.node]

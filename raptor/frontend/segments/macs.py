@@ -1,4 +1,4 @@
-"""Multiply-accumulates of ONNX nodes that the chip does not compute, where they are known."""
+"""Multiply-accumulate counts of ONNX nodes that the chip does not compute."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ _GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
 
 
 class _UnknownError(Exception):
-    """The count depends on a size that is not known."""
+    """Raised if the count depends on an unknown size."""
 
 
 def macs_of(node: NodeProto, types: Types) -> int | None:
-    """Counts the multiply-accumulates of a node; None if nobody can tell them.
+    """Returns the multiply-accumulates of a node; None if they are unknown.
 
-    These are nodes whose sizes are not known, loops with products inside, and operators of other libraries. Operators
-    that multiply element by element have none. Of branches the largest counts.
+    Unknown are nodes with unknown sizes, loops with products inside, and operators of other libraries. Element-wise
+    products do not count. Of the branches of an If, the largest counts.
     """
     try:
         return _counted(node, types)
@@ -51,7 +51,7 @@ def _counted(node: NodeProto, types: Types) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Shapes of what a node reads and makes. A shape that is not known raises `_UnknownError`."""
+    """Shapes of a node's operands and result. Raises `_UnknownError` for a shape that is not known."""
 
     node: NodeProto
     types: Types
@@ -88,12 +88,12 @@ def _product(x: _Operands) -> int:
 
 
 def _packed_product(x: _Operands) -> int:
-    """A product with weights in packed blocks, whose shape tells nothing."""
+    """Product with weights in packed blocks; their shape does not give the sizes."""
     return math.prod(x.shape(0)) * int(x.attributes["N"])
 
 
 def _einsum(x: _Operands) -> int:
-    """Every combination of indices is one product; with one operand there is none."""
+    """Every combination of indices is one product; with a single operand there is none."""
     terms = x.attributes["equation"].decode().replace(" ", "").partition("->")[0].split(",")
     if len(terms) < 2:
         return 0
@@ -114,13 +114,13 @@ def _recurrent(x: _Operands) -> int:
 
 
 def _quantised_recurrent(x: _Operands) -> int:
-    """An LSTM whose weights are [directions, size, rows]."""
+    """LSTM whose weights are [directions, size, rows]."""
     (steps, batch, _), (directions, size, rows) = x.shape(0), x.shape(1)
     return directions * steps * batch * rows * (size + rows // _GATES["LSTM"])
 
 
 def _attention(x: _Operands) -> int:
-    """Scores and their products with the values; heads are an axis, or parts of the last one."""
+    """Products for the scores and with the values; heads are an axis, or parts of the last one."""
     query, key, value = x.shape(0), x.shape(1), x.shape(2)
     heads = query[1] if len(query) == 4 else int(x.attributes["q_num_heads"])
     ones = heads if len(query) == 4 else int(x.attributes["kv_num_heads"])
@@ -130,7 +130,7 @@ def _attention(x: _Operands) -> int:
 
 
 def _projected_attention(past: int) -> Callable[[_Operands], int]:
-    """One product makes query, key and value; `past`: input of earlier keys and values."""
+    """Attention that projects query, key and value in one product; `past`: input of earlier keys and values."""
 
     def count(x: _Operands) -> int:
         (batch, length, size), columns = x.shape(0), x.shape(1)[-1]
@@ -152,7 +152,7 @@ def _many_headed_attention(x: _Operands) -> int:
 
 
 def _grouped_attention(x: _Operands) -> int:
-    """Groups of heads share keys and values. Without a key, all three are in one tensor."""
+    """Attention in which groups of heads share keys and values; without a key input, the query holds all three."""
     (batch, length, size), heads = x.shape(0), int(x.attributes["num_heads"])
     wide = size // heads if x.has(1) else size // (heads + 2 * int(x.attributes["kv_num_heads"]))
     past = x.shape(3)[2] if x.has(3) else 0
@@ -160,7 +160,7 @@ def _grouped_attention(x: _Operands) -> int:
 
 
 def _linear(x: _Operands) -> int:
-    """Each row of the input is multiplied by all coefficients, or by all support vectors."""
+    """Product of each input row with all coefficients or support vectors."""
     shape, factors = x.shape(0), x.attributes.get("support_vectors") or x.attributes.get("coefficients") or ()
     return (shape[0] if len(shape) > 1 else 1) * len(factors)
 
@@ -202,7 +202,7 @@ _PRODUCTS: Mapping[tuple[str, str], Callable[[_Operands], int]] = MappingProxyTy
         },
     }
 )
-"""Domain and operator -> count. All other operators of the standard, and those of decision trees, have no products."""
+"""(domain, operator) -> count. Other standard operators, and those of decision trees, have no products."""
 
 
 _WITHOUT_PRODUCTS = frozenset(
@@ -219,4 +219,4 @@ _WITHOUT_PRODUCTS = frozenset(
         *("SwiGLU", "Tokenizer", "TorchEmbedding", "Trilu", "UnfoldTensor", "Unique", "Irfft", "Rfft"),
     )
 )
-"""Operators of onnxruntime's own domain without products. The count of an operator in no table is not known."""
+"""onnxruntime operators without products. The count of an operator in neither table is unknown."""

@@ -1,4 +1,4 @@
-"""Pieces: a part of an ONNX graph as a model of its own. Names stay, and weights go only where they are read."""
+"""Extracts a set of nodes from an ONNX graph as a model of its own; names stay, unused weights are dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,42 +20,42 @@ class Types:
     known: Mapping[str, TypeProto]
 
     def within(self, graph: GraphProto) -> "Types":
-        """Returns the types of a graph, which may be a branch or body inside of these."""
+        """Returns the types in a graph, which may be a subgraph; outer types remain known."""
         values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_typed(v.type)}
         weights = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
         return Types({**self.known, **values, **weights})
 
     def value(self, name: str) -> ValueInfoProto:
-        """Returns name and type of a tensor; without a type if nobody knows it."""
+        """Returns name and type of a tensor, without the type if it is unknown."""
         value = ValueInfoProto(name=name)
         if name in self.known:
             value.type.CopyFrom(self.known[name])
         return value
 
     def sizes(self, name: str) -> Sizes | None:
-        """Returns the shape of a tensor, None in place of sizes that depend on values; None if nothing is known."""
+        """Returns the shape of a tensor, None for each size that depends on values; None if no shape is known."""
         if name not in self.known or not self.known[name].tensor_type.HasField("shape"):
             return None
         dims = self.known[name].tensor_type.shape.dim
         return tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Returns the shape of a tensor; None if a size of it depends on values."""
+        """Returns the shape of a tensor; None if a size is unknown."""
         return known_shape(self.sizes(name))
 
     def text(self, name: str) -> str:
-        """Returns the type as onnxruntime writes it, `tensor(float)`; empty if nobody knows it."""
+        """Returns the type as onnxruntime writes it, `tensor(float)`; empty if unknown."""
         return _text(self.known[name]) if name in self.known else ""
 
 
 def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
-    """Returns a shape whose sizes are all known; None if one is not."""
+    """Returns the shape if all its sizes are known; else None."""
     known = tuple(size for size in sizes or () if size is not None)
     return None if sizes is None or len(known) < len(sizes) else known
 
 
 def types_of(proto: ModelProto) -> Types:
-    """Returns the types of all tensors of a model, its inner ones included."""
+    """Returns the types of all tensors of a model, inner ones included."""
     return Types({}).within(proto.graph)
 
 
@@ -80,9 +80,9 @@ _ELEMENTS = {number: name.lower() for name, number in TensorProto.DataType.items
 def piece(
     proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str
 ) -> ModelProto:
-    """Returns the model of some nodes, with copies of the shared nodes that they read. `makes`: its outputs.
+    """Returns a model of the given nodes and the shared nodes that they read. `makes`: its outputs.
 
-    Its inputs are what it reads and nobody in it makes. Raises `UserError` if it is larger than 2 GiB.
+    Its inputs are the tensors that it reads and does not compute. Raises `UserError` if it exceeds 2 GiB.
     """
     chosen = _with_shared(flow, nodes)
     own = {o for i in chosen for o in flow.nodes[i].output}
@@ -104,7 +104,7 @@ def piece(
 
 
 def _with_shared(flow: Flow, nodes: Sequence[int]) -> list[int]:
-    """Adds the shared nodes that these nodes read, directly or not; in topological order."""
+    """Adds the shared nodes that these nodes need, directly or indirectly; in topological order."""
     chosen, open_ = set(nodes), list(nodes)
     while open_:
         for name in flow.reads[open_.pop()]:

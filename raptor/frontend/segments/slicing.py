@@ -1,7 +1,7 @@
-"""Slices a layer that is too large for the chip into layers of fewer outputs, or of fewer inputs.
+"""Slices a layer that is too large for the chip into layers with fewer outputs or fewer inputs.
 
-Slices by outputs read the whole input, and their results are put side by side. Slices by inputs make partial sums,
-which are added. Both are ONNX nodes, so that everything behind this knows nothing of it.
+Slices of the outputs read the whole input, and their results are concatenated. Slices of the inputs compute partial
+sums, which are added. Both are expressed in ONNX nodes, so that later stages need not know of the slicing.
 """
 
 import math
@@ -22,14 +22,15 @@ Array = npt.NDArray[Any]
 
 
 SLICE_OPERANDS, GEMM_ALONE = 10, 11
-"""Opsets in which the range of a `Slice` becomes operands, and from which a `Gemm` needs no third one."""
+"""First operator sets in which the range of `Slice` is an operand, and in which `Gemm` needs no third operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Form of a layer: the operand with the weights, and the axes of outputs and inputs in it and in the tensors.
+    """Form of a layer. weights: operand that holds them. outputs, inputs: axes of the weights.
 
-    `bias`: operand that has an entry for each output. `by_output`: operands that may have one.
+    axis: channel axis of tensors. bias: operand with one entry per output. by_output: operands that may have one entry
+    per output. sums: False if the results cannot be added, because they are rounded or integers.
     """
 
     weights: int
@@ -42,7 +43,7 @@ class _Form:
 
 
 def _form(node: NodeProto) -> _Form | None:
-    """Returns the form of a node; None for one that cannot be sliced."""
+    """Returns the form of a node; None if it cannot be sliced."""
     given = attributes_of(node)
     match node.op_type:
         case "Conv" if given.get("group", 1) == 1:
@@ -64,27 +65,27 @@ def _form(node: NodeProto) -> _Form | None:
 
 
 _PREFIX = "raptor/slice"
-"""Beginning of the names of constants that are added: a model may be sliced again, and names are of one constant."""
+"""Prefix of the names of added constants; a model may be sliced repeatedly."""
 
 
 @dataclass(slots=True)
 class Slicer:
-    """Slices layers of a complete model, in place. `made`: number of constants that were added."""
+    """Slices layers of a complete model, in place. `made`: number of constants added."""
 
     proto: ModelProto
     made: int = 0
 
     @classmethod
     def of(cls, proto: ModelProto) -> "Slicer":
-        """Returns the slicer of a copy of a model."""
+        """Returns a slicer of a copy of the model."""
         copied = ModelProto()
         copied.CopyFrom(proto)
         return cls(copied)
 
     def sizes(self, node: NodeProto) -> tuple[int, int] | None:
-        """Returns the numbers of inputs and outputs of a layer; None if it cannot be sliced.
+        """Returns (inputs, outputs) of a layer; None if it cannot be sliced.
 
-        The inputs are 1 if it cannot be sliced by them.
+        Inputs are 1 if the layer cannot be sliced along them.
         """
         form = _form(node)
         weights = None if form is None else self._constant(node.input[form.weights])
@@ -94,7 +95,7 @@ class Slicer:
         return weights.shape[form.inputs] if floats else 1, weights.shape[form.outputs]
 
     def slice(self, node: NodeProto, parts: int, sums: int) -> None:
-        """Replaces a node by slices: `parts` ranges of outputs, each as the sum of `sums` ranges of inputs."""
+        """Replaces a layer by slices: `parts` ranges of outputs, each the sum over `sums` ranges of inputs."""
         form, sizes = _form(node), self.sizes(node)
         assert form is not None
         assert sizes is not None
@@ -117,9 +118,9 @@ class Slicer:
         self.proto.graph.node.extend([*kept[:at], *nodes, *(n for n in kept[at + 1 :] if n not in behind)])
 
     def _behind(self, node: NodeProto) -> list[NodeProto]:
-        """Returns the nodes behind a layer that work on each element alike, up to its quantised result, if it has one.
+        """Returns the element-wise nodes after a layer up to its QuantizeLinear; empty if there is none.
 
-        Sliced with the layer, they let integers wait between rounds, and not the floats from which these are rounded.
+        Sliced with the layer, they let integers instead of floats wait in memory between rounds.
         """
         known, outputs = self._initializers(), {v.name for v in self.proto.graph.output}
         found: list[NodeProto] = []
@@ -155,7 +156,7 @@ class Slicer:
             total = found
 
     def _cut_out(self, name: str, output: str, axis: int, part: Range, node_name: str) -> NodeProto:
-        """Returns the node that takes a range of a tensor, in the form of the model's opset."""
+        """Returns a Slice node in the form of the model's operator set."""
         if self._opset < SLICE_OPERANDS:
             start, end = part
             return helper.make_node("Slice", [name], [output], name=node_name, starts=[start], ends=[end], axes=[axis])
@@ -167,14 +168,14 @@ class Slicer:
         return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
     def _axis(self, name: str, axis: int) -> int:
-        """Returns an axis counted from the first one, as early opsets want it, if the shape of the tensor is known."""
+        """Returns a non-negative axis, which early operator sets need, if the rank of the tensor is known."""
         graph = self.proto.graph
         values = (v for v in (*graph.input, *graph.value_info, *graph.output) if v.name == name)
         rank = next((len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")), None)
         return axis if rank is None else axis % rank
 
     def _piece(self, node: NodeProto, form: _Form, given: str, name: str, cols: Range, rows: Range | None) -> NodeProto:
-        """Returns the layer for a range of outputs and of inputs; only the first inputs bring the bias."""
+        """Returns the layer for a range of outputs and of inputs; only the first range of inputs has the bias."""
         piece = NodeProto()
         piece.CopyFrom(node)
         piece.output[:] = [name]
@@ -196,14 +197,14 @@ class Slicer:
         return piece
 
     def _entries(self, name: str, cols: Range) -> str:
-        """Returns the operand for a range of outputs; one without an entry for each stays as it is."""
+        """Returns the operand for a range of outputs; unchanged if it has no entry per output."""
         values = self._constant(name)
         if values is None:
             raise UserError(f"'{name}' is computed, so that its layer cannot be sliced")
         return name if values.ndim == 0 or values.shape[-1] == 1 else self._sliced(name, -1, cols)
 
     def _sliced(self, name: str, axis: int, part: Range) -> str:
-        """Returns a slice of a constant tensor, dequantised if it is."""
+        """Returns a slice of a constant, through its DequantizeLinear if it is quantised."""
         maker = self._dequantised(name)
         if maker is None:
             return self._add(np.take(self._initializer(name), range(*part), axis))
@@ -222,7 +223,7 @@ class Slicer:
         return copied.output[0]
 
     def _constant(self, name: str) -> Array | None:
-        """Returns a constant, the integers of one that is dequantised; None for a computed tensor."""
+        """Returns a constant, the integers of a quantised one; None for a computed tensor."""
         maker = self._dequantised(name)
         found = self._initializers().get(name if maker is None else maker.input[0])
         return None if found is None else numpy_helper.to_array(found)
@@ -255,7 +256,7 @@ class Slicer:
 
 
 def _renamed(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
-    """Returns a copy of a node with other first inputs and another result, which names it."""
+    """Returns a copy of a node with other first inputs and another result; the result is appended to its name."""
     copied = NodeProto()
     copied.CopyFrom(node)
     copied.input[: len(inputs)] = inputs

@@ -1,4 +1,4 @@
-"""Divides the nodes of a model without compiling it: those on the chip, those on the host, those refused."""
+"""Predicts where the nodes of a model are computed, without compiling it: on the chip, on the host, or nowhere."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ from raptor.frontend.segments.wishes import Wishes
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes that become of the same, and their multiply-accumulates, without those of `uncounted` nodes.
+    """Nodes computed in one place, with their multiply-accumulates, not counting those of `uncounted` nodes.
 
-    `reasons` has an entry for each node off the chip.
+    reasons: one entry for each node that is not on the chip.
     """
 
     nodes: int
@@ -27,7 +27,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """All nodes that are left after constants and shapes are computed. `cut`: the segments, if nothing is refused."""
+    """All nodes left after constants and shapes are folded. `cut`: the segments, if nothing is refused."""
 
     chip: Part
     host: Part
@@ -36,7 +36,7 @@ class Split:
 
 
 def split(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Split:
-    """Divides the nodes of a model. Raises `UserError` as `frontend.survey` does."""
+    """Predicts where each node of a model is computed. Raises `UserError` as `frontend.survey` does."""
     if wishes.needed or wishes.by_name:
         try:
             return _of_cut(cut(source, fixed, wishes, refuse))
@@ -65,7 +65,7 @@ def _of_cut(found: Cut) -> Split:
 
 
 def _of_answers(cutter: Cutter) -> Split:
-    """Divides by the importers' answers, where some nodes are refused."""
+    """Splits by the support of single nodes, where some are refused."""
     named = cutter.wishes.reasons(cutter.asked)
     reasons = {i: cutter.refusal(i) for i in cutter.flow.placed if i not in named}
     host = [i for i in cutter.flow.placed if i in named]

@@ -1,7 +1,7 @@
-"""Units: a model as a sequence of pieces, between any two of which it can be cut.
+"""Divides a model into units, the smallest parts between which rounds can cut it.
 
-A unit has one layer with weights, and what follows it up to the next one. A `DequantizeLinear` is copied to every piece
-that reads it, so that integers cross a border and not the floats made of them.
+A unit is one layer with weights and the nodes after it up to the next such layer. A `DequantizeLinear` is copied into
+every piece that reads it, so that integers cross a cut and not the floats made of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from raptor.graph.ir import Graph
 ModelSource = str | Path | ModelProto
 
 _CROSSING = frozenset((TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8))
-"""Types of tensors at which a model may be cut: those that every layer takes as an input."""
+"""Element types that may cross a cut, because every layer accepts them as input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units:
-    """A model of the chip in units. `nodes`: ONNX nodes of each; `cuts`: numbers of units before which it can be cut.
+    """A model in units. nodes: ONNX nodes of each unit. cuts: numbers of the units before which the model can be cut.
 
-    `graph`: all nodes as imported; `unit_of`: the unit that makes a tensor of it.
+    graph: all nodes as imported. unit_of: tensor of the graph -> unit that computes it.
     """
 
     cutter: Cutter
@@ -43,25 +43,25 @@ class Units:
         return self.cutter.asked
 
     def name(self, unit: int) -> str:
-        """Returns the name of the layer with weights."""
+        """Returns the name of the unit's layer with weights."""
         weighted = [i for i in self.nodes[unit] if i in self.cutter.weighted]
         return self.cutter.name((weighted or [*self.nodes[unit]])[0])
 
     def crossing(self, cut: int) -> tuple[str, ...]:
-        """Returns the tensors that wait at a cut: made before it, or model inputs, and read behind it."""
+        """Returns the tensors that cross a cut: model inputs and results of earlier units that later units read."""
         flow, behind = self.cutter.flow, {i for unit in self.nodes[cut:] for i in unit}
         inputs = [v.name for v in self.asked.proto.graph.input]
         made = (o for unit in self.nodes[:cut] for i in unit for o in flow.nodes[i].output if o)
         return tuple(name for name in (*inputs, *made) if not behind.isdisjoint(flow.readers.get(name, ())))
 
     def waiting(self, first: int, last: int) -> tuple[str, ...]:
-        """Returns the tensors in memory while some units run: for them, made by them, and for those behind."""
+        """Returns the tensors in memory while units `first` to `last` run: crossing tensors and model outputs."""
         outputs, flow = {v.name for v in self.asked.proto.graph.output}, self.cutter.flow
         made = (o for unit in self.nodes[first:last] for i in unit for o in flow.nodes[i].output if o in outputs)
         return tuple(dict.fromkeys((*self.crossing(first), *made, *self.crossing(last))))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor at a cut."""
+        """Returns the shape of a tensor that crosses a cut."""
         shape = self.cutter.types.shape(name)
         assert shape is not None, "a tensor of the chip has a known shape"
         return shape
@@ -70,14 +70,17 @@ class Units:
         return self.cutter.types.known[name].tensor_type.elem_type == TensorProto.FLOAT
 
     def into(self, cuts: Sequence[int]) -> Cut | int:
-        """Returns the model, cut before these units; the number of the first piece that alone cannot be imported."""
+        """Returns the model cut before these units, or the number of the first piece that cannot be imported."""
         ends = [*cuts, len(self.nodes)]
         groups = [[i for unit in self.nodes[a:b] for i in unit] for a, b in zip([0, *cuts], ends, strict=True) if a < b]
         return self.cutter.pieces(groups)
 
 
 def units_of(source: ModelSource, fixed: Fixed, refuse: Refuse) -> Units:
-    """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
+    """Divides a model into units.
+
+    Raises `UnsupportedError` for nodes not on the chip, `UserError` as `frontend.load` does.
+    """
     model = standard.read(source)
     own = types_of_interface(model.proto)
     cutter = Cutter.of(asking.ask(model, fixed), own, Wishes(), refuse)
@@ -104,7 +107,7 @@ def _can_cut(units: Units, cut: int, types: Types) -> bool:
 
 
 def _copying(flow: Flow, proto: ModelProto) -> Flow:
-    """Returns the flow with every `DequantizeLinear` copied to those who read it, unless it is an output."""
+    """Returns the flow with every `DequantizeLinear` that is no output marked as shared."""
     outputs = {v.name for v in proto.graph.output}
     copied = frozenset(
         i
@@ -120,7 +123,7 @@ def _copying(flow: Flow, proto: ModelProto) -> Flow:
 
 
 def _grouped(flow: Flow, weighted: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns the nodes of each unit: one ends where the next layer with weights begins."""
+    """Returns the nodes of each unit; a unit ends where the next layer with weights begins."""
     units: list[list[int]] = [[]]
     for i in flow.placed:
         if i in weighted and not weighted.isdisjoint(units[-1]):

@@ -1,4 +1,4 @@
-"""Wishes of the user: which nodes are to run on the host."""
+"""The user's requests to run nodes on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from raptor.frontend.asking import Asked
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """`needed`: all nodes that the chip cannot compute; `ops`, `nodes`: operators and nodes by name, in any case."""
+    """Host requests. needed: all nodes that the chip cannot compute.
+
+    ops, nodes: named operators and nodes, in any case.
+    """
 
     needed: bool = False
     ops: tuple[str, ...] = ()
@@ -18,13 +21,13 @@ class Wishes:
 
     @property
     def by_name(self) -> bool:
-        """Tells whether the user names nodes or operators."""
+        """True if the user names nodes or operators."""
         return bool(self.ops or self.nodes)
 
     def reasons(self, asked: Asked) -> dict[int, str]:
-        """Returns the nodes named, by their index, with the options that name them.
+        """Returns index of each named node -> the options that name it.
 
-        Raises `UserError` for a name that no node has that is left after constants and shapes are folded.
+        Raises `UserError` for a name that no node has after constants and shapes are folded.
         """
         nodes = asked.proto.graph.node
         by_op = {i: option("host_ops", n.op_type) for i, n in enumerate(nodes) if n.op_type in self.ops}
