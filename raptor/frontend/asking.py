@@ -90,7 +90,6 @@ def _is_complete(kind: TypeProto) -> bool:
 
 
 def _embed(proto: ModelProto, folder: Path, name: str) -> None:
-    """Moves weights in files of `folder` into the model. Raises `UserError` if it then exceeds 2 GiB."""
     outside = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     size = sum(int(e.value) for t in outside for e in t.external_data if e.key == "length")
     if size > LIMIT_BYTES:

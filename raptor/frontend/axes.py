@@ -117,7 +117,6 @@ def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
 
 
 def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View:
-    """Reduces the pixel dimensions to 1."""
     image, at = seen.image, seen.image.channel_axis
     chosen = seen.chosen[:at] + seen.chosen[at + 1 :]
     dims = image.pixel_dims

@@ -125,7 +125,6 @@ def _drop_unused(proto: ModelProto) -> None:
 
 
 def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
-    """Moves larger converted weights out of the model; returns the model and their data."""
     converted = bytearray()
     for tensor in proto.graph.initializer:
         data = tensor.raw_data

@@ -338,7 +338,6 @@ def runtime_reason(error: Exception, folder: Path) -> str:
 
 
 def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yields the float32 constants, each named after the tensor that it defines."""
     yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type == TensorProto.FLOAT:
@@ -349,7 +348,6 @@ def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
-    """Maps each tensor to the operators that read it."""
     users: defaultdict[str, set[str]] = defaultdict(set)
     for node in proto.graph.node:
         for name in node.input:

@@ -194,7 +194,6 @@ class Contraction:
         return result
 
     def _aligned(self, x: Factor, out: Names) -> Tensor | Floats:
-        """Returns the factor with its dimensions in the order of `out`, and size 1 for the dimensions that it lacks."""
         order = tuple(n for n in out if n in x.names)
         shape = tuple(self.sizes[n] if n in x.names else 1 for n in out)
         if isinstance(x.value, np.ndarray):
@@ -218,7 +217,6 @@ class Contraction:
         return c_order(self.dims(names)).transpose([names.index(n) for n in out])
 
     def _arranged(self, names: Names, x: Tensor, pixels: Names, channels: Names) -> Tensor:
-        """Returns the tensor laid out with the given dimensions as pixels and channels."""
         at = _position(names, pixels, channels)
         if at is not None:
             before, behind = self.size(pixels[:at]), self.size(pixels[at:])

@@ -221,7 +221,6 @@ def _append(stacked: Sequence[list[str]], outputs: Sequence[str]) -> None:
 
 
 def _each(node: NodeProto, attribute: str, count: int) -> list[int]:
-    """Returns an attribute of `count` integers; zeros by default."""
     given = [number for a in node.attribute if a.name == attribute for number in a.ints]
     return given if len(given) == count else [0] * count
 

@@ -39,7 +39,6 @@ def count_parameters(proto: ModelProto) -> int:
 
 
 def _constants(proto: ModelProto, integers: Container[str]) -> Iterator[tuple[str, int]]:
-    """Yields (name, number of elements) of each constant that is float or in `integers`."""
     weights = {t.name: t for t in proto.graph.initializer}
     yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS or t.name in integers)
     for node in proto.graph.node:
@@ -52,5 +51,4 @@ def _constants(proto: ModelProto, integers: Container[str]) -> Iterator[tuple[st
 
 
 def _is_float(node: NodeProto) -> bool:
-    """Tells whether a ConstantOfShape makes floats, which is the default."""
     return not node.attribute or node.attribute[0].t.data_type in (TensorProto.UNDEFINED, *FLOATS)

@@ -69,7 +69,6 @@ class Decisions:
         return _static(self._typed[name])
 
     def _slice(self, name: str) -> tuple[list[NodeProto], list[TensorProto]]:
-        """Returns the nodes that compute a tensor, in order, and the constants that they read."""
         waiting, places, leaves = [name], set[int](), dict[str, TensorProto]()
         while waiting:
             name = waiting.pop()

@@ -88,7 +88,6 @@ def _demands(
 
 
 def _range_of(constants: Constants, name: str) -> Range | None:
-    """Returns the range of a small integer constant; None for any other tensor."""
     if name not in constants or np.prod(constants.shape(name), dtype=float) > _LARGEST_CONSTANT:
         return None
     return range_of(constants[name])

@@ -59,7 +59,6 @@ def _size(f: Formula, x: Value) -> Value:
 
 
 def _most(f: Formula, x: Value) -> int:
-    """Returns the largest absolute value."""
     if isinstance(x, Constant):
         return int(abs(x.pixels).max())
     found = f.ctx.whole(x) or EXACT

@@ -25,7 +25,6 @@ def _empty_tensors(proto: ModelProto) -> set[str]:
 
 
 def _full(node: NodeProto, empty: set[str]) -> NodeProto:
-    """Removes empty operands from a Concat; returns every other node unchanged."""
     kept = [name for name in node.input if name not in empty]
     if node.op_type != "Concat" or len(kept) in (0, len(node.input)):
         return node

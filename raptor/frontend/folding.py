@@ -115,7 +115,6 @@ class _Folding:
         return name in self._constants or name in self._known or name in self._waiting
 
     def _measure(self, node: NodeProto) -> bool:
-        """Computes a Shape or Size if its input has a known shape."""
         dims = self._sizes.get(node.input[0])
         if node.input[0] in self._constants:
             dims = self._constants.shape(node.input[0])
@@ -132,7 +131,6 @@ class _Folding:
         return not any(v is None for v in operands.values()) and self._finish(node, operands, into)
 
     def _value(self, name: str) -> Any:
-        """Returns the value of a constant, evaluated on demand; None if that fails."""
         if name in self._waiting and name not in self._known:
             values: dict[str, Any] = {}
             self._compute(self._waiting[name], values)

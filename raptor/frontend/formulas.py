@@ -86,7 +86,6 @@ class Formula:
             raise Refusal(f"an operand {shape} cannot be broadcast to {self.shape}")
 
     def _pixels_of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Reshapes an array of the result's shape to [pixels, channels]."""
         return np.moveaxis(values.reshape(self.image.shape), self.image.channel_axis, -1).reshape(
             -1, self.image.channels
         )

@@ -91,7 +91,6 @@ class _Expansion:
 
 
 def _types(proto: ModelProto) -> Mapping[str, TypeProto]:
-    """Returns the types of all tensors, as far as they can be inferred."""
     try:
         graph = infer_shapes(proto).graph
     except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong

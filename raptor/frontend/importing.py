@@ -195,7 +195,6 @@ class ImportContext:
         return self._whole[tensor.name]
 
     def _reach_of(self, made: Node) -> Range | None:
-        """Returns the integer range of a node's result; the ranges of its inputs are known."""
         sources = [self.tensors[i] for i in made.inputs]
         ranges = [self._whole.get(source.name) for source in sources]
         beyond = (r for r in ranges if r is not None and not is_within(r, EXACT))

@@ -47,7 +47,6 @@ def _faults(graph: GraphProto, outer: Mapping[str, str], versions: Mapping[str, 
 
 
 def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
-    """Returns a message about the first operand of a wrong type; empty if there is none."""
     if node.op_type == "Constant":
         return ""  # it has the type of its value: onnxruntime takes any, whatever the version
     bound: dict[str, tuple[str, str]] = {}
@@ -67,7 +66,6 @@ def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
 
 
 def _choice(formal: FormalParameter) -> str:
-    """Returns the types that a parameter accepts, as text."""
     tensors = [spelled(kind) for kind in sorted(formal.types) if kind.startswith("tensor(")]
     return f"one of {', '.join(tensors)}" if len(tensors) > 1 else spelled(min(formal.types))
 

@@ -114,7 +114,6 @@ def _sums(weights: Numbers, source: Range) -> Range:
 
 
 def _alike(operator: Operator, ranges: Sequence[Range]) -> Range:
-    """Returns the range of a result that has the type of its operands."""
     hull = Range(min(r.low for r in ranges), max(r.high for r in ranges))
     match operator:
         case Move(sources):

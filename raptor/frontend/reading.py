@@ -169,7 +169,6 @@ def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
-    """Serialises the model with all external data moved into its tensors."""
     tensors = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     ranges = [_external_range(t, model) for t in tensors]
     if model_bytes + sum(length for _, _, length in ranges) > LIMIT_BYTES:

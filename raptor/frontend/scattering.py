@@ -128,7 +128,6 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
 
 
 def _largest(build: Builder, value: Value) -> Tensor:
-    """Adds the maximum along the first dimension."""
     return axes.reduce(build, axes.view(build, _tensor(value), (0,)), "max")
 
 

@@ -71,7 +71,6 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
 
 
 def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> dict[str, int]:
-    """Returns the sizes of named dimensions, given directly or by shapes of inputs."""
     for name, size in fixed.dims.items():
         _check_size(option("dims", {name: size}), size)
     sizes = dict(fixed.dims)
@@ -86,7 +85,6 @@ def _check_size(given: str, size: int) -> None:
 
 
 def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    """Checks a given shape against the declared one, and adds the sizes of its named dimensions to `sizes`."""
     declared = dims_of(value) if has_shape(value) else (UNNAMED,) * len(shape)
     if len(shape) != len(declared):
         raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
@@ -98,7 +96,6 @@ def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[
 
 
 def _constant(value: ValueInfoProto, given: object, sizes: dict[str, int]) -> Array:
-    """Returns the value of an input that becomes a constant; its shape may determine named dimensions."""
     dims = [_sized(d, sizes) for d in dims_of(value)]
     constant = to_constant(value.name, given, value.type.tensor_type.elem_type, dims)
     _match(f"{spelled('constants')} {value.name}", value, constant.shape, sizes)
@@ -144,7 +141,6 @@ def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
 
 
 def _require_sizes(proto: ModelProto) -> None:
-    """Raises `IncompleteError` listing everything that is missing, if the size of any data input is."""
     data = [v for v in model_inputs(proto).values() if not is_settable(proto, v)]
     if any(not has_shape(v) or _is_open(dims_of(v)) for v in data):
         require_complete(proto)

@@ -199,7 +199,6 @@ def _import_nodes(
 
 
 def _reason(refusal: Refusal, graph: GraphProto) -> str:
-    """Returns the text of a refusal, with the option that makes a missing constant input one."""
     settable = (v.name for v in graph.input if v.type.tensor_type.elem_type in INDICES)
     if isinstance(refusal, NeedsConstantError) and refusal.name in settable:
         return f"{refusal} (--set {refusal.name}=VALUE)"
@@ -268,7 +267,6 @@ def _are_equal(a: Steps, b: Steps) -> bool:
 
 
 def _float_nodes(context: ImportContext) -> tuple[str, ...]:
-    """Returns the names of the nodes computed in floats in an integer model; empty for a float model."""
     if context.floats == MODELLED:
         return ()
     floats = (n.name for n in context.nodes if context.tensors[n.output].element.kind == "float")
@@ -285,14 +283,12 @@ def _assume_outputs(node: NodeView, context: ImportContext, *, floats_only: bool
 
 
 def _kinds(graph: GraphProto, origin: Origin) -> dict[str, Kind]:
-    """Returns the types of all tensors of numbers."""
     values = (*graph.input, *graph.value_info, *graph.output)
     found = {v.name: origin.kinds.get(v.name, v.type.tensor_type.elem_type) for v in values}
     return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in found.items() if kind in NUMBERS}
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
-    """Returns the shapes of all numeric tensors that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
     data = [v for v in values if v.type.tensor_type.elem_type in NUMBERS]
     shapes = {v.name: static_dims(v) for v in data}
@@ -300,7 +296,6 @@ def _shapes(graph: GraphProto) -> dict[str, Shape]:
 
 
 def _codes(graph: GraphProto) -> dict[str, CodeType]:
-    """Returns the integer types of all tensors that can be quantised integers."""
     values = (*graph.input, *graph.value_info, *graph.output)
     kinds = {v.name: v.type.tensor_type.elem_type for v in values}
     return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}

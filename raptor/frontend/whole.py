@@ -119,14 +119,12 @@ def _of_map(operator: Map, ranges: Sequence[Range | None]) -> Range | None:
 
 
 def _of_values(values: Numbers) -> Range | None:
-    """Returns the range of constants if all are integers; else None."""
     if not values.size or not np.isfinite(values).all() or (np.rint(values) != values).any():
         return None
     return Range(int(values.min()), int(values.max()))
 
 
 def _sums(weights: Numbers, source: Range) -> Range:
-    """Returns the range of all partial sums of products with `weights`."""
     wide = weights.astype(np.float64)
     positive, negative = np.maximum(wide, 0).sum(axis=(0, 1)), np.minimum(wide, 0).sum(axis=(0, 1))
     low, high = source.or_zero()

@@ -51,7 +51,6 @@ def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padd
 
 
 def _pads(node: NodeView, axes: list[_Axis]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the padding before and after each dimension."""
     mode = node.string("auto_pad", "NOTSET")
     if mode == "NOTSET":
         pads = node.ints("pads", (0,) * 2 * len(axes))

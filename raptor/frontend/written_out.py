@@ -250,7 +250,6 @@ def _written(node: NodeProto, version: int, ranks: dict[str, int], names: Names)
 
 
 def _ranks(proto: ModelProto) -> dict[str, int]:
-    """Returns the ranks of all tensors for which they can be inferred."""
     try:
         graph = infer_shapes(proto).graph
     except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong

@@ -106,7 +106,6 @@ def program(scaled: Scaled, shape: Shape) -> list[Step]:
 
 
 def _operands(writer: _Writer, scaled: Scaled, shape: Shape) -> tuple[list[int], list[Ints]]:
-    """Returns the value numbers that are multiplied, and their factors."""
     operands, factors = list(range(len(scaled.factors))), scaled.factors
     if shape.clamp is not None:
         operands[0] = writer.number("min", writer.number("max", operands[0], shape.clamp[0]), shape.clamp[1])

@@ -36,7 +36,6 @@ class Instruction:
 
 
 def _pair(low: Ints, high: Ints) -> Ints:
-    """Packs two 16-bit values into one word, `low` in the lower half."""
     return (low & (2 * _HALF - 1)) | (high << 16)
 
 

@@ -95,7 +95,6 @@ def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Reci
 
 
 def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
-    """Yields exact programs in order of cost."""
     known, clamps = samples(given), _clamps(given)
     slack = None if known is None else known.slack([_flat(f) for f in given.factors], _flat(given.shift))
     half_up = _half_up(given, slack, 0)
@@ -274,7 +273,6 @@ def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:
 
 
 def _fitting(given: Problem, scaled: Scaled, shape: Shape) -> Recipe | None:
-    """Returns the program as a recipe; None if a value may leave 32 bits."""
     try:
         steps = program(scaled, shape)
         bounds = ranges(steps, given.operands)[len(given.operands) :]

@@ -1,4 +1,4 @@
-"""Importers of ONNX operators, one module for each family."""
+"""Importers of ONNX operators, one module per family."""
 
 import importlib
 import pkgutil
@@ -7,6 +7,6 @@ from functools import cache
 
 @cache
 def register_all() -> None:
-    """Imports every module of this folder; each registers its importers."""
+    """Imports every module of this package, which registers its importers and rules."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

@@ -1,7 +1,7 @@
-"""Activation functions of one tensor, element by element.
+"""Activation functions, element by element.
 
-A function that the published instruction set can compute is written in it (docs/developers/design.md, 5); `exp`, `log`,
-`sqrt`, `erf` and division are extended instructions.
+Functions are expressed in published instructions where possible (docs/design.md, 5); `exp`, `log`, `sqrt`, `erf` and
+division are extended instructions.
 """
 
 import math
@@ -59,16 +59,16 @@ def reciprocal(f: Formula, x: Value) -> Value:
 
 
 def leaky_relu(alpha: float) -> Activation:
-    """max(x, alpha x), or the minimum if alpha is above 1."""
+    """Returns max(x, alpha x), or min(x, alpha x) if alpha is above 1, as a formula."""
     if alpha == 0:
         return relu
     return lambda f, x: f.max(x, f.mul(x, alpha)) if alpha <= 1 else f.min(x, f.mul(x, alpha))
 
 
 def thresholded_relu(alpha: float) -> Activation:
-    """x if x > alpha else 0.
+    """Returns x if x > alpha else 0, as a formula.
 
-    Computed as x times 1 or 0: a number divided by itself, or 0 divided by the smallest positive number.
+    Multiplies x by 1 or 0: a positive number divided by itself, or 0 divided by the smallest positive number.
     """
 
     def function(f: Formula, x: Value) -> Value:
@@ -79,23 +79,23 @@ def thresholded_relu(alpha: float) -> Activation:
 
 
 def exponential(f: Formula, x: Value, scale: float, width: float = 1) -> Value:
-    """scale * (exp(min(x, 0) / width) - 1): 0 for positive x, so that no exponential overflows."""
+    """Adds scale * (exp(min(x, 0) / width) - 1); 0 for positive x, so that no exponential overflows."""
     negative = f.mul(f.relu(f.neg(x)), -1 / width)
     return f.mul(f.sub(f.apply("exp", negative), 1), scale)
 
 
 def elu(alpha: float, gamma: float = 1) -> Activation:
-    """gamma * (x if x > 0 else alpha (exp(x) - 1))."""
+    """Returns gamma * (x if x > 0 else alpha (exp(x) - 1)), as a formula."""
     return lambda f, x: f.add(f.mul(f.relu(x), gamma), exponential(f, x, gamma * alpha))
 
 
 def celu(alpha: float) -> Activation:
-    """max(x, 0) + min(alpha (exp(x / alpha) - 1), 0)."""
+    """Returns max(x, 0) + min(alpha (exp(x / alpha) - 1), 0), as a formula."""
     return lambda f, x: f.add(f.relu(x), exponential(f, x, alpha, alpha))
 
 
 def hard_sigmoid(alpha: float, beta: float) -> Activation:
-    """max(0, min(1, alpha x + beta))."""
+    """Returns max(0, min(1, alpha x + beta)), as a formula."""
     return lambda f, x: f.relu(f.min(f.add(f.mul(x, alpha), beta), 1))
 
 
@@ -104,7 +104,7 @@ def hard_swish(f: Formula, x: Value) -> Value:
 
 
 def softplus(f: Formula, x: Value) -> Value:
-    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    """Adds log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     return f.add(f.relu(x), f.apply("log", f.add(f.apply("exp", f.neg(f.abs(x))), 1)))
 
 
@@ -121,19 +121,19 @@ def swish(alpha: float) -> Activation:
 
 
 def gelu(f: Formula, x: Value) -> Value:
-    """x / 2 * (1 + erf(x / sqrt(2)))."""
+    """Adds x / 2 * (1 + erf(x / sqrt(2)))."""
     return f.mul(f.mul(x, 0.5), f.add(erf(f, f.mul(x, math.sqrt(0.5))), 1))
 
 
 def gelu_of_tanh(f: Formula, x: Value) -> Value:
-    """x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), where u = sqrt(2 / pi) * x * (1 + 0.044715 x^2)."""
+    """Adds x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), where u = sqrt(2 / pi) * x * (1 + 0.044715 x^2)."""
     scale = 2 * math.sqrt(2 / math.pi)
     doubled = f.mul(x, f.add(f.mul(f.mul(x, x), 0.044715 * scale), scale))
     return f.mul(x, sigmoid(f, doubled))
 
 
 def lower_activation(node: NodeView, ctx: ImportContext, function: Activation) -> None:
-    """y = function(x)."""
+    """Lowers a node with one operand by the formula of a function."""
     formula = Formula.of(node, ctx, node.inputs[:1])
     formula.finish(function(formula, formula.operand(node.inputs[0])))
 
@@ -154,7 +154,7 @@ _PLAIN: Mapping[str, tuple[int, Activation, str]] = {
     "Softsign": (1, softsign, "x / (1 + |x|)."),
     "Mish": (18, mish, "x * tanh(log(1 + exp(x)))."),
 }
-"""Operators without attributes: first version, function, summary."""
+"""Operators without attributes -> (first version, function, summary for the documentation)."""
 
 
 _OF_INTEGERS = ("Relu", "Neg", "Abs")
@@ -222,14 +222,14 @@ def import_swish(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Gelu", since=20)
 def import_gelu(node: NodeView, ctx: ImportContext) -> None:
-    """x / 2 * (1 + erf(x / sqrt(2))), or its approximation with tanh."""
+    """x / 2 * (1 + erf(x / sqrt(2))), or its tanh approximation."""
     is_tanh = node.string("approximate", "none") == "tanh"
     lower_activation(node, ctx, gelu_of_tanh if is_tanh else gelu)
 
 
 @importer("PRelu", since=7)
 def import_prelu(node: NodeView, ctx: ImportContext) -> None:
-    """max(x, 0) - slope max(-x, 0), the slope constant or computed."""
+    """max(x, 0) - slope max(-x, 0), with a constant or computed slope."""
     f = Formula.of(node, ctx, node.inputs)
     x, slope = (f.operand(i) for i in node.inputs)
     f.finish(f.sub(f.relu(x), f.mul(slope, f.relu(f.neg(x)))))

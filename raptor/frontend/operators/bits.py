@@ -1,4 +1,4 @@
-"""Operators of the bits of integers: shifts, and logic bit by bit."""
+"""Bit shifts and bitwise logic of integers."""
 
 from collections.abc import Callable
 
@@ -14,17 +14,17 @@ from raptor.frontend.whole import BoundRefusal, is_within, limits_of
 from raptor.graph.ir import Constant, Tensor
 
 MOST_BITS = 16
-"""Most bits that logic takes apart: each takes a dozen instructions."""
+"""Maximum number of bits of operands of bitwise logic; each bit takes a dozen instructions."""
 
 
 @importer("BitShift", since=11, counts=True, limits="a constant number of places")
 def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
-    """a shifted by b places; what leaves the type is lost."""
+    """a shifted by b places; bits beyond the type are lost."""
     places = ctx.constant(node.inputs[1])
     if places is None:
         raise NeedsConstantError(node.inputs[1])
     kind = ctx.kind(node.output)
-    # Like all places beyond the width, a negative number of them leaves nothing but the sign.
+    # A shift by a negative number of places acts as one beyond the width: only the sign is left.
     width = 8 * kind.itemsize
     places = np.where((places < 0) | (places > width), width, places)
     f = Formula.of(node, ctx, node.inputs[:1])
@@ -41,7 +41,7 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("BitwiseNot", since=18, counts=True)
 def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
-    """Every bit negated."""
+    """Bitwise not."""
     f = Formula.of(node, ctx, node.inputs)
     kind = ctx.kind(node.output)
     f.finish(f.sub(limits_of(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
@@ -49,24 +49,24 @@ def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("BitwiseAnd", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_and(node: NodeView, ctx: ImportContext) -> None:
-    """Bits that both have."""
+    """Bitwise and."""
     _lower_bits(node, ctx, Formula.mul)
 
 
 @importer("BitwiseOr", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_or(node: NodeView, ctx: ImportContext) -> None:
-    """Bits that one has, or both."""
+    """Bitwise or."""
     _lower_bits(node, ctx, Formula.max)
 
 
 @importer("BitwiseXor", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_xor(node: NodeView, ctx: ImportContext) -> None:
-    """Bits that just one has."""
+    """Bitwise exclusive or."""
     _lower_bits(node, ctx, truth.differs)
 
 
 def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
-    """Adds up the bits of the result. In two's complement the highest bit counts negative."""
+    """Computes the result bit by bit and adds up the bits; in two's complement the highest bit is negative."""
     kind = ctx.kind(node.output)
     count = 8 * kind.itemsize
     f = Formula.of(node, ctx, node.inputs)
@@ -89,7 +89,7 @@ def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula,
 
 
 def _bits(f: Formula, x: Value, count: int) -> list[Value]:
-    """Returns the bits of two's complement, the lowest first, as 0 or 1."""
+    """Returns `count` bits of two's complement as 0 or 1, the lowest first."""
     if isinstance(x, Constant):
         whole = x.pixels.astype(np.int64)
         return [Constant(((whole >> i) & 1).astype(np.float32)) for i in range(count)]
@@ -106,7 +106,7 @@ def _bits(f: Formula, x: Value, count: int) -> list[Value]:
 
 
 def _range(f: Formula, x: Value) -> Range:
-    """Returns the range of whole numbers. Raises `BoundRefusal` if quotients of them have too many digits."""
+    """Returns the range of an integer operand. Raises `BoundRefusal` beyond +-2^22, where quotients are not exact."""
     limits = Range(-(2**22), 2**22)
     if isinstance(x, Constant):
         return Range(int(x.pixels.min()), int(x.pixels.max()))

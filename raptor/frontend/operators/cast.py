@@ -20,7 +20,7 @@ from raptor.graph.ir import Tensor
 _LEAST_BYTE = 127
 _SMALL = limits_of(np.dtype(np.int16))
 _WIDE_BYTES = 4
-"""Size of the integers that float32 does not hold all of."""
+"""Bytes of the smallest integer types that float32 does not hold completely."""
 
 
 @importer(
@@ -30,7 +30,7 @@ _WIDE_BYTES = 4
     limits="what was a float and is an integer of 32 or 64 bits has no bound for arithmetic",
 )
 def import_cast(node: NodeView, ctx: ImportContext) -> None:
-    """The input in another type: integers wrap around, floats are rounded towards 0."""
+    """Conversion to another type: integers wrap around, floats are rounded towards 0."""
     constant = ctx.constant(node.inputs[0])
     if constant is not None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -55,7 +55,7 @@ def import_cast(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("CastLike", since=15, counts=True)
 def import_cast_like(node: NodeView, ctx: ImportContext) -> None:
-    """The input in the type of another tensor."""
+    """Conversion to the type of another tensor."""
     import_cast(node, ctx)
 
 
@@ -82,7 +82,7 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
         f.finish(bounded)
         return
     f.finish(steps.truncate(f, x))
-    # A number that the type does not hold has no defined result.
+    # For a number that the type does not hold, ONNX defines no result.
     if kind.itemsize < _WIDE_BYTES:
         ctx.declare_whole(node.output, limits_of(kind))
     else:
@@ -90,7 +90,7 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _lower_saturated(node: NodeView, ctx: ImportContext) -> None:
-    """Bounds floats; the host rounds them to the few bits of the output."""
+    """Clamps floats to the range of a narrow output type, to which the host rounds them."""
     finfo = cast(Callable[[Any], Any], ml_dtypes.finfo)
     most = float(finfo(ctx.kind(node.output)).max)
     f = Formula.of(node, ctx, node.inputs[:1])

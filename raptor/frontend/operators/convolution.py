@@ -30,7 +30,7 @@ def import_conv(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ConvTranspose", since=1, limits="constant weights")
 def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
-    """Transposed convolution of any rank, with groups, strides, dilations, output_padding and all forms of padding."""
+    """Transposed convolution of any rank, with groups, strides, dilations, output_padding and all padding modes."""
     build = Builder(node, ctx)
     weights = ctx.weights(node.inputs[1])
     x = build.natural(node.inputs[0])
@@ -47,7 +47,6 @@ def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _lower(build: Builder, x: Tensor, products: Filter) -> None:
-    """Adds the filter, and the bias unless it is zero."""
     node, ctx = build.node, build.ctx
     bias = node.input(2)
     shape = ctx.shape(node.output)
@@ -62,7 +61,6 @@ def _lower(build: Builder, x: Tensor, products: Filter) -> None:
 
 
 def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Window:
-    """Returns the window that scatters x."""
     dims = spatial_dims(x.image)
     if not dims:
         raise Refusal("its input has no spatial dimensions")
@@ -76,7 +74,7 @@ def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Wi
 
 
 def _cut(node: NodeView, whole: Sizes, same: Sizes) -> tuple[Sizes, Sizes]:
-    """Returns the sizes cut off before the `whole` result, and those that remain. `same`: sizes with auto_pad SAME."""
+    """Returns the sizes cut off before the `whole` result, and the remaining sizes. `same`: sizes of auto_pad SAME."""
     mode = node.string("auto_pad", "NOTSET")
     given = node.ints("output_shape")
     if given or mode.startswith("SAME"):

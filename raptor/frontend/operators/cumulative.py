@@ -1,4 +1,4 @@
-"""Sums and products of all elements up to each one, along an axis."""
+"""Cumulative sums and products along an axis."""
 
 import math
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.target.layout import Image
 
 MOST_SUMMED = 4096
-"""Most elements that a product with a triangular matrix sums."""
+"""Maximum number of elements that a product with a triangular matrix sums."""
 
 
 @importer("CumSum", since=11, limits="a constant axis", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
-    """Sum of all elements up to each one, by sums with elements 1, 2, 4, ... places before; a product if whole."""
+    """Cumulative sum: additions of elements 1, 2, 4, ... places apart, or for integers a triangular matrix."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
     if ctx.whole(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):
@@ -36,7 +36,7 @@ def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("CumProd", since=26, limits="a constant axis", counts=True)
 def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
-    """Product of all elements up to each one, by products with elements 1, 2, 4, ... places before."""
+    """Cumulative product: multiplications of elements 1, 2, 4, ... places apart."""
 
     def reach(count: int, low: int, high: int) -> Range:
         most = max(abs(low), abs(high)) ** max(count, 1)
@@ -52,10 +52,10 @@ def _lower(
     neutral: float | None,
     reach: Callable[[int, int, int], Range],
 ) -> None:
-    """Combines in parallel (Hillis and Steele, 1986): an infinite element reaches those behind it only.
+    """Parallel prefix computation (Hillis and Steele, 1986); an infinite element only reaches later ones.
 
-    neutral: the number that changes nothing; None for zero, which moves fill in.
-    reach: the range of whole results, of how many elements within which bounds.
+    neutral: neutral element; None for zero, with which moves fill. reach: (number of elements, lowest, highest element)
+    -> range of integer results.
     """
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
@@ -86,7 +86,7 @@ def _split(x: Tensor, axis: int) -> tuple[int, int, int]:
 
 
 def _later(build: Builder, x: Tensor, step: int, neutral: float | None, *, back: bool) -> Tensor:
-    """Moves all elements `step` places on along the second dimension, or back; those left are the neutral number."""
+    """Shifts elements by `step` along the second dimension, forwards or `back`; fills with the neutral element."""
     outer, size, inner = x.image.shape
     step = min(step, size)
     first = np.full((outer, step, inner), -1 if neutral is None else x.image.elements)

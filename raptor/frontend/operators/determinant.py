@@ -14,15 +14,12 @@ from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 
 LARGEST = 4
-"""Largest matrices: the sum has a product for each permutation of the rows."""
+"""Maximum size of the matrices: the sum has one product for each permutation of the rows."""
 
 
 @importer("Det", since=11, limits=f"matrices of at most {LARGEST} rows")
 def import_det(node: NodeView, ctx: ImportContext) -> None:
-    """Determinant: the sum of the products over all permutations, each with its sign.
-
-    Of a nearly singular matrix, it is off by float32's rounding of one such product.
-    """
+    """Determinant: the sum over all permutations of their products, with the sign of the permutation."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     size = x.shape[-1]
     if size > LARGEST or x.shape[-2] != size:

@@ -14,18 +14,18 @@ from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Constant, Floats, Map
 
 MOST_VARIED = 15
-"""Largest exponent, if there are several."""
+"""Maximum exponent of a Pow whose exponents differ."""
 
 
 @importer("Clip", since=1, counts=True)
 def import_clip(node: NodeView, ctx: ImportContext) -> None:
-    """min(max(x, low), high), the bounds as attributes."""
+    """min(max(x, low), high), with bounds as attributes."""
     _lower_clip(node, ctx, node.number("min", -np.inf), node.number("max", np.inf))
 
 
 @importer("Clip", since=11, counts=True)
 def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
-    """min(max(x, low), high), the bounds as inputs, constant or computed."""
+    """min(max(x, low), high), with bounds as inputs, constant or computed."""
     bounds = [i for i in node.inputs[1:] if i]
     if all(ctx.constant(i) is not None for i in bounds):
         _lower_clip(node, ctx, _bound(node, ctx, 1, -np.inf), _bound(node, ctx, 2, np.inf))
@@ -88,7 +88,7 @@ def import_sub(node: NodeView, ctx: ImportContext) -> None:
     "Div", since=7, counts=True, limits="a constant divisor without zeros is multiplied as its float32 reciprocal"
 )
 def import_div(node: NodeView, ctx: ImportContext) -> None:
-    """a / b, for integers rounded towards 0."""
+    """a / b; for integers rounded towards 0."""
     f = Formula.of(node, ctx, node.inputs)
     if ctx.is_whole(node.output):
         f.finish(division.quotient(f, *(f.operand(i) for i in node.inputs)))
@@ -108,7 +108,7 @@ def import_div(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Mod", since=10, counts=True, limits="of floats with fmod=1, where a / b has few digits before the point")
 def import_mod(node: NodeView, ctx: ImportContext) -> None:
-    """The remainder of a / b, with the sign of b, or of a with fmod=1."""
+    """Remainder of a / b with the sign of b, or with fmod=1 of a."""
     f = Formula.of(node, ctx, node.inputs)
     x, y = (f.operand(i) for i in node.inputs)
     rest = division.remainder(f, x, y) if ctx.is_whole(node.output) else division.float_remainder(f, x, y)
@@ -136,7 +136,7 @@ def import_pow(node: NodeView, ctx: ImportContext) -> None:
 
 
 def power(f: Formula, x: Value, exponent: float) -> Value:
-    """Adds x ** exponent; NaN for a negative x unless the exponent is an integer."""
+    """Adds x ** exponent; NaN for negative x and an exponent that is no integer."""
     if exponent < 0:
         return f.div(1, power(f, x, -exponent))
     if exponent == int(exponent):
@@ -149,7 +149,6 @@ def power(f: Formula, x: Value, exponent: float) -> Value:
 
 
 def _integer_power(f: Formula, x: Value, exponent: int) -> Value:
-    """Multiplies by repeated squaring."""
     if exponent == 0:
         return Constant(scalar(1))
     result: Value | None = None
@@ -165,7 +164,7 @@ def _integer_power(f: Formula, x: Value, exponent: int) -> Value:
 
 
 def _varied_power(f: Formula, x: Value, exponent: Array) -> Value:
-    """Multiplies by repeated squaring: a factor that an element does not need is 1 there."""
+    """Computes powers with different integer exponents by repeated squaring; unneeded factors of an element are 1."""
     if (exponent < 0).any() or (exponent != np.rint(exponent)).any() or exponent.max() > MOST_VARIED:
         raise Refusal(
             f"its exponent differs from element to element, and is not always a whole number 0..{MOST_VARIED}"
@@ -196,7 +195,7 @@ def _lower_chain(node: NodeView, ctx: ImportContext, function: Callable[[Formula
 
 
 def _tensors_first(f: Formula, node: NodeView) -> list[Value]:
-    """Returns the operands, tensors before constants, so that a constant is never combined with a constant."""
+    """Returns the operands, tensors before constants, so that no two constants are combined."""
     return sorted(map(f.operand, node.inputs), key=lambda v: isinstance(v, Constant))
 
 
@@ -217,7 +216,7 @@ def _lower_bound(low: float) -> list[Map]:
 
 
 def _upper_bound(high: float) -> list[Map]:
-    """Returns min(x, high) = 0 - max(0 - x, -high), which is exact: negation does not round."""
+    """Returns the maps of min(x, high) = 0 - max(0 - x, -high); exact, as negation does not round."""
     if high == np.inf:
         return []
     negate = Map("sub", (Constant(scalar(0)), 0))

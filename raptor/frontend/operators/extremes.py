@@ -1,4 +1,4 @@
-"""Positions of extreme elements along an axis, and vectors that mark a position."""
+"""ArgMax, ArgMin, TopK, Hardmax and OneHot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.graph.ir import Floats, Tensor
 
 MOST_TAKEN = 32
-"""Most elements that a TopK takes: each is a search of its own."""
+"""Maximum K of TopK; each element is a search of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The largest elements along an axis: 1 where they are, else 0, and for each its value and position."""
+    """Result of a search along an axis. mark: 1 at the element found, else 0; value, position: of the element found."""
 
     mark: Tensor
     value: Tensor
@@ -31,11 +31,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for the largest elements along an axis.
+    """State of a search for the largest elements along an axis.
 
-    all, left: all elements, and those that are left, -infinity in place of the others. ranks: from 1 on, of those that
-    are left, else 0. size: elements along the axis. last: the last of equal elements is wanted. ends: all elements as
-    they are compared, unless by a difference.
+    all: all elements. left: elements not found yet, -infinity in place of the others. ranks: priority from 1 on among
+    equal elements, 0 for found ones. size: elements along the axis. last: True if the last of equal elements is wanted.
+    ends: all elements in the form for comparison; None if they are compared by a difference.
     """
 
     build: Builder
@@ -50,13 +50,13 @@ class Search:
 
 @importer("ArgMax", since=1, counts=True)
 def import_arg_max(node: NodeView, ctx: ImportContext) -> None:
-    """Position of the maximum along an axis: the first of equal ones, or the last (select_last_index)."""
+    """Position of the maximum along an axis: the first of equal elements, or the last with select_last_index."""
     _lower_position(node, ctx, negative=False)
 
 
 @importer("ArgMin", since=1, counts=True)
 def import_arg_min(node: NodeView, ctx: ImportContext) -> None:
-    """Position of the minimum along an axis: that of the maximum of -x."""
+    """Position of the minimum along an axis, as the position of the maximum of -x."""
     _lower_position(node, ctx, negative=True)
 
 
@@ -69,7 +69,7 @@ def import_hardmax(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}", all_outputs=True, counts=True)
 def import_top_k(node: NodeView, ctx: ImportContext) -> None:
-    """The largest or smallest elements along an axis, and their positions, by one search for each."""
+    """The K largest or smallest elements along an axis, and their positions, by one search per element."""
     (count,) = constant_ints(node, ctx, 1) or (0,)
     if not 0 < count <= MOST_TAKEN:
         raise Refusal(f"K is {count}, must be from 1 to {MOST_TAKEN}")
@@ -93,7 +93,7 @@ def import_top_k(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("OneHot", since=9, limits="constant depth and values", counts=True)
 def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
-    """Vectors with one value at the position that an index says and another elsewhere, also if it is out of range."""
+    """Vectors with one value at the index and another elsewhere; only the latter for an index out of range."""
     off, on = (float(v) for v in _constant(node, ctx, 2).ravel())
     depth = int(_constant(node, ctx, 1).item())
     x, shape = ctx.tensor(node.inputs[0]), ctx.shape(node.output)
@@ -128,7 +128,7 @@ def _seen(node: NodeView, ctx: ImportContext, default: int, *, negative: bool) -
 
 
 def _ramp(ctx: ImportContext, node: NodeView, axis: int) -> Floats:
-    """Returns 0, 1, 2, ... along the axis, with as many elements as the input."""
+    """Returns the position along the axis, 0, 1, 2, ..., of each element of the input."""
     shape = ctx.tensor(node.inputs[0]).shape
     if shape[axis] > steps.MOST_EXACT:
         raise Refusal(f"its axis has {shape[axis]} elements, at most {steps.MOST_EXACT} can be counted")
@@ -148,7 +148,7 @@ def _search(build: Builder, seen: View, ramp: Floats, *, last: bool = False) -> 
 
 
 def _find(search: Search) -> Found:
-    """Marks the elements that equal the maximum by their rank, the wanted one highest, and takes the highest rank."""
+    """Finds the maximum: marks the elements equal to it by their rank, and takes the highest rank."""
     build, f, seen = search.build, search.formula, search.left
     largest = axes.reduce(build, seen, "max")
     rank = f.mul(_equals(search, largest), search.ranks)
@@ -159,7 +159,7 @@ def _find(search: Search) -> Found:
 
 
 def _equals(search: Search, largest: Tensor) -> Value:
-    """1 where an element is not below the maximum of those that are left, else 0; of others, anything."""
+    """Adds 1 where an element is at least the maximum of the elements left, else 0; found elements get either."""
     build, f, image = search.build, search.formula, search.all.image
     if search.ends is not None:
         top = truth.upper(Formula(build.node, build.ctx, largest.image.shape, largest.image), largest)
@@ -172,7 +172,7 @@ def _equals(search: Search, largest: Tensor) -> Value:
 
 
 def _without(search: Search, mark: Tensor) -> Search:
-    """Leaves out the marked element: it has the lowest rank, and the smallest value."""
+    """Removes the marked element from the search: it gets rank 0 and value -infinity."""
     f, others = search.formula, search.formula.sub(1, mark)
     left = View(_tensor(selection.kept(f, search.left.tensor, others)), search.left.chosen)
     return replace(search, left=left, ranks=f.mul(search.ranks, others))
@@ -184,7 +184,6 @@ def _tensor(value: Value) -> Tensor:
 
 
 def _stacked(build: Builder, parts: Sequence[Tensor], shape: Sequence[int], axis: int) -> Tensor:
-    """Puts tensors side by side, each with one element along the axis."""
     places = [p.reshape(shape) for p in indices(list(parts))]
     return build.arranged(np.concatenate(places, axis=axis), *parts)
 

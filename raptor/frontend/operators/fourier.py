@@ -1,4 +1,4 @@
-"""Fourier transforms of constant length, and the grid of an affine map: products with constant matrices."""
+"""Fourier transforms of constant length and AffineGrid, as products with constant matrices."""
 
 import math
 
@@ -15,12 +15,12 @@ from raptor.graph.ir import Floats, Indices, Tensor
 from raptor.target.layout import Image
 
 LONGEST = 4096
-"""Longest transform: its matrix has as many rows and columns."""
+"""Maximum length of a transform; its matrix has as many rows and columns."""
 
 
 @importer("DFT", since=17, limits=f"a constant length of at most {LONGEST}")
 def import_dft(node: NodeView, ctx: ImportContext) -> None:
-    """Fourier transform along an axis, or its inverse: a product with the matrix of the transform."""
+    """Discrete Fourier transform along an axis, or its inverse, as a product with the transform's matrix."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     axis = _axis(node, ctx, len(x.shape))
     inverse, onesided = (bool(node.integer(a, 0)) for a in ("inverse", "onesided"))
@@ -36,7 +36,7 @@ def import_dft(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("STFT", since=17, limits=f"a constant step, window and frame length, of at most {LONGEST}")
 def import_stft(node: NodeView, ctx: ImportContext) -> None:
-    """Fourier transforms of overlapping frames, each times a window."""
+    """Short-time Fourier transform: overlapping frames times a window, transformed by a matrix product."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     (step,) = constant_ints(node, ctx, 1) or (0,)
     window = None if node.input(2) is None else ctx.weights(node.inputs[2])
@@ -56,7 +56,7 @@ def import_stft(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("AffineGrid", since=20, limits="a constant size")
 def import_affine_grid(node: NodeView, ctx: ImportContext) -> None:
-    """Coordinates of each pixel after an affine map: a product of the map with all coordinates."""
+    """Coordinates of each pixel after an affine map: the product of the map with the coordinates of all pixels."""
     build, theta = Builder(node, ctx), ctx.tensor(node.inputs[0])
     dims = (constant_ints(node, ctx, 1) or ())[2:]
     batch, rank = theta.shape[:2]
@@ -69,7 +69,7 @@ def import_affine_grid(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _axis(node: NodeView, ctx: ImportContext, rank: int) -> int:
-    """Returns the axis: an attribute, and from version 20 on an input."""
+    """Returns the axis: an attribute before version 20, then an input."""
     given = (node.integer("axis", 1),) if node.version < 20 else constant_ints(node, ctx, 2) or (-2,)
     if not -rank <= given[0] < rank or given[0] % rank == rank - 1:
         raise Refusal(f"axis {given[0]} of {rank} dimensions, of which the last holds real and imaginary parts")
@@ -77,7 +77,7 @@ def _axis(node: NodeView, ctx: ImportContext, rank: int) -> int:
 
 
 def _transform(size: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Floats:
-    """Returns [size * parts, new size * new parts]: the transform of each unit vector, real and imaginary."""
+    """Returns [size * parts, new size * new parts]: the transforms of all unit vectors, real and imaginary parts."""
     if not 0 < max(size, length) <= LONGEST or length < 1:
         raise Refusal(f"a transform of {size} numbers of length {length}; at most {LONGEST}")
     units = np.eye(size).astype(np.complex128)
@@ -94,7 +94,7 @@ def _as_float(rows: npt.NDArray[np.float64]) -> Floats:
 
 
 def _coordinates(dims: Shape, *, aligned: bool) -> Floats:
-    """Returns [dimensions + 1, pixels]: the coordinates of each pixel, last dimension first, from -1 to 1, and 1."""
+    """Returns [dimensions + 1, pixels]: homogeneous coordinates of each pixel from -1 to 1, last dimension first."""
     axes = [_centres(n, aligned=aligned) for n in dims]
     grid = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(dims)])
     return grid.reshape(len(dims) + 1, -1).astype(np.float32)
@@ -108,6 +108,6 @@ def _centres(count: int, *, aligned: bool) -> npt.NDArray[np.float64]:
 
 
 def _multiplied(build: Builder, x: Tensor, lines: Indices, matrix: Floats) -> Tensor:
-    """Multiplies vectors, whose elements `lines` names in its last two dimensions, by the matrix."""
+    """Multiplies vectors of elements of x, numbered by the last two dimensions of `lines`, by the matrix."""
     rows = lines.reshape(-1, matrix.shape[0])
     return build.matrix(build.laid(build.arranged(rows, x), Image(rows.shape, 1)), matrix)

@@ -1,4 +1,4 @@
-"""Comparisons and logic: truth values are 1 and 0."""
+"""Comparisons and logic; truth values are 1 and 0."""
 
 from collections.abc import Callable
 
@@ -41,19 +41,19 @@ def import_less_or_equal(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("And", since=7, counts=True)
 def import_and(node: NodeView, ctx: ImportContext) -> None:
-    """True where both are."""
+    """True where both operands are true."""
     _lower(node, ctx, Formula.mul)
 
 
 @importer("Or", since=7, counts=True)
 def import_or(node: NodeView, ctx: ImportContext) -> None:
-    """True where one is, or both."""
+    """True where at least one operand is true."""
     _lower(node, ctx, Formula.max)
 
 
 @importer("Xor", since=7, counts=True)
 def import_xor(node: NodeView, ctx: ImportContext) -> None:
-    """True where just one is."""
+    """True where exactly one operand is true."""
     _lower(node, ctx, truth.differs)
 
 
@@ -66,14 +66,14 @@ def import_not(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("IsNaN", since=9)
 def import_is_nan(node: NodeView, ctx: ImportContext) -> None:
-    """True where the input is no number."""
+    """True where the input is NaN."""
     f = Formula.of(node, ctx, node.inputs)
     f.finish(truth.negated(f, truth.is_number(f, f.operand(node.inputs[0]))))
 
 
 @importer("IsInf", since=10)
 def import_is_inf(node: NodeView, ctx: ImportContext) -> None:
-    """True where the input is infinite, of either sign or of one."""
+    """True where the input is infinite, of either sign or of the chosen one."""
     f = Formula.of(node, ctx, node.inputs)
     x, signs = f.operand(node.inputs[0]), [node.integer(f"detect_{name}", 1) for name in ("positive", "negative")]
     size = f.abs(x) if all(signs) else x if signs[0] else f.neg(x)

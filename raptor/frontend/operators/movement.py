@@ -1,4 +1,4 @@
-"""Operators that only reorder elements: each is applied to an array of positions instead of values."""
+"""Operators that only rearrange elements; each is applied to an array of element numbers instead of values."""
 
 import math
 from collections.abc import Sequence
@@ -22,26 +22,26 @@ from raptor.graph.ir import Indices
 
 @importer("Transpose", since=1)
 def import_transpose(node: NodeView, ctx: ImportContext) -> None:
-    """Permutation of dimensions; free where only the channels change place among them."""
+    """Permutation of dimensions; free if the pixels keep their order."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     _arrange(node, ctx, wanted.transpose(node.ints("perm") or None))
 
 
 @importer("Slice", since=1)
 def import_slice(node: NodeView, ctx: ImportContext) -> None:
-    """Range of some dimensions, given by attributes."""
+    """Range along some dimensions, given by attributes."""
     _lower_slice(node, ctx, node.ints("starts"), node.ints("ends"), node.ints("axes"), ())
 
 
 @importer("Slice", since=10, limits="constant ranges")
 def import_slice_of_inputs(node: NodeView, ctx: ImportContext) -> None:
-    """Range of some dimensions with steps of either sign, given by inputs."""
+    """Range along some dimensions, with positive or negative steps, given by inputs."""
     _lower_slice(node, ctx, *(constant_ints(node, ctx, i) or () for i in range(1, 5)))
 
 
 @importer("Split", since=2, limits="constant sizes", all_outputs=True)
 def import_split(node: NodeView, ctx: ImportContext) -> None:
-    """Consecutive ranges of one dimension; free where they are whole channel tiles."""
+    """Consecutive ranges of one dimension; free if they are whole tiles of channels."""
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     wanted = c_order(x.shape)
@@ -53,7 +53,7 @@ def import_split(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Expand", since=8, limits="a constant shape")
 def import_expand(node: NodeView, ctx: ImportContext) -> None:
-    """Repetition along dimensions of 1."""
+    """Broadcast along dimensions of size 1."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     _arrange(node, ctx, np.broadcast_to(wanted, ctx.shape(node.output)))
 
@@ -67,7 +67,7 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Gather", since=1, limits="both computed: a dimension of at most 1024")
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
-    """Slices of one dimension by their indices. Computed indices choose rows of a table while the program runs."""
+    """Slices along one dimension selected by indices; computed indices select rows of a constant table at run time."""
     if not ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
         choose_slices(node, ctx, axis_of(node, len(ctx.shape_of(node.inputs[0])), 0))
         return
@@ -83,7 +83,7 @@ def import_gather(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("GatherElements", since=11, limits="computed indices: along an axis of at most 1024 elements")
 def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
-    """Elements by their indices along one dimension; by computed ones, as the maximum where all others are -inf."""
+    """Elements selected by indices along one dimension; with computed indices, the maximum after masking all others."""
     axis = axis_of(node, len(ctx.shape_of(node.inputs[0])), 0)
     if ctx.constant(node.inputs[1]) is None:
         choose(node, ctx, axis)
@@ -95,7 +95,7 @@ def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("GatherND", since=11, limits="constant indices")
 def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
-    """Slices by tuples of indices."""
+    """Slices selected by tuples of indices."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     given = _constant(node, ctx, 1)
     batch = node.integer("batch_dims", 0)
@@ -112,7 +112,7 @@ def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Scatter", since=9, limits="constant indices")
 def import_scatter(node: NodeView, ctx: ImportContext) -> None:
-    """ScatterElements under its old name."""
+    """ScatterElements under its former name."""
     import_scatter_elements(node, ctx)
 
 
@@ -126,7 +126,7 @@ def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("TensorScatter", since=24, limits="constant places")
 def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
-    """A cache with new elements from a place on, or around its end (circular)."""
+    """A cache with new elements written from a position on, wrapping around its end if circular."""
     build = Builder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[:2]]
     wanted, updates = indices(sources)
@@ -143,7 +143,7 @@ def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("MaxUnpool", since=9, limits="constant indices")
 def import_max_unpool(node: NodeView, ctx: ImportContext) -> None:
-    """The elements of an image at the places that they were taken from, 0 elsewhere."""
+    """Inverse of MaxPool: elements at the positions that they were taken from, 0 elsewhere."""
     given = np.asarray(_constant(node, ctx, 1), np.int64)
     small = node.ints("kernel_shape")
     strides, pads = node.ints("strides", (1,) * len(small)), node.ints("pads", (0,) * 2 * len(small))
@@ -184,7 +184,7 @@ def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ReverseSequence", since=10, limits="constant lengths")
 def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
-    """Sequences with their first elements in reverse order."""
+    """Sequences whose first elements, as many as their length, are reversed."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     axes = (node.integer("batch_axis", 1), node.integer("time_axis", 0))
     by_batch = np.moveaxis(wanted, axes, (0, 1)).copy()
@@ -197,7 +197,7 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
     "Where", since=9, counts=True, limits="published instructions pass on what is not a number (NaN) of either operand"
 )
 def import_where(node: NodeView, ctx: ImportContext) -> None:
-    """Element-wise choice between two tensors; with a constant condition elements only move."""
+    """Element-wise selection between two tensors; with a constant condition, elements are only moved."""
     condition = ctx.constant(node.inputs[0])
     if condition is None:
         f = Formula.of(node, ctx, node.inputs)
@@ -210,7 +210,7 @@ def import_where(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Trilu", since=14, counts=True, limits="a constant diagonal")
 def import_trilu(node: NodeView, ctx: ImportContext) -> None:
-    """The upper or lower triangle of matrices, zero elsewhere."""
+    """Upper or lower triangle of matrices, 0 elsewhere."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape) + 1
     (diagonal,) = constant_ints(node, ctx, 1) or (0,)
     triangle = np.triu if node.integer("upper", 1) else np.tril
@@ -239,15 +239,14 @@ def _lower_slice(
 
 
 def _numpy_slice(start: int, end: int, step: int, size: int) -> slice:
-    """Translates a slice of ONNX.
+    """Converts an ONNX slice to numpy.
 
-    Backwards, an end before the first element includes it; numpy would count from the last.
+    With a negative step, ONNX includes the first element for an end before it; numpy would count from the last.
     """
     return slice(start, None if step < 0 and end < -size else end, step)
 
 
 def _ranges(node: NodeView, ctx: ImportContext, size: int) -> list[tuple[int, int]]:
-    """Returns start and stop of each output."""
     sizes = constant_ints(node, ctx, 1, "split")
     if sizes is None:
         part = -(-size // len(node.outputs))
@@ -264,7 +263,7 @@ def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
 
 
 def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:
-    """Returns constant indices below `size`; negative ones count from the end."""
+    """Returns constant indices, negative ones counted from the end. Raises `Refusal` for an index out of range."""
     given = np.asarray(_constant(node, ctx, position), np.int64)
     if given.size and not (-size <= given.min() and given.max() < size):
         raise Refusal(f"indices from {given.min()} to {given.max()} of {size}")
@@ -272,13 +271,12 @@ def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> In
 
 
 def _along(given: Indices, axis: int) -> tuple[Indices, ...]:
-    """Returns index arrays that replace the position along `axis` by `given`, and keep all others."""
+    """Returns index arrays that replace the position along `axis` by `given` and keep the other positions."""
     places = [_range_along(d, n, given.ndim) for d, n in enumerate(given.shape)]
     return (*places[:axis], given, *places[axis + 1 :])
 
 
 def _range_along(dimension: int, size: int, rank: int) -> Indices:
-    """Returns 0, 1, ... along one of `rank` dimensions."""
     return np.arange(size).reshape(*(1,) * dimension, size, *(1,) * (rank - dimension - 1))
 
 

@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Batch, layer, instance, group and local response normalisation, and normalisation by p-norms."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,12 +17,12 @@ from raptor.graph.ir import Floats, Tensor
 
 CONSTANT = "constant scale and bias"
 _LEAST_SUM, _LEAST_ROOT = 2.0**-149, 2.0**-75
-"""Below any sum of absolute float32 numbers, and any root of a sum of squares, that is not 0."""
+"""Below any non-zero sum of absolute float32 values, and any non-zero root of a sum of squares."""
 
 
 @importer("BatchNormalization", since=7, limits="inference; constant statistics")
 def import_batch_normalization(node: NodeView, ctx: ImportContext) -> None:
-    """A multiplication and an addition per channel, unless the optimiser has folded it into a convolution."""
+    """One multiplication and addition per channel, unless it was folded into a convolution."""
     if node.integer("training_mode", 0):
         raise Refusal("training_mode must be 0: export the model for inference")
     if not node.integer("spatial", 1):
@@ -85,7 +85,7 @@ def import_mean_variance_normalization(node: NodeView, ctx: ImportContext) -> No
 
 @importer("LpNormalization", since=1)
 def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
-    """x / (sum of |x| ** p over one axis) ** (1 / p), p 1 or 2."""
+    """x / (sum of |x| ** p over one axis) ** (1 / p), for p = 1 or 2."""
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     seen = axes.view(build, x, (axis_of(node, len(x.shape), -1),))
@@ -99,13 +99,13 @@ def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("LRN", since=1)
 def import_lrn(node: NodeView, ctx: ImportContext) -> None:
-    """x / (bias + alpha / size * sum of x * x over neighbouring channels) ** beta: the sum is a banded matrix."""
+    """x / (bias + alpha / size * sum of x * x over near channels) ** beta; the sum is a product with a band matrix."""
     build = Builder(node, ctx)
     x = build.natural(node.inputs[0])
     size = node.integer("size", 1)
     channel = np.arange(x.image.channels)
     distance = channel[:, None] - channel[None, :]
-    # An even window has one more channel behind than before.
+    # An even window has one more channel after than before.
     near = (distance >= -((size - 1) // 2)) & (distance <= size // 2)
     band = near.astype(np.float32) * np.float32(node.number("alpha", 1e-4) / size)
     total = build.map("add", build.matrix(build.map("mul", x, x), band), node.number("bias", 1.0))
@@ -128,7 +128,7 @@ def _root_mean_square(build: Builder, seen: View, epsilon: float, *, mean: bool 
 
 
 def _finish_statistics(build: Builder, seen: View, mean: Tensor, deviation: Tensor) -> None:
-    """Finishes the outputs Mean and InvStdDev, if they are used: all their channels are equal, so one is kept."""
+    """Adds the outputs Mean and InvStdDev, if they are used; one of their equal channels is kept."""
     for output, tensor in zip(build.node.outputs[1:], (mean, deviation), strict=False):
         if output not in build.ctx.used:
             continue
@@ -144,12 +144,11 @@ def _scale_and_bias(node: NodeView, ctx: ImportContext) -> tuple[Floats, Floats 
 
 
 def _column(values: npt.ArrayLike, x: Tensor) -> Floats:
-    """Returns values per channel, shaped to be broadcast against x."""
+    """Returns values per channel in a shape that broadcasts to x."""
     return np.asarray(values, np.float32).reshape(-1, *(1,) * (len(x.shape) - 2))
 
 
 def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias: Floats | None) -> Tensor:
-    """Adds x * scale + bias, broadcast against `shape`."""
     result = build.map("mul", x, build.constant(scale, tuple(shape), x.image))
     if bias is None:
         return result
@@ -157,7 +156,7 @@ def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias
 
 
 def _power(build: Builder, x: Tensor, exponent: float) -> Tensor:
-    """Adds x ** exponent for positive x, by square roots where the exponent is a small number of quarters."""
+    """Adds x ** exponent for x > 0, by square roots if the exponent is 1/4, 1/2, 3/4 or 1."""
     quarters = exponent * 4
     if quarters not in (1, 2, 3, 4):
         return build.map("exp", build.map("mul", build.map("log", x), exponent))

@@ -1,4 +1,4 @@
-"""Rules for operators that do the same to integers as to the real numbers they stand for."""
+"""Integer rules for operators that can be applied directly to quantised integers: moves, maxima, Relu, Clip, Pad."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ from raptor.frontend.registry import MOVES, rule
 from raptor.frontend.views import Affine, Joined, TableView
 
 _FIRST_WITH_INPUTS = 11
-"""Version from which Pad has its value as an input."""
+"""First version of Pad whose value is an input."""
 _OWN_RULES = frozenset({"Concat", "Pad", "Cast", "ScatterND"})
 _MAXIMA = frozenset({"MaxPool", "GlobalMaxPool"})
 
 
 @rule(*(MOVES - _OWN_RULES))
 def move_codes(node: NodeView, ctx: ImportContext) -> bool:
-    """Moves the integers, or takes their maximum; scale and zero point stay."""
+    """Moves the integers, or takes their maximum; scale and zero point do not change."""
     view = ctx.views.get(node.inputs[0])
     if node.op_type in ("Resize", "Upsample") and node.string("mode", "nearest") != "nearest":
         return False
@@ -38,7 +38,7 @@ def move_codes(node: NodeView, ctx: ImportContext) -> bool:
 
 @rule("Concat")
 def concatenate(node: NodeView, ctx: ImportContext) -> bool:
-    """Joins integers of equal scales and zero points; others when it is known how the result is quantised."""
+    """Concatenates integers of equal scale and zero point; other views are joined when the result is quantised."""
     views = [ctx.views.get(i) for i in node.inputs]
     found = [v for v in views if v is not None]
     if len(found) < len(views):
@@ -64,13 +64,13 @@ def concatenate(node: NodeView, ctx: ImportContext) -> bool:
 
 @rule("Relu")
 def rectify(node: NodeView, ctx: ImportContext) -> bool:
-    """Bounds the real numbers."""
+    """Records max(x, 0) as a bound of the view."""
     return _bounded(node, ctx, 0, np.inf)
 
 
 @rule("Clip")
 def clip(node: NodeView, ctx: ImportContext) -> bool:
-    """Bounds the real numbers."""
+    """Records the clamp as bounds of the view; False if a bound is computed."""
     bounds = [node.number("min", -np.inf), node.number("max", np.inf)]
     for position in (1, 2):
         name = node.input(position)
@@ -92,7 +92,7 @@ def _bounded(node: NodeView, ctx: ImportContext, low: float, high: float) -> boo
 
 @rule("Pad")
 def pad(node: NodeView, ctx: ImportContext) -> bool:
-    """Puts the integer of the value around the integers, if there is one."""
+    """Pads with the integer that represents the padding value exactly; False if there is none."""
     view = affine(ctx, node.inputs[0])
     term = None if view is None else view.only
     if view is None or term is None or term.tensor.shape != view.shape or node.version < _FIRST_WITH_INPUTS:
@@ -121,7 +121,7 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
 
 @rule("Cast")
 def cast(node: NodeView, ctx: ImportContext) -> bool:
-    """Keeps the view: floats are cast to floats."""
+    """Keeps the view of a cast from float to float."""
     view = ctx.views[node.inputs[0]]
     if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:
         return False

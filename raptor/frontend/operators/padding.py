@@ -21,13 +21,13 @@ _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "
 
 @importer("Pad", since=2)
 def import_pad(node: NodeView, ctx: ImportContext) -> None:
-    """The input with more elements around it, given by attributes; negative pads cut off."""
+    """Padding by a constant, reflection, edge or wrap, amounts given by attributes; negative amounts crop."""
     _lower(node, ctx, node.ints("pads"), None, node.number("value", 0.0))
 
 
 @importer("Pad", since=11, limits="constant pads and value")
 def import_pad_of_inputs(node: NodeView, ctx: ImportContext) -> None:
-    """The input with more elements around it, given by inputs; negative pads cut off."""
+    """Padding by a constant, reflection, edge or wrap, amounts given by inputs; negative amounts crop."""
     value = node.input(2)
     number = 0.0 if value is None else _number(ctx, value)
     _lower(node, ctx, constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 3), number)
@@ -61,7 +61,6 @@ def _number(ctx: ImportContext, name: str) -> float:
 
 
 def _filled(build: Builder, x: Tensor, wanted: npt.NDArray[np.int64], value: int) -> Tensor:
-    """Adds the integers with `value` around them."""
     if value == 0 or (wanted >= 0).all():
         return build.arranged(wanted, x)
     one = Image((1,), 0)
@@ -72,7 +71,6 @@ def _filled(build: Builder, x: Tensor, wanted: npt.NDArray[np.int64], value: int
 
 
 def _pads(given: tuple[int, ...], axes: tuple[int, ...] | None, rank: int) -> Pads:
-    """Returns the padding before and behind each dimension."""
     pads: Pads = [(0, 0)] * rank
     half = len(given) // 2
     for axis, before, behind in zip(axes or range(rank), given[:half], given[half:], strict=True):

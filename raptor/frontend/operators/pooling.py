@@ -1,4 +1,4 @@
-"""Pools: maximum, mean or norm over a window."""
+"""Pooling: maximum, mean or p-norm over a window."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from raptor.graph.window import Window
 Counts = npt.NDArray[np.integer[Any]]
 
 MOST_POWERS = 64
-"""Largest exponent; float32 overflows soon after."""
+"""Maximum exponent; float32 overflows soon after."""
 
 
 @importer("MaxPool", since=1, limits="first output only; no window wholly in the padding")
@@ -48,7 +48,7 @@ def import_average_pool(node: NodeView, ctx: ImportContext) -> None:
 
 
 def counts_of(node: NodeView, padded: Padded) -> tuple[Counts, Counts]:
-    """Returns for each output pixel by how many elements an AveragePool divides, and how many it sums."""
+    """Returns for each output pixel the divisor of an AveragePool, and the number of elements that it sums."""
     inside = _taps_inside(padded.window)
     return (_taps_in_padded(padded) if node.integer("count_include_pad", 0) else inside), inside
 
@@ -89,9 +89,9 @@ def import_global_lp_pool(node: NodeView, ctx: ImportContext) -> None:
 
 
 def require_inferred(node: NodeView, ctx: ImportContext, window: Window) -> None:
-    """Raises `Refusal` if onnx inferred another shape: before opset 22 it has one output too many with ceil_mode.
+    """Raises `Refusal` if onnx inferred another output shape than the window has.
 
-    That output would start a window behind the image.
+    Before operator set 22, onnx infers one output too many with ceil_mode, whose window would start after the image.
     """
     inferred = ctx.shape(node.output)[2:]
     if inferred != window.out_dims:
@@ -107,7 +107,7 @@ def _lower_global(node: NodeView, ctx: ImportContext, finish: Callable[[Builder,
 
 
 def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> None:
-    """Adds the mean. `counts`: number of elements of each mean, one for each output pixel of an image."""
+    """Adds the mean. `counts`: divisor of each output pixel of one image."""
     shape = build.ctx.shape(build.node.output)
     total = build.add(Pool("sum", window), natural_image(shape), x)
     if not np.all(counts == 1):
@@ -117,7 +117,7 @@ def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> No
 
 
 def _exponent(node: NodeView) -> int:
-    """Returns `p` of LpPool; computing it takes p multiplications."""
+    """Returns `p` of an LpPool. Raises `Refusal` unless 1 <= p <= 64; p takes p multiplications."""
     p = node.integer("p", 2)
     if not 1 <= p <= MOST_POWERS:
         raise Refusal(f"p is {p}, supported are 1 to {MOST_POWERS}")
@@ -134,16 +134,18 @@ def _power(build: Builder, x: Tensor, p: int) -> Tensor:
 
 
 def _root(build: Builder, x: Tensor, p: int) -> Tensor:
-    """Adds x ** (1 / p) of a sum that is not negative."""
+    """Adds x ** (1 / p), for x >= 0."""
     while p % 2 == 0:
         x, p = build.map("sqrt", x), p // 2
     if p == 1:
         return x
-    return build.map("exp", build.map("mul", build.map("log", x), 1 / p))  # of 0, exp(-infinity) is 0
+    # Avoids log(0): the result for the smallest number underflows to 0, too.
+    logarithm = build.map("log", build.map("max", x, float(np.finfo(np.float32).tiny)))
+    return build.map("exp", build.map("mul", logarithm, 1 / p))
 
 
 def _taps_inside(window: Window) -> Counts:
-    """[outputs...] -> taps inside the image. Raises `Refusal` if a window has none."""
+    """Returns [outputs...] -> number of taps inside the image. Raises `Refusal` if a window has none."""
     counts = (replace(window, batch=1).input_pixels() >= 0).sum(axis=1)
     if counts.min() == 0:
         raise Refusal("a window lies wholly in the padding")
@@ -151,7 +153,7 @@ def _taps_inside(window: Window) -> Counts:
 
 
 def _taps_in_padded(padded: Padded) -> Counts:
-    """[outputs...] -> taps inside the image or its padding. Where ceil_mode reaches further, taps do not count."""
+    """Returns [outputs...] -> number of taps in the image or its padding, without taps that ceil_mode adds beyond."""
     window = padded.window
     dims = tuple(map(sum, zip(window.in_dims, window.pads, padded.end_pads, strict=True)))
     return _taps_inside(replace(window, in_dims=dims, pads=(0,) * len(dims)))

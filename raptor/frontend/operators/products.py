@@ -1,4 +1,4 @@
-"""Products: with constant matrices on crossbars, of two computed tensors on the vector unit."""
+"""Matrix products: with constants on crossbars, of two computed tensors on the vector unit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from raptor.target.layout import Image
 
 @importer("Gemm", since=7)
 def import_gemm(node: NodeView, ctx: ImportContext) -> None:
-    """alpha * A * B + beta * C with A and B transposed on demand; any of the three constant or computed."""
+    """alpha * A * B + beta * C, with A and B optionally transposed; each operand may be constant or computed."""
     left = ("k", "m") if _flag(node, "transA") else ("m", "k")
     right = ("n", "k") if _flag(node, "transB") else ("k", "n")
     contraction = Contraction.of(node, ctx, (left, right))
@@ -44,7 +44,7 @@ def _flag(node: NodeView, name: str) -> bool:
 
 
 def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
-    """Multiplies a constant factor by alpha. No copy without one: the matrix can be most of the model."""
+    """Multiplies a constant factor by alpha. No copy if alpha is 1: the matrix can be most of the model."""
     alpha = node.number("alpha", 1)
     if alpha == 1 or not (a.is_constant or b.is_constant):
         return a, b
@@ -55,12 +55,11 @@ def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
 
 
 def _times(values: Floats, factor: float) -> Floats:
-    """Returns an array; numpy alone would return a scalar for an array without dimensions."""
+    """Returns the scaled array; keeps zero-dimensional arrays arrays."""
     return np.asarray(values * values.dtype.type(factor))
 
 
 def _biased(node: NodeView, f: Formula, result: Value) -> Value:
-    """Adds beta * C to the product, unless that is zero."""
     name, beta = node.input(2), node.number("beta", 1)
     if name is None:
         return result
@@ -86,13 +85,12 @@ def import_matmul(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> tuple[str, ...]:
-    """Returns the names of an operand's dimensions; a vector has only the summed one."""
     return ("k",) if rank == 1 else (*batch[len(batch) - (rank - 2) :], *matrix)
 
 
 @importer("Einsum", since=12, limits="one operand computed at least")
 def import_einsum(node: NodeView, ctx: ImportContext) -> None:
-    """Any contraction, as transposition, product, transposition; diagonals, sums and broadcasting included."""
+    """Any contraction, as transposition, product, transposition; with diagonals, sums and broadcasting."""
     names, out = parse(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
     contraction = Contraction.of(node, ctx, names)
     factors = [contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
@@ -108,7 +106,7 @@ def import_einsum(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _one_less(contraction: Contraction, factors: list[Factor], wanted: tuple[str, ...]) -> list[Factor]:
-    """Replaces two of the factors by their product: if possible, a computed and a constant one that share a sum."""
+    """Replaces two factors by their product, preferably of a computed and a constant one that share a sum."""
     pairs = [(i, j) for j in range(len(factors)) for i in range(j)]
     i, j = max(pairs, key=lambda p: _preference(factors[p[0]], factors[p[1]]))
     x, y = factors[i], factors[j]
@@ -127,7 +125,7 @@ def _preference(x: Factor, y: Factor) -> tuple[bool, bool]:
 
 
 def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
-    """Returns the dimensions that later products need, in the order of the product: those of `y` replace the sum."""
+    """Returns the dimensions of a product that later products need; those of `y` replace the summed ones."""
     added = tuple(n for n in y.names if n in needed and n not in x.names)
     summed = next((i for i, n in enumerate(x.names) if n not in needed), len(x.names))
     kept = tuple(n for n in x.names[summed:] if n in needed)
@@ -146,7 +144,7 @@ def _rank(ctx: ImportContext, name: str) -> int:
 
 
 def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formula, Tensor]:
-    """Returns the product in the shape of the node's output, and a formula to continue with."""
+    """Returns a formula of the node's output shape, and the product in this shape."""
     shape = ctx.shape(node.output)
     image = _shown(shape, product.image)
     last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
@@ -159,7 +157,7 @@ def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formul
 
 
 def _shown(shape: Shape, image: Image) -> Image:
-    """Returns an image of the dimensions `shape`, if one has the layout of `image`; else `image`."""
+    """Returns an image with the dimensions `shape` and the same layout as `image`; if there is none, `image`."""
     axes = (natural_image(shape).channel_axis, *reversed(range(len(shape))))
     shown = (Image(shape or (1,), a) for a in axes)
     return next((i for i in shown if i.has_layout_of(image)), image)

@@ -1,4 +1,4 @@
-"""Operators that read and write integers themselves: dequantise, an operator of the standard, quantise."""
+"""Operators on quantised integers, as dequantisation, a standard operator, and quantisation."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ _ONE = np.float32(1)
 
 @importer("QLinearConv", since=10, limits=LIMITS)
 def import_qlinear_conv(node: NodeView, ctx: ImportContext) -> None:
-    """Convolution of integers, rounded to integers."""
+    """Convolution of quantised integers, rounded to the output scale."""
     inputs = [_real(node, ctx, 0), _real(node, ctx, 3, axis=0)]
     _require_equal_zeros(node, ctx, inputs[1], node.input(5))
     bias = _bias(node, ctx, 8, _input_scale(node, ctx, 1), ctx.coded(inputs[1]))
@@ -43,14 +43,14 @@ def _require_equal_zeros(node: NodeView, ctx: ImportContext, weights: str, zero:
 
 @importer("QLinearMatMul", since=10, limits="constant scales and zero points")
 def import_qlinear_matmul(node: NodeView, ctx: ImportContext) -> None:
-    """Matrix product of integers, rounded to integers."""
+    """Matrix product of quantised integers, rounded to the output scale."""
     inputs = (_real(node, ctx, 0, axis=-2), _real(node, ctx, 3, axis=-1))
     _finish(node, ctx, 6, "MatMul", inputs)
 
 
 @importer("QGemm", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qgemm(node: NodeView, ctx: ImportContext) -> None:
-    """alpha * A * B + C of integers, rounded to integers if an output scale is given."""
+    """alpha * A * B + C of quantised integers, rounded to the output scale if one is given."""
     inputs = [_real(node, ctx, 0), _real(node, ctx, 3, axis=0 if node.integer("transB", 0) else 1)]
     scale = np.float32(_input_scale(node, ctx, 1))
     bias = _bias(node, ctx, 6, scale, ctx.coded(inputs[1]), np.float32(node.number("alpha", 1)))
@@ -59,25 +59,25 @@ def import_qgemm(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("QLinearAdd", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_add(node: NodeView, ctx: ImportContext) -> None:
-    """Sum of integers of different scales, rounded to integers."""
+    """Sum of quantised integers of different scales, rounded to the output scale."""
     _finish(node, ctx, 6, "Add", (_real(node, ctx, 0), _real(node, ctx, 3)))
 
 
 @importer("QLinearMul", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_mul(node: NodeView, ctx: ImportContext) -> None:
-    """Product of integers, element by element, rounded to integers."""
+    """Element-wise product of quantised integers, rounded to the output scale."""
     _finish(node, ctx, 6, "Mul", (_real(node, ctx, 0), _real(node, ctx, 3)))
 
 
 @importer("QLinearAveragePool", since=1, limits="channels first", domain=CONTRIBUTED)
 def import_qlinear_average_pool(node: NodeView, ctx: ImportContext) -> None:
-    """Mean of integers over a window, rounded to integers."""
+    """Mean of quantised integers over a window, rounded to the output scale."""
     _finish(node, ctx, 3, "AveragePool", (_real(node, ctx, 0),), _channels_first(node))
 
 
 @importer("QLinearGlobalAveragePool", since=1, limits="channels first", domain=CONTRIBUTED)
 def import_qlinear_global_average_pool(node: NodeView, ctx: ImportContext) -> None:
-    """Mean of integers over the image, rounded to integers."""
+    """Mean of quantised integers over the image, rounded to the output scale."""
     _finish(node, ctx, 3, "GlobalAveragePool", (_real(node, ctx, 0),), _channels_first(node))
 
 
@@ -89,44 +89,44 @@ def _channels_first(node: NodeView) -> Mapping[str, Any]:
 
 @importer("QLinearConcat", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_concat(node: NodeView, ctx: ImportContext) -> None:
-    """Integers of different scales along one axis, rounded to integers of one scale."""
+    """Concatenation of quantised integers of different scales, rounded to one scale."""
     inputs = tuple(_real(node, ctx, p) for p in range(2, len(node.inputs), 3))
     _finish(node, ctx, 0, "Concat", inputs, node.attributes)
 
 
 @importer("QLinearSigmoid", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_sigmoid(node: NodeView, ctx: ImportContext) -> None:
-    """1 / (1 + exp(-x)) of integers: a table."""
+    """1 / (1 + exp(-x)) of quantised integers, by a lookup table."""
     _finish(node, ctx, 3, "Sigmoid", (_real(node, ctx, 0),))
 
 
 @importer("QLinearLeakyRelu", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_leaky_relu(node: NodeView, ctx: ImportContext) -> None:
-    """x if x > 0 else alpha x, of integers: a table."""
+    """x if x > 0 else alpha x, of quantised integers, by a lookup table."""
     _finish(node, ctx, 3, "LeakyRelu", (_real(node, ctx, 0),), node.attributes)
 
 
 @importer("QLinearSoftmax", since=1, limits=LIMITS, domain=CONTRIBUTED)
 def import_qlinear_softmax(node: NodeView, ctx: ImportContext) -> None:
-    """exp(x) / sum(exp(x)) over one axis, computed in floats, rounded to integers."""
+    """exp(x) / sum(exp(x)) over one axis, computed in floats and quantised."""
     attributes = {"axis": node.integer("axis", -1)}
     _finish(node, ctx, 3, "Softmax", (_real(node, ctx, 0),), attributes, node.integer("opset", 13))
 
 
 @importer("ConvInteger", since=10, limits="constant weights and zero points")
 def import_conv_integer(node: NodeView, ctx: ImportContext) -> None:
-    """Convolution of integers, of 32 bits."""
+    """Convolution of integers with 32-bit results."""
     _finish_integers(node, ctx, "Conv", node.attributes)
 
 
 @importer("MatMulInteger", since=10, limits="constant zero points")
 def import_matmul_integer(node: NodeView, ctx: ImportContext) -> None:
-    """Matrix product of integers, of 32 bits."""
+    """Matrix product of integers with 32-bit results."""
     _finish_integers(node, ctx, "MatMul")
 
 
 def _real(node: NodeView, ctx: ImportContext, position: int, axis: int = 1) -> str:
-    """Returns the name of the real numbers that input, scale and zero point at these positions stand for."""
+    """Dequantises the input, scale and zero point at `position`; returns the name of the dequantised tensor."""
     name, shape = node.inputs[position], ctx.shape_of(node.inputs[position])
     scale = node.inputs[position + 1]
     by = steps(node, ctx, scale, node.input(position + 2), Place(shape, axis), _type_of(node, ctx, name))
@@ -167,7 +167,7 @@ def _bias(
     weights: Coded | None,
     alpha: np.float32 = _ONE,
 ) -> tuple[str, ...]:
-    """Returns the name of the bias, whose scale is that of the products; nothing without one."""
+    """Returns the name of the dequantised bias, whose scale is that of the products; empty if absent."""
     name = node.input(position)
     if name is None:
         return ()
@@ -190,7 +190,7 @@ def _finish(
     attributes: Mapping[str, Any] = NO_ATTRIBUTES,
     version: int = 0,
 ) -> None:
-    """Applies an operator of the standard to real numbers, and quantises by scale and zero point at `position`."""
+    """Applies a standard operator to dequantised inputs; quantises by scale and zero point at `position`."""
     shape = ctx.shape(node.output)
     scale = node.input(position)
     if scale is None:  # QGemm with a result in floats
@@ -203,7 +203,7 @@ def _finish(
 
 
 def replace_node(ctx: ImportContext, name: str) -> Affine:
-    """Returns the view of a step under the name of its node."""
+    """Returns the affine view of an intermediate result. Raises `Refusal` if it has none."""
     view = affine(ctx, name)
     if view is None:
         raise Refusal("it cannot be computed in integers")
@@ -213,7 +213,7 @@ def replace_node(ctx: ImportContext, name: str) -> Affine:
 def _finish_integers(
     node: NodeView, ctx: ImportContext, op_type: str, attributes: Mapping[str, Any] = NO_ATTRIBUTES
 ) -> None:
-    """Computes sums of integers as they are, in 32 bits."""
+    """Computes sums of integers without requantisation, in 32 bits."""
     if op_type == "Conv" and ctx.constant(node.inputs[1]) is None:
         raise NeedsConstantError(node.inputs[1])
     names = [_plain(node, ctx, position) for position in (0, 1)]
@@ -235,7 +235,7 @@ def _finish_integers(
 
 
 def _plain(node: NodeView, ctx: ImportContext, position: int) -> str:
-    """Returns the name of the numbers value - zero point of an input."""
+    """Returns the name of an input minus its zero point."""
     name, zero = node.inputs[position], node.input(position + 2)
     shape = ctx.shape_of(name)
     axis = (0 if node.op_type == "ConvInteger" else -1) if position else -2

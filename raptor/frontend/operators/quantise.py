@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: the borders between real numbers and integers."""
+"""QuantizeLinear and DequantizeLinear: the transitions between real numbers and integers."""
 
 import numpy as np
 from onnx import helper
@@ -18,7 +18,7 @@ LIMITS = "constant scale and zero point; integers of 2, 4, 8 and 16 bits"
 
 @importer("QuantizeLinear", since=10, limits=LIMITS)
 def import_quantize(node: NodeView, ctx: ImportContext) -> None:
-    """round(x / scale) + zero point, in the range of the integer type."""
+    """round(x / scale) + zero point, saturated to the integer type."""
     name = node.inputs[0]
     by = quantiser(node, ctx, ctx.shape_of(name))
     value = ctx.constant(name)
@@ -40,7 +40,10 @@ importer("DequantizeLinear", since=1, limits=LIMITS, domain=CONTRIBUTED)(import_
 
 
 def dequantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: str) -> None:
-    """Makes `result` the view of an integer tensor, or the constant that integers stand for."""
+    """Makes `result` the view of an integer tensor, or a quantised constant.
+
+    Raises `Refusal` if the input `name` is not an integer tensor.
+    """
     value = ctx.constant(name)
     if value is not None:
         ctx.add_coded(result, coded(node, value, by))
@@ -53,13 +56,13 @@ def dequantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result:
 
 
 def coded(node: NodeView, value: Array, by: Steps) -> Coded:
-    """Returns a constant of integers with its zero point subtracted."""
+    """Returns a quantised constant, its zero point subtracted."""
     bits = code_type(node, helper.np_dtype_to_tensor_dtype(value.dtype)).bits
     return Coded((value.astype(np.int64) - by.zero_point).astype(np.int32), by.scale, bits)
 
 
 def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: str) -> None:
-    """Computes the integers `result` of a view or a float tensor."""
+    """Computes the integer tensor `result` from a view or a float tensor."""
     if name in ctx.views and ctx.views[name].quantise(node, ctx, by, result):
         return
     tensor = ctx.tensor(name)
@@ -73,7 +76,7 @@ def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: s
 
 
 def _quantise_floats(node: NodeView, ctx: ImportContext, x: Tensor, by: Steps, result: str) -> None:
-    """Adds clamp(round(x / scale) + zero point). Bounds before the sum keep it inside of its type."""
+    """Adds clamp(round(x / scale) + zero point); bounds before the addition prevent an overflow."""
     f = Formula(node, ctx, x.shape, x.image)
     value: Value = f.apply("div", ctx.tensor(x.name), f.constant(np.asarray(by.scale, np.float32)))
     zero, element = by.zero_point - by.code.offset, by.code.element

@@ -1,6 +1,6 @@
-"""Recurrent layers, unrolled over time.
+"""Recurrent layers (LSTM, GRU, RNN), unrolled over time.
 
-One `Filter` computes the input part of all steps. The recurrent part has one for each step; these share their
+One `Filter` computes the input part of all steps. The recurrent part has one `Filter` per step; these share their
 crossbars. Gates are element-wise. A hidden state that is zero at the start costs nothing.
 """
 
@@ -33,25 +33,25 @@ LIMITS = "constant weights and full sequences"
 
 @importer("LSTM", since=7, limits=LIMITS, all_outputs=True)
 def import_lstm(node: NodeView, ctx: ImportContext) -> None:
-    """Long short-term memory: all directions, peepholes, input_forget, clip, initial states, any activations."""
+    """Long short-term memory, with all directions, peepholes, input_forget, clip, initial states, any activations."""
     _lower(node, ctx, _Lstm, ("Sigmoid", "Tanh", "Tanh"))
 
 
 @importer("GRU", since=7, limits=LIMITS, all_outputs=True)
 def import_gru(node: NodeView, ctx: ImportContext) -> None:
-    """Gated recurrent unit: all directions, both forms of linear_before_reset, clip, initial state, any activations."""
+    """Gated recurrent unit, with all directions, linear_before_reset, clip, initial state, any activations."""
     _lower(node, ctx, _Gru, ("Sigmoid", "Tanh"))
 
 
 @importer("RNN", since=7, limits=LIMITS, all_outputs=True)
 def import_rnn(node: NodeView, ctx: ImportContext) -> None:
-    """Recurrent layer of one gate: all directions, clip, initial state, any activations."""
+    """Simple recurrent layer, with all directions, clip, initial state, any activations."""
     _lower(node, ctx, _Rnn, ("Tanh",))
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """State passed from step to step; None is zero."""
+    """State between steps; None stands for zero."""
 
     hidden: Tensor | None
     cell: Tensor | None = None
@@ -59,7 +59,7 @@ class _State:
 
 @dataclass(slots=True)
 class _Layer:
-    """One direction of a layer. Tensors of a step are [batch, hidden]."""
+    """One direction of a recurrent layer. Tensors of one step are [batch, hidden]."""
 
     node: NodeView
     ctx: ImportContext
@@ -72,9 +72,9 @@ class _Layer:
     """[1, inputs, gates * hidden]"""
     recurrent: Floats
     biases: Floats
-    """[2, gates * hidden]: first of the input part, then of the recurrent part."""
+    """[2, gates * hidden]: biases of the input part, then of the recurrent part."""
     peepholes: Floats
-    """[3 * hidden], zero for none."""
+    """[3 * hidden]; zero if absent."""
     filters: dict[str, Filter] = field(default_factory=dict[str, Filter])
 
     @property
@@ -82,14 +82,11 @@ class _Layer:
         return self.recurrent.shape[2] // self.hidden
 
     def step(self, parts: Tensor, state: _State) -> _State:
-        """Adds one step and returns the state after it.
-
-        `parts` [batch, gates * hidden] is the input part of the sums.
-        """
+        """Adds one step; returns the state after it. `parts`: the input part of the sums, [batch, gates * hidden]."""
         raise NotImplementedError
 
     def input_biases(self) -> Floats:
-        """Returns the bias that is added to the input part of all steps."""
+        """Returns the bias added to the input part of all steps."""
         return self.biases.sum(axis=0)
 
     def formula(self, gates: int = 1) -> Formula:
@@ -101,7 +98,7 @@ class _Layer:
         return next(o for o in self.node.outputs if o)
 
     def moved(self, source: Tensor, wanted: Indices, what: str) -> Tensor:
-        """Takes elements of a tensor as [rows, channels]."""
+        """Rearranges elements of a tensor to [rows, channels]."""
         image = Image((wanted.shape[0], wanted.shape[1]), 1)
         operator = move([source.image], wanted, image)
         return self.ctx.inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
@@ -120,7 +117,7 @@ class _Layer:
         return result
 
     def product(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """Adds the recurrent part of the gates `first` to `last`; the steps share one set of crossbars."""
+        """Adds the recurrent part of gates `first` to `last`; all steps share its crossbars."""
         cols = slice(first * self.hidden, last * self.hidden)
         shape = (self.batch, (last - first) * self.hidden)
         key = f"{self.stem}.recurrent.{self.direction}.{first}"
@@ -130,7 +127,7 @@ class _Layer:
         return self.ctx.inner(self.node, (hidden.name,), shape, Image(shape, 1), filter_, f"{self.stem}.products")
 
     def gate(self, sums: Tensor, number: int, count: int = 1) -> Tensor:
-        """Takes some of the gates, [batch, count * hidden], of [batch, gates * hidden]."""
+        """Takes `count` gates, from `number` on, out of sums [batch, gates * hidden]."""
         if sums.shape[1] == count * self.hidden:
             return sums
         wanted = c_order(sums.shape)[:, number * self.hidden : (number + count) * self.hidden]
@@ -152,7 +149,7 @@ class _Rnn(_Layer):
 
 
 class _Gru(_Layer):
-    """h' = (1 - z) g + z h, with the update gate z, the reset gate r and the new state g."""
+    """h' = (1 - z) g + z h, with the update gate z, the reset gate r and the candidate state g."""
 
     @property
     def linear_before_reset(self) -> bool:
@@ -176,7 +173,7 @@ class _Gru(_Layer):
         return _State(_tensor(f.add(new, f.mul(update, kept))))
 
     def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
-        """Adds the recurrent part of the new state: that of r * h, or r times that of h."""
+        """Adds the recurrent part of g: of r * h, or r times that of h (linear_before_reset); None if it is zero."""
         f = self.formula()
         bias = Constant(self.biases[1, 2 * self.hidden :].reshape(1, 1, -1))
         if not self.linear_before_reset:
@@ -193,7 +190,7 @@ class _Gru(_Layer):
 
 
 class _Lstm(_Layer):
-    """c' = f c + i g and h' = o act(c'), with the gates i, o, f and the new cell g."""
+    """c' = f c + i g and h' = o act(c'), with the gates i, o, f and the candidate cell g."""
 
     def step(self, parts: Tensor, state: _State) -> _State:
         f, cell = self.formula(), state.cell
@@ -213,7 +210,7 @@ class _Lstm(_Layer):
         return self.activated(0, self.peeped(self.gate(sums, 2), 2, cell))
 
     def peeped(self, sums: Tensor, number: int, cell: Tensor | None) -> Value:
-        """Adds peephole connections (in the order i, o, f): the cell times a weight of each hidden unit."""
+        """Adds a peephole connection (order i, o, f): the cell state times a weight per hidden unit."""
         weights = self.peepholes[number * self.hidden : (number + 1) * self.hidden]
         if cell is None or not weights.any():
             return sums
@@ -253,7 +250,6 @@ def _require_full(node: NodeView, ctx: ImportContext, steps: int) -> None:
 def _layers(
     node: NodeView, ctx: ImportContext, kind: type[_Layer], batch: int, functions: Sequence[str]
 ) -> list[_Layer]:
-    """Makes one layer for each direction."""
     w, r = ctx.weights(node.inputs[1]), ctx.weights(node.inputs[2])
     directions, rows, hidden = r.shape
     b = _optional(node, ctx, 3, (directions, 2 * rows))
@@ -270,13 +266,12 @@ def _layers(
 
 
 def _optional(node: NodeView, ctx: ImportContext, position: int, shape: tuple[int, ...]) -> Floats:
-    """Returns the weights, zero if absent."""
     name = node.input(position)
     return np.zeros(shape, np.float32) if name is None else ctx.weights(name)
 
 
 def _functions(node: NodeView, defaults: Sequence[str]) -> list[Activation]:
-    """Returns the activation functions; each takes its parameters from the front of the lists."""
+    """Returns the activation functions; each consumes its parameters from the start of the lists alpha and beta."""
     given = node.attributes.get("activations")
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in given] if given else list(defaults)
     alphas = iter(node.attributes.get("activation_alpha", ()))
@@ -325,7 +320,6 @@ _OF_ALPHA_AND_BETA: Mapping[str, tuple[Callable[[float, float], Activation], flo
 
 
 def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tensor, steps: int) -> list[_State]:
-    """Returns the states after every step, in the order of time."""
     parts = layer.input_part(sequence, steps)
     rows = c_order(parts.shape).reshape(steps, layer.batch, -1)
     state = _State(_initial(node, ctx, layer, 5), _initial(node, ctx, layer, 6))
@@ -337,7 +331,6 @@ def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tenso
 
 
 def _initial(node: NodeView, ctx: ImportContext, layer: _Layer, position: int) -> Tensor | None:
-    """Returns the state before the first step, None if it is zero."""
     name = node.input(position)
     if name is None:
         return None

@@ -71,13 +71,13 @@ def import_reduce_log_sum(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ReduceLogSumExp", since=1, limits=STATIC)
 def import_reduce_log_sum_exp(node: NodeView, ctx: ImportContext) -> None:
-    """m + log(sum of exp(x - m) over axes), m the maximum, so that nothing overflows."""
+    """m + log(sum of exp(x - m) over axes), where m is the maximum, so that nothing overflows."""
     _lower(node, ctx, _log_sum_exp, grouped=False)
 
 
 @importer("ReduceProd", since=1, limits=STATIC, counts=True)
 def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
-    """Product over axes, by multiplying halves repeatedly."""
+    """Product over axes, by repeatedly multiplying one half with the other."""
     _lower(node, ctx, _product, grouped=False)
 
 
@@ -91,10 +91,7 @@ def _lower(
 
 
 def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
-    """Returns the axes.
-
-    Without any given: all of them, or none if the node says so (each element is then reduced alone).
-    """
+    """Returns the reduced axes; without any given, all of them, or none with `noop_with_empty_axes`."""
     given = constant_ints(node, ctx, 1, "axes")
     if not given:
         return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
@@ -117,7 +114,7 @@ def _squared(build: Builder, x: Tensor) -> Tensor:
 
 def _log_sum_exp(build: Builder, seen: View) -> Tensor:
     image = seen.image
-    # An infinite maximum has no difference from itself.
+    # inf - inf is NaN, so the maximum is clamped to finite numbers.
     above = build.map("max", axes.reduce(build, seen, "max"), -LARGEST)
     largest = build.map("mul", build.map("max", build.map("mul", above, -1.0), -LARGEST), -1.0)
     spread = axes.spread(build, largest, image)
@@ -127,7 +124,7 @@ def _log_sum_exp(build: Builder, seen: View) -> Tensor:
 
 
 def _product(build: Builder, seen: View) -> Tensor:
-    """Multiplies the upper half of the pixels by the lower half; factors are pixels, everything else is channels."""
+    """Multiplies one half of the pixels by the other until one is left. Pixels are the factors of each channel."""
     shape, chosen = seen.image.shape, seen.chosen
     order = sorted(range(len(shape)), key=lambda d: not chosen[d])
     kept = math.prod(shape) // seen.count

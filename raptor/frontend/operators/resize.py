@@ -1,4 +1,4 @@
-"""Resampling of images to another size."""
+"""Resize and Upsample."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,26 +21,26 @@ CONSTANT = "constant scales, sizes and roi"
 
 @importer("Upsample", since=7)
 def import_upsample(node: NodeView, ctx: ImportContext) -> None:
-    """Larger image, nearest or linear, by scales given as an attribute."""
+    """Upsampling, nearest or linear, by scales given as an attribute."""
     scales = [float(s) for s in node.attributes["scales"]]
     _lower(node, ctx, scales, _old_method(node))
 
 
 @importer("Upsample", since=9, limits=CONSTANT)
 def import_upsample_of_input(node: NodeView, ctx: ImportContext) -> None:
-    """Larger image, nearest or linear, by scales given as an input."""
+    """Upsampling, nearest or linear, by scales given as an input."""
     _lower(node, ctx, _numbers(node, ctx, 1), _old_method(node))
 
 
 @importer("Resize", since=10, limits=CONSTANT)
 def import_resize_of_scales(node: NodeView, ctx: ImportContext) -> None:
-    """Resampling to another size, nearest or linear, by scales."""
+    """Resampling, nearest or linear, by scales."""
     _lower(node, ctx, _numbers(node, ctx, 1), _old_method(node))
 
 
 @importer("Resize", since=11, limits=CONSTANT)
 def import_resize(node: NodeView, ctx: ImportContext) -> None:
-    """Resampling: nearest (elements moved), linear or cubic (a weighted sum along each axis), with antialias."""
+    """Resampling: nearest (elements are moved), linear or cubic (a weighted sum along each axis), with antialias."""
     method = Method(
         node.string("mode", "nearest"),
         node.string("coordinate_transformation_mode", "half_pixel"),
@@ -65,7 +65,7 @@ def _old_method(node: NodeView) -> Method:
 
 
 def _numbers(node: NodeView, ctx: ImportContext, position: int) -> list[float]:
-    """Returns an optional constant input; empty if absent."""
+    """Returns an optional constant input; empty if absent. Raises `NeedsConstantError` for a computed one."""
     name = node.input(position)
     if name is None:
         return []
@@ -117,7 +117,7 @@ def _moved(build: Builder, x: Tensor, found: Sequence[Taps]) -> Tensor:
 
 
 def _interpolated(build: Builder, x: Tensor, found: Sequence[Taps]) -> Tensor:
-    """Interpolates one axis after another, those that become smaller first."""
+    """Interpolates one axis after another, axes that shrink most first."""
     result = build.natural(x.name)
     for axis in sorted(range(len(found)), key=lambda a: len(found[a].positions) / x.shape[a]):
         matrix = _matrix(found[axis], result.image.shape[axis])
@@ -127,7 +127,7 @@ def _interpolated(build: Builder, x: Tensor, found: Sequence[Taps]) -> Tensor:
 
 
 def _along(build: Builder, x: Tensor, axis: int, along: Taps, matrix: Floats) -> Tensor:
-    """Interpolates one axis: channels by a product with the matrix, pixels by a stencil."""
+    """Interpolates one axis: channels by a product with `matrix`, pixels by a stencil."""
     image = x.image
     if axis == image.channel_axis:
         return build.matrix(x, matrix)
@@ -146,14 +146,14 @@ def _along(build: Builder, x: Tensor, axis: int, along: Taps, matrix: Floats) ->
 
 
 def _matrix(along: Taps, size: int) -> Floats:
-    """Returns the taps as a matrix [old, new]; taps at one position are summed."""
+    """Returns the taps as a matrix [inputs, outputs]; weights at equal positions are added."""
     matrix = np.zeros((size, len(along.positions)), np.float32)
     np.add.at(matrix, (along.positions, np.arange(len(along.positions))[:, None]), along.weights)
     return matrix
 
 
 def _extrapolated(build: Builder, x: Tensor, shape: Shape, found: Sequence[Taps], value: float) -> Tensor:
-    """Puts `value` where an element lies outside in any axis."""
+    """Puts `value` where an element lies outside the input on any axis."""
     outside = np.zeros(shape, np.bool_)
     for axis, along in enumerate(found):
         outside |= along.outside.reshape(-1, *(1,) * (len(shape) - axis - 1))

@@ -1,4 +1,4 @@
-"""Whole numbers near a float, and its sign."""
+"""Rounding of floats to integers, and the sign."""
 
 from raptor.frontend import steps, truth
 from raptor.frontend.formulas import Formula, Value
@@ -10,25 +10,25 @@ from raptor.frontend.registry import importer
 
 @importer("Floor", since=1)
 def import_floor(node: NodeView, ctx: ImportContext) -> None:
-    """The largest whole number that is not larger, exactly."""
+    """Largest integer not above x, exact."""
     lower_activation(node, ctx, steps.floor)
 
 
 @importer("Ceil", since=1)
 def import_ceil(node: NodeView, ctx: ImportContext) -> None:
-    """The smallest whole number that is not smaller, exactly."""
+    """Smallest integer not below x, exact."""
     lower_activation(node, ctx, steps.ceil)
 
 
 @importer("Round", since=11)
 def import_round(node: NodeView, ctx: ImportContext) -> None:
-    """The nearest whole number, of two the even one, exactly."""
+    """Nearest integer, ties to even, exact."""
     lower_activation(node, ctx, steps.round_half_even)
 
 
 @importer("Sign", since=9, counts=True)
 def import_sign(node: NodeView, ctx: ImportContext) -> None:
-    """1, 0 or -1."""
+    """Sign: 1, 0 or -1."""
     lower_activation(node, ctx, _sign)
 
 

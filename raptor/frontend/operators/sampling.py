@@ -1,4 +1,4 @@
-"""Images sampled at given places, and images made of overlapping blocks."""
+"""GridSample and Col2Im."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from raptor.target.layout import Image
 
 @importer("GridSample", since=16, limits="a constant grid")
 def import_grid_sample(node: NodeView, ctx: ImportContext) -> None:
-    """Weighted sums of the pixels around given places: nearest, linear or cubic, with every kind of padding."""
+    """Interpolation of an image at given coordinates: nearest, linear or cubic, with every padding mode."""
     build = Builder(node, ctx)
     x, grid = build.natural(node.inputs[0]), ctx.weights(node.inputs[1])
     batch, dims = x.shape[0], x.shape[2:]
@@ -38,7 +38,7 @@ def import_grid_sample(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Col2Im", since=18, limits="constant shapes")
 def import_col2im(node: NodeView, ctx: ImportContext) -> None:
-    """Blocks side by side, added where they overlap: for each place in a block a shifted image, and their sum."""
+    """Image from columns: one shifted image for each position in a block, summed where blocks overlap."""
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     dims, block = constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 2) or ()
@@ -51,7 +51,7 @@ def import_col2im(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _shifted(node: NodeView, blocks: Indices, dims: tuple[int, ...], block: tuple[int, ...]) -> Indices:
-    """Returns [places in a block, batch, channels, *dims]: the element that a place of each block adds, or -1."""
+    """Returns [positions in a block, batch, channels, *dims]: the element that each position contributes, or -1."""
     rank = len(dims)
     pads = node.ints("pads", (0,) * 2 * rank)
     strides, dilations = node.ints("strides", (1,) * rank), node.ints("dilations", (1,) * rank)

@@ -1,4 +1,4 @@
-"""Operators that move no element, and concatenation."""
+"""Operators that change only the shape, and Concat."""
 
 import math
 from dataclasses import replace
@@ -16,9 +16,9 @@ from raptor.target.layout import Image
 
 
 def lower_rename(node: NodeView, ctx: ImportContext) -> None:
-    """Adds an alias.
+    """Adds an alias of the node's input.
 
-    Its image has the channels of its shape if that changes nothing in memory; else the old image stays.
+    Its image has the channels of the output shape if that moves no element; else the input's image is kept.
     """
     x = ctx.tensor(node.inputs[0])
     natural = natural_image(ctx.shape(node.output))
@@ -34,13 +34,13 @@ def import_identity(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Size", since=1, counts=True)
 def import_size(node: NodeView, ctx: ImportContext) -> None:
-    """The number of elements, a constant."""
+    """Number of elements, a constant."""
     ctx.set_constant(node.output, np.array(math.prod(ctx.shape_of(node.inputs[0])), np.int64))
 
 
 @importer("EyeLike", since=9, counts=True)
 def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
-    """The matrix of the input's shape with ones on a diagonal."""
+    """Matrix of the input's shape with ones on a diagonal, a constant."""
     shape, diagonal = ctx.shape_of(node.inputs[0]), node.integer("k", 0)
     image = natural_image(shape)
     pixels = image.to_pixels(np.eye(*shape, k=diagonal, dtype=np.float32))
@@ -49,7 +49,7 @@ def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Dropout", since=1, limits="inference", all_outputs=True)
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
-    """The input: nothing is dropped in inference. The mask is a constant."""
+    """The input, as in inference nothing is dropped. The mask is a constant."""
     mask = node.outputs[1] if len(node.outputs) > 1 else ""
     if mask in ctx.used:
         ctx.set_constant(mask, np.ones(ctx.shape(node.inputs[0]), ctx.kind(mask)))
@@ -61,31 +61,31 @@ def import_dropout(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Flatten", since=1)
 def import_flatten(node: NodeView, ctx: ImportContext) -> None:
-    """The input as a matrix; no element moves."""
+    """The input reshaped to a matrix; no element moves."""
     lower_rename(node, ctx)
 
 
 @importer("Reshape", since=5, limits="a constant shape")
 def import_reshape(node: NodeView, ctx: ImportContext) -> None:
-    """The input under another shape; no element moves."""
+    """The input in another shape; no element moves."""
     lower_rename(node, ctx)
 
 
 @importer("Squeeze", since=1)
 def import_squeeze(node: NodeView, ctx: ImportContext) -> None:
-    """The input without dimensions of 1."""
+    """The input without dimensions of size 1."""
     lower_rename(node, ctx)
 
 
 @importer("Unsqueeze", since=1)
 def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
-    """The input with more dimensions of 1."""
+    """The input with additional dimensions of size 1."""
     lower_rename(node, ctx)
 
 
 @importer("Concat", since=1)
 def import_concat(node: NodeView, ctx: ImportContext) -> None:
-    """Several tensors along one axis: channels side by side where that is the channels, else moved."""
+    """Concatenation along an axis: of channels without a move of elements if the axis is the channels, else moved."""
     build = Builder(node, ctx)
     tensors = [build.operand(i) for i in node.inputs]
     axis = axis_of(node, len(tensors[0].shape), 1)
@@ -97,7 +97,7 @@ def import_concat(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _side_by_side(tensors: list[Tensor], axis: int) -> Image | None:
-    """Returns the image of the result if the channels of each pixel follow one another, else None."""
+    """Returns the image of the result if concatenating the channels of each pixel gives it; else None."""
     first = tensors[0].image
     pixels, at = first.pixel_dims, first.channel_axis
     for tensor in tensors:

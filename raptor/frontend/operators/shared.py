@@ -1,4 +1,4 @@
-"""Facts about shapes that several importers need."""
+"""Facts about shapes and biases that several importers need."""
 
 import math
 
@@ -8,19 +8,19 @@ from raptor.graph.ir import Tensor
 
 
 def outer_size(shape: tuple[int, ...], axis: int) -> int:
-    """Returns the number of positions before an axis."""
+    """Returns the product of the dimensions before `axis`."""
     return math.prod(shape[:axis])
 
 
 def is_channel_axis(tensor: Tensor, axis: int) -> bool:
-    """Tells whether walking along `axis` of the shape walks along the channels of one pixel."""
+    """Tells whether `axis` of the ONNX shape is the channel axis of the image."""
     image = tensor.image
     same_start = outer_size(tensor.shape, axis) == outer_size(image.shape, image.channel_axis)
     return same_start and tensor.shape[axis] == image.channels
 
 
 def require_bias(node: NodeView, bias: tuple[int, ...], result: tuple[int, ...]) -> None:
-    """Raises `Refusal` for a bias that does not have one number for each channel; that of a Gemm may be broadcast."""
+    """Raises `Refusal` unless a bias has one number per channel; the bias of a Gemm may be broadcast."""
     if node.op_type != "Gemm":
         if bias != result[1:2]:
             raise Refusal(f"its bias has the shape {bias}, must be ({result[1]},)")

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, over any axis."""
+"""Softmax and LogSoftmax over any axis."""
 
 import math
 from dataclasses import replace
@@ -47,7 +47,7 @@ def _axis(node: NodeView, x: Tensor, default: int) -> int:
 
 
 def _spanned(node: NodeView, x: Tensor) -> tuple[tuple[int, ...], int]:
-    """Returns the shape and axis of a softmax before opset 13, which sees its input as a matrix (of as many elements).
+    """Returns shape and axis of a softmax before operator set 13, which reshapes its input to a matrix.
 
     The input keeps its own shape if only one dimension from the axis on is larger than 1.
     """
@@ -68,7 +68,7 @@ def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], a
 
 
 def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
-    """Adds x - m - log(sum(exp(x - m))), m the maximum: no exponential overflows, and not all of them vanish."""
+    """Adds x - m - log(sum(exp(x - m))), where m is the maximum: no exponential overflows, and not all vanish."""
     x = ctx.tensor(node.inputs[0])
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     lanes = _turned(node, ctx, x, (outer, shape[axis], inner))
@@ -85,7 +85,7 @@ def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...
 
 
 def _turned(node: NodeView, ctx: ImportContext, x: Tensor, dims: tuple[int, int, int]) -> Tensor:
-    """Returns the tensor with the axis running over the pixels, and one channel for each softmax."""
+    """Returns the tensor with the axis as pixels and one channel per softmax."""
     outer, length, inner = dims
     if min(outer, inner) == 1:
         image = Image((outer, length), 0) if inner == 1 else Image((length, inner), 1)
@@ -105,7 +105,6 @@ def _turn_back(node: NodeView, ctx: ImportContext, result: Value, dims: tuple[in
 
 
 def _pooled(node: NodeView, ctx: ImportContext, x: Tensor, function: str) -> Tensor:
-    """Adds the maximum or sum of all pixels: one pixel."""
     size = x.image.pixels
     window = Window((size,), (1,), (size,), (1,), (0,), (1,))
     image = Image((x.image.channels,), 0)

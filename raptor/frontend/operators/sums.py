@@ -1,4 +1,4 @@
-"""Rules for sums, products and means of integers."""
+"""Integer rules for additions, multiplications, means and average pools."""
 
 from dataclasses import replace
 
@@ -22,17 +22,17 @@ from raptor.frontend.windows import padded_window
 from raptor.graph.ir import Constant, ConstantTensor, Map, Pool, Tensor
 
 MOST_TERMS = 8
-"""Most terms of one sum; a longer one is computed in floats."""
+"""Maximum number of terms of one sum; a longer one is computed in floats."""
 
 
 @rule("Add", "Sum", "Sub")
 def add(node: NodeView, ctx: ImportContext) -> bool:
-    """Puts the terms side by side; they are added when they are rounded."""
+    """Collects the terms of the operands in one view; they are added when the sum is quantised."""
     return _add_constant(node, ctx) or _add_views(node, ctx) or tabulate(node, ctx)
 
 
 def _add_constant(node: NodeView, ctx: ImportContext) -> bool:
-    """Adds a bias to sums of products that are not rounded yet."""
+    """Adds a bias to the sums of a layer that are not quantised yet."""
     if len(node.inputs) != 2 or node.op_type == "Sub":
         return False
     x, other = node.inputs if node.inputs[0] in ctx.views else node.inputs[::-1]
@@ -61,7 +61,6 @@ def _add_views(node: NodeView, ctx: ImportContext) -> bool:
 
 
 def _terms(node: NodeView, ctx: ImportContext, name: str) -> list[Term] | None:
-    """Returns the terms of a view, or of a constant of integers; None for everything else."""
     value = ctx.coded(name)
     if value is not None:
         return [_constant_term(node, ctx, value)]
@@ -70,7 +69,6 @@ def _terms(node: NodeView, ctx: ImportContext, name: str) -> list[Term] | None:
 
 
 def _constant_term(node: NodeView, ctx: ImportContext, value: Coded) -> Term:
-    """Makes a tensor of a constant."""
     image = natural_image(value.values.shape)
     pixels = image.to_pixels(value.values)
     small = pixels.astype(np.int16) if abs(pixels).max() < 2**15 else pixels.astype(np.int32)
@@ -80,14 +78,14 @@ def _constant_term(node: NodeView, ctx: ImportContext, value: Coded) -> Term:
 
 
 def _negated(node: NodeView, ctx: ImportContext, term: Term) -> Term:
-    """Returns the term with its sign in the integers: multipliers are positive."""
+    """Negates the integers of a term, because multipliers are positive."""
     low, high = ctx.range(term.tensor)
     wide = wide_enough(node, ctx, term.tensor, Range(-high, -low))
     return replace(term, tensor=mapped(node, ctx, "sub", wide, 0), offset=-term.offset)
 
 
 def _aligned(term: Term, rank: int) -> Term:
-    """Gives parameters that vary the rank of the result."""
+    """Gives the parameters of a term the rank of the result."""
     return replace(
         term,
         scale=_of_rank(term.scale, rank),
@@ -102,7 +100,7 @@ def _of_rank(values: np.ndarray, rank: int) -> np.ndarray:
 
 @rule("Mul")
 def multiply(node: NodeView, ctx: ImportContext) -> bool:
-    """Multiplies the integers without their zero points."""
+    """Multiplies integers after adding their offsets, or tabulates the product."""
     return _multiply(node, ctx) or tabulate(node, ctx)
 
 
@@ -150,7 +148,7 @@ def _broadcast(node: NodeView, ctx: ImportContext, tensor: Tensor, shape: tuple[
 
 @rule("AveragePool")
 def average(node: NodeView, ctx: ImportContext) -> bool:
-    """Sums the integers of a window; the mean is taken when they are rounded."""
+    """Sums the integers of a window; they are divided when the mean is quantised."""
     term = single(node, ctx, node.inputs[0])
     if term is None:
         return False
@@ -167,20 +165,19 @@ def average(node: NodeView, ctx: ImportContext) -> bool:
 
 
 def _smallest(counts: Counts) -> Ints:
-    """Returns numbers for each output pixel so that they broadcast against (N, C, spatial...)."""
+    """Returns numbers per output pixel in a shape that broadcasts to (N, C, spatial...)."""
     same = (counts == counts.flat[0]).all()
     return np.asarray(counts.flat[0], np.int64) if same else counts.astype(np.int64)[None, None]
 
 
 def _summable(node: NodeView, ctx: ImportContext, tensor: Tensor, count: int) -> Tensor:
-    """Returns the tensor in a type that holds sums of `count` elements."""
     low, high = ctx.range(tensor)
     return wide_enough(node, ctx, tensor, Range(low * count, high * count).or_zero())
 
 
 @rule("GlobalAveragePool", "ReduceMean", "ReduceSum")
 def reduce(node: NodeView, ctx: ImportContext) -> bool:
-    """Sums the integers along axes; the mean is taken when they are rounded."""
+    """Sums the integers along axes; they are divided when the mean is quantised."""
     term = single(node, ctx, node.inputs[0])
     if term is None:
         return False

@@ -1,4 +1,4 @@
-"""Rules for functions of one integer."""
+"""Integer rule for functions of one integer of at most 8 bits."""
 
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
@@ -12,5 +12,5 @@ from raptor.frontend.tables import tabulate
     *("ThresholdedRelu", "Div", "Max", "Min", "Mean"),
 )
 def look_up(node: NodeView, ctx: ImportContext) -> bool:
-    """Makes a table of the function."""
+    """Computes the function of quantised integers as a lookup table."""
     return tabulate(node, ctx)

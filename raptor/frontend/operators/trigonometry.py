@@ -1,6 +1,7 @@
 """Trigonometric and hyperbolic functions, element by element.
 
-Angles are first brought into one turn. The polynomials are Taylor series on an interval where float32 sees no error.
+Angles are first reduced to one turn. The polynomials are Taylor series on an interval where their error is below
+float32 precision.
 """
 
 import math
@@ -13,26 +14,26 @@ from raptor.frontend.operators.activations import Activation, lower_activation
 from raptor.frontend.registry import ImportFunction, importer
 
 _ROUNDING = 1.5 * 2.0**23
-"""Added to a number below 2**22 and subtracted again, it rounds the number."""
+"""Adding and subtracting it rounds a number below 2^22 to an integer."""
 _TURN = (6.28125, 0.0019340515136718750, 1.2556659146e-06)
-"""2 pi as a sum of numbers of few bits: their products with the number of turns are exact."""
+"""2 pi as a sum of numbers with few bits, whose products with the number of turns are exact."""
 _PI = (3.140625, 0.000967653589793)
 _HALF_PI = (1.5703125, 0.000483826794897)
 _SINE = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(7))
 _ARCTANGENT = tuple((-1) ** i / (2 * i + 1) for i in range(9))
 _FAR = 1e18
-"""Beyond it the arctangent is pi / 2 in float32, and the square would overflow."""
+"""Beyond it, the arctangent is pi / 2 in float32, and the square would overflow."""
 
 
 def sine(f: Formula, x: Value) -> Value:
-    """sin(r) = sin(pi - r), r the angle in one turn."""
+    """Adds sin(x) = sin(r) = sin(pi - r), where r is the angle reduced to one turn."""
     angle = _within_turn(f, x)
     sides = [_nearer(f, f.relu(a)) for a in (angle, f.neg(angle))]
     return _series(f, f.sub(*sides), _SINE)
 
 
 def cosine(f: Formula, x: Value) -> Value:
-    """cos(r) = sin(pi / 2 - |r|)."""
+    """Adds cos(x) = sin(pi / 2 - |r|), where r is the angle reduced to one turn."""
     return _series(f, _minus(f, _HALF_PI, f.abs(_within_turn(f, x))), _SINE)
 
 
@@ -41,37 +42,37 @@ def tangent(f: Formula, x: Value) -> Value:
 
 
 def arctangent(f: Formula, x: Value) -> Value:
-    """atan(x) = 2 atan(x / (1 + sqrt(1 + x * x)))."""
+    """Adds atan(x) = 2 atan(x / (1 + sqrt(1 + x * x)))."""
     return f.mul(_of_half(f, _halved(f, f.min(f.max(x, -_FAR), _FAR))), 2)
 
 
 def arcsine(f: Formula, x: Value) -> Value:
-    """2 atan(x / (1 + sqrt(1 - x * x)))."""
+    """Adds asin(x) = 2 atan(x / (1 + sqrt(1 - x * x)))."""
     cosine_ = f.apply("sqrt", f.mul(f.sub(1, x), f.add(x, 1)))
     return f.mul(_of_half(f, f.div(x, f.add(cosine_, 1))), 2)
 
 
 def arccosine(f: Formula, x: Value) -> Value:
-    """2 atan(sqrt((1 - x) / (1 + x)))."""
+    """Adds acos(x) = 2 atan(sqrt((1 - x) / (1 + x)))."""
     return f.mul(arctangent(f, f.apply("sqrt", f.div(f.sub(1, x), f.add(x, 1)))), 2)
 
 
 def hyperbolic_sine(f: Formula, x: Value) -> Value:
-    """tanh(x) cosh(x): no difference of nearly equal numbers."""
+    """Adds sinh(x) = tanh(x) cosh(x), which subtracts no nearly equal numbers."""
     return f.mul(f.apply("tanh", x), hyperbolic_cosine(f, x))
 
 
 def hyperbolic_cosine(f: Formula, x: Value) -> Value:
-    """a / 2 * a + b / 2 * b of a = exp(x / 2), b = exp(-x / 2): exp(x) overflows before its half does."""
+    """Adds cosh(x) = a / 2 * a + b / 2 * b with a = exp(x / 2) and b = exp(-x / 2), as exp(x) overflows earlier."""
     half = f.mul(x, 0.5)
     roots = f.apply("exp", half), f.apply("exp", f.neg(half))
     return f.add(*(f.mul(f.mul(root, 0.5), root) for root in roots))
 
 
 def area_sine(f: Formula, x: Value) -> Value:
-    """log(y + sqrt(y * y + 1)) of y = |x|, with the sign of x.
+    """Adds asinh(x) = log(y + sqrt(y * y + 1)) with y = |x|, and the sign of x.
 
-    As log(m) + log(1 + u), m = max(y, 1), u = y / m + (sqrt(y * y + 1) / m - 1), whose squares do not overflow.
+    As log(m) + log(1 + u) with m = max(y, 1) and u = y / m + (sqrt(y * y + 1) / m - 1), where no square overflows.
     """
     size = f.abs(x)
     most, part = f.max(size, 1), f.min(size, 1)  # part = y / m, also if y is infinite
@@ -84,13 +85,13 @@ def area_sine(f: Formula, x: Value) -> Value:
 
 
 def area_cosine(f: Formula, x: Value) -> Value:
-    """2 log(sqrt((x - 1) / 2) + sqrt((x + 1) / 2)), which overflows nowhere."""
+    """Adds acosh(x) = 2 log(sqrt((x - 1) / 2) + sqrt((x + 1) / 2)), which does not overflow."""
     roots = (f.apply("sqrt", f.mul(square, 0.5)) for square in (f.sub(x, 1), f.add(x, 1)))
     return f.mul(f.apply("log", f.add(*roots)), 2)
 
 
 def area_tangent(f: Formula, x: Value) -> Value:
-    """log(1 + 2 y / (1 - y)) / 2 of y = |x|, with the sign of x."""
+    """Adds atanh(x) = log(1 + 2 y / (1 - y)) / 2 with y = |x|, and the sign of x."""
     positive, negative = (_area_tangent(f, f.relu(side)) for side in (x, f.neg(x)))
     return f.sub(positive, negative)
 
@@ -101,12 +102,12 @@ def _area_tangent(f: Formula, x: Value) -> Value:
 
 
 def _log_of_one_and(f: Formula, x: Value, near: Value) -> Value:
-    """log(1 + x) for x of at least 0, with what the sum loses of x; `near` is x where x is at most 1, and finite."""
+    """Adds log(1 + x) for x >= 0, corrected by the bits that 1 + x loses; `near`: x where x <= 1, and finite."""
     return f.add(f.apply("log", f.add(x, 1)), f.sub(near, f.sub(f.add(near, 1), 1)))
 
 
 def _within_turn(f: Formula, x: Value) -> Value:
-    """Subtracts whole turns: the result is from -pi to pi, also where an angle is larger than its own precision."""
+    """Adds the angle modulo 2 pi, from -pi to pi, even where rounding of a large angle exceeds a turn."""
     turns = f.sub(f.add(f.mul(x, 1 / math.tau), _ROUNDING), _ROUNDING)
     for part in _TURN:
         x = f.sub(x, f.mul(turns, part))
@@ -114,12 +115,12 @@ def _within_turn(f: Formula, x: Value) -> Value:
 
 
 def _minus(f: Formula, constant: Sequence[float], x: Value) -> Value:
-    """Subtracts x from a sum of constants, of which the first has few bits."""
+    """Adds constant - x; the constant is a sum of numbers, the first of which has few bits."""
     return f.add(f.sub(constant[0], x), constant[1])
 
 
 def _nearer(f: Formula, x: Value) -> Value:
-    """Returns the smaller one of x and pi - x."""
+    """Adds min(x, pi - x)."""
     return f.min(x, _minus(f, _PI, x))
 
 
@@ -133,12 +134,12 @@ def _series(f: Formula, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _halved(f: Formula, tangent_: Value) -> Value:
-    """Returns the tangent of half of an angle."""
+    """Adds the tangent of half the angle that has tangent `tangent_`."""
     return f.div(tangent_, f.add(f.apply("sqrt", f.add(f.mul(tangent_, tangent_), 1)), 1))
 
 
 def _of_half(f: Formula, tangent_: Value) -> Value:
-    """Returns the arctangent of a number from -1 to 1."""
+    """Adds the arctangent of a number from -1 to 1."""
     return f.mul(_series(f, _halved(f, tangent_), _ARCTANGENT), 2)
 
 
@@ -155,7 +156,7 @@ _FUNCTIONS: Mapping[str, tuple[int, Activation, str]] = {
     "Acosh": (9, area_cosine, "2 log(sqrt((x - 1) / 2) + sqrt((x + 1) / 2))."),
     "Atanh": (9, area_tangent, "log(1 + 2 x / (1 - x)) / 2."),
 }
-"""Operators: first version, function, summary."""
+"""Operator -> (first version, function, summary for the documentation)."""
 
 
 def _register(op_type: str, since: int, function: Activation, summary: str) -> None:

@@ -1,4 +1,4 @@
-"""Rules for products of integers: convolutions, fully connected layers and matrix products."""
+"""Integer rules for convolutions and matrix products."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,12 +18,12 @@ from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.window import input_pixels
 
 MOST_BLOCKS = 8
-"""Most blocks of scales along a sum: each is a product of its own."""
+"""Maximum number of blocks of scales along the summed dimension; each becomes a product of its own."""
 
 
 @rule("Conv", "ConvTranspose")
 def convolve(node: NodeView, ctx: ImportContext) -> bool:
-    """Convolves integers with constant integers; the offset at the border differs from that inside."""
+    """Convolves quantised integers with constant ones; the zero point contributes less at the padded border."""
     weights, x = ctx.coded(node.inputs[1]), single(node, ctx, node.inputs[0])
     addend = _constant_bias(node, ctx)
     if weights is None or x is None or addend is False:
@@ -43,7 +43,6 @@ def convolve(node: NodeView, ctx: ImportContext) -> bool:
 
 
 def _sums(node: NodeView, ctx: ImportContext, x: Term, weights: Coded) -> Tensor:
-    """Adds the filter of the integers, without a bias."""
     values = ctx.add_constant(f"{node.inputs[1]}.codes", _small(weights.values))
     bare = replace(node, inputs=node.inputs[:2])
     done = run(bare, ctx, {node.inputs[0]: x.tensor.name, node.inputs[1]: values}, suffix="sums")
@@ -56,7 +55,7 @@ def _small(values: np.ndarray) -> np.ndarray:
 
 
 def _with_weight_bits(ctx: ImportContext, result: Tensor, weights: Coded) -> Tensor:
-    """Writes the bits of a weight into the filter that was just added."""
+    """Records the bits of a weight in the filter that was added last."""
     low, high = int(weights.values.min(initial=0)), int(weights.values.max(initial=0))
     needed = max((-low - 1).bit_length() if low < 0 else 0, high.bit_length()) + 1
     at = _filter_position(ctx)
@@ -71,7 +70,7 @@ def _filter_position(ctx: ImportContext) -> int:
 
 
 def _output_scales(node: NodeView, weights: Coded, shape: Shape) -> Floats | None:
-    """Returns the scales of the weights by output channel, or None if they vary along another axis."""
+    """Returns the weight scales, broadcast to the output; None if they vary along another axis than its channels."""
     if weights.scale.size == 1:
         return weights.scale
     axis, groups = (0, 1) if node.op_type == "Conv" else (1, node.integer("group", 1))
@@ -81,7 +80,7 @@ def _output_scales(node: NodeView, weights: Coded, shape: Shape) -> Floats | Non
 
 
 def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | bool | None:
-    """Returns the bias; None without one, False if it is computed."""
+    """Returns the bias; None if absent, False if it is computed."""
     name = node.input(2)
     if name is None:
         return None
@@ -100,7 +99,7 @@ def _in_column(addend: Coded | Floats | bool | None, shape: tuple[int, ...]) -> 
 
 
 def _sums_of_weights(ctx: ImportContext, sums: Tensor, shape: Shape) -> Ints:
-    """Returns for each output the sum of the weights whose inputs lie inside of the image."""
+    """Returns for each output element the sum of the weights whose inputs lie inside the image."""
     operator = ctx.nodes[_filter_position(ctx)].operator
     assert isinstance(operator, Filter)
     by_tap = operator.weights.sum(axis=1, dtype=np.int64)
@@ -115,7 +114,7 @@ def _sums_of_weights(ctx: ImportContext, sums: Tensor, shape: Shape) -> Ints:
 
 @rule("MatMul", "Gemm")
 def multiply(node: NodeView, ctx: ImportContext) -> bool:
-    """Multiplies integers by a constant matrix, or by each other."""
+    """Multiplies quantised integers by a constant matrix, or by each other."""
     addend = _constant_bias(node, ctx)
     if addend is False or not _is_plain(node):
         return False
@@ -154,7 +153,7 @@ def _by_constant(
 
 
 def _by_blocks(node: NodeView, ctx: ImportContext, weights: Coded, x: Term) -> None:
-    """Multiplies by a matrix whose scales vary along the summed dimension: one product for each block of it."""
+    """Multiplies by a matrix whose scales vary along the summed dimension, by one product per block of equal scales."""
     rank = weights.values.ndim
     if node.input(2) or _is_transposed(node, 0) or ctx.coded(node.inputs[1]) is None or rank != 2:
         raise Refusal("the scales of its weights vary along the summed dimension, beside a bias or a transposition")
@@ -179,7 +178,6 @@ def _by_blocks(node: NodeView, ctx: ImportContext, weights: Coded, x: Term) -> N
 
 
 def _bare(node: NodeView) -> NodeView:
-    """Returns the node without bias and factors."""
     kept = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
     return replace(node, inputs=node.inputs[:2], attributes=kept)
 
@@ -189,7 +187,7 @@ def _is_transposed(node: NodeView, side: int) -> bool:
 
 
 def _summed_axis(node: NodeView, side: int, rank: int) -> int:
-    """Returns the axis of the constant factor that the product sums."""
+    """Returns the axis of the constant factor over which the product sums."""
     if rank == 1:
         return 0
     first = (side == 1) != _is_transposed(node, side)
@@ -197,9 +195,9 @@ def _summed_axis(node: NodeView, side: int, rank: int) -> int:
 
 
 def _along_output(side: int, values: np.ndarray, summed: int, rank: int) -> np.ndarray:
-    """Returns numbers of the constant factor, 1 along the summed axis, so that they broadcast against the product.
+    """Returns parameters of the constant factor, 1 along its summed axis, so that they broadcast to the product.
 
-    `rank`: that of the product, which has no such axis where the other factor is a vector.
+    rank: rank of the product, which lacks that axis where the other factor is a vector.
     """
     if values.size == 1:
         return values.reshape(())
@@ -232,6 +230,6 @@ def _scale_of_products(node: NodeView, first: Floats, second: Floats) -> Floats:
 
 
 def alike(node: NodeView, ctx: ImportContext, tensors: list[Tensor]) -> list[Tensor]:
-    """Returns the tensors in the widest of their types."""
+    """Converts the tensors to the widest of their types."""
     widest = max((t.element for t in tensors), key=lambda e: e.bits)
     return [widened(node, ctx, t, widest) for t in tensors]

@@ -170,7 +170,6 @@ class _Translation:
         self.coded[name], self.constants[name] = value, value.real
 
     def _computed(self, node: NodeProto, first: Array | None = None) -> Array:
-        """Returns the result of a node of constants; `first` replaces its first operand."""
         given = {i: self.constants[i] for i in node.input if i}
         if first is not None:
             given[node.input[0]] = first
@@ -250,7 +249,6 @@ class _Translation:
         return layer, signs, sums
 
     def _layer(self, node: NodeProto) -> Layer | None:
-        """Returns a node as an integer layer; None if it is none."""
         rank, x, weights = self.ranks.get(node.output[0]), self._stream(node.input[0]), self._weights(node.input[1])
         axis = None if weights is None or rank is None else output_axis(node, weights.values.ndim)
         if rank is None or x is None or weights is None or axis is None or not is_plain(node):

@@ -98,7 +98,6 @@ class Writer:
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zero], node.output, **given))
 
     def _bounded(self, stem: str, codes: str, grid: Grid, kind: CodeKind) -> str:
-        """Writes codes clamped to the range of a grid."""
         units = [self._floats(f"{stem}.one", 1), self._integers(f"{stem}.none", np.zeros((), np.int64), kind)]
         whole = self._step("DequantizeLinear", [codes, *units], f"{stem}.whole")
         return self._step("QuantizeLinear", [self._clipped(whole, grid.low, grid.high, stem), *units], f"{stem}.codes")
@@ -152,12 +151,10 @@ class Writer:
         return self._step("DequantizeLinear", [codes, self._floats(f"{stem}.one", 1), zero], f"{stem}.count")
 
     def _shifted(self, stem: str, sums: str, added: Ints, unit: np.float32) -> str:
-        """Writes sums + added; `added` is in units of the sums."""
         self.constant(f"{stem}.addend", Coded(added, np.asarray(unit)))
         return self._step("Add", [sums, f"{stem}.addend"], f"{stem}.shifted")
 
     def _total(self, stem: str, counts: list[str]) -> str:
-        """Writes a sum of any number of integers of scale 1."""
         level, largest = 0, 1
         while len(counts) > 1:
             groups = [counts[k : k + _MOST_TERMS] for k in range(0, len(counts), _MOST_TERMS)]
@@ -219,7 +216,6 @@ class Writer:
         return self._step("Clip", [name, *ends], stem)
 
     def _step(self, op_type: str, inputs: Sequence[str], stem: str, name: str = "", **given: Any) -> str:
-        """Writes a node with one output; returns the output's name."""
         output = self._name(stem)
         self._nodes.append(helper.make_node(op_type, inputs, [output], name or output, **given))
         return output

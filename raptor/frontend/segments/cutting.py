@@ -185,7 +185,6 @@ def _all_on_host(
 
 
 def _check_loadable(segments: tuple[Segment, ...]) -> None:
-    """Raises an error unless onnxruntime accepts all host segments."""
     for number, segment in enumerate(segments):
         fault = load_fault(segment.onnx_bytes) if segment.kind == "host" else None
         if fault is not None:
@@ -373,7 +372,6 @@ class Cutter:
         return model
 
     def _move(self, nodes: Sequence[int], reasons: Mapping[str, str]) -> None:
-        """Moves the named nodes of a segment to the host; the whole segment if no name is known."""
         found = {i: reasons[self.flow.nodes[i].name] for i in nodes if self.flow.nodes[i].name in reasons}
         self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
 
@@ -414,7 +412,6 @@ class Cutter:
         )
 
     def _constant_outputs(self) -> list[str]:
-        """Returns the model outputs that are weights."""
         weights = {t.name for t in self.asked.proto.graph.initializer}
         return [v.name for v in self.asked.proto.graph.output if v.name in weights]
 

@@ -43,7 +43,6 @@ class _Form:
 
 
 def _form(node: NodeProto) -> _Form | None:
-    """Returns the form of a node; None if it cannot be sliced."""
     given = attributes_of(node)
     match node.op_type:
         case "Conv" if given.get("group", 1) == 1:
@@ -156,7 +155,6 @@ class Slicer:
             total = found
 
     def _cut_out(self, name: str, output: str, axis: int, part: Range, node_name: str) -> NodeProto:
-        """Returns a Slice node in the form of the model's operator set."""
         if self._opset < SLICE_OPERANDS:
             start, end = part
             return helper.make_node("Slice", [name], [output], name=node_name, starts=[start], ends=[end], axes=[axis])
@@ -256,7 +254,6 @@ class Slicer:
 
 
 def _renamed(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
-    """Returns a copy of a node with other first inputs and another result; the result is appended to its name."""
     copied = NodeProto()
     copied.CopyFrom(node)
     copied.input[: len(inputs)] = inputs

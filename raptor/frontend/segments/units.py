@@ -123,7 +123,6 @@ def _copying(flow: Flow, proto: ModelProto) -> Flow:
 
 
 def _grouped(flow: Flow, weighted: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns the nodes of each unit; a unit ends where the next layer with weights begins."""
     units: list[list[int]] = [[]]
     for i in flow.placed:
         if i in weighted and not weighted.isdisjoint(units[-1]):
