@@ -100,7 +100,7 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
     channels = seen.image.channels
     if seen.parts:
         return build.matrix(seen.tensor, (seen.kept[:, None] == seen.kept) * np.float32(factor))
-    # One number in memory: each norm of a large transformer has such a matrix.
+    # A broadcast number, not a full matrix: each norm of a large transformer has one.
     return build.matrix(seen.tensor, np.broadcast_to(np.float32(factor), (channels, channels)))
 
 

@@ -44,7 +44,7 @@ class Names:
 
 def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
     """Moves constants out of all subgraphs, so that unrolling does not copy them; returns them."""
-    # The innermost first: the nodes of a graph become copies, and with them the bodies inside.
+    # Innermost first: hoisting replaces the nodes of a graph by copies, and with them their subgraphs.
     inner_first = list(graphs_of(graph))[:0:-1]
     return [tensor for inner in inner_first for tensor in _hoisted(inner, names)]
 

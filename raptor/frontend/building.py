@@ -104,7 +104,7 @@ class Builder:
             image = natural_image(wanted.shape)
             image = image if image.has_layout_of(images[0]) else images[0]
             return self.add(Rename(), image, sources[0])
-        # Of equal candidates the first, ONNX's own: later nodes need not move the channels again.
+        # On ties ONNX's own layout is taken, so that later nodes need not move the channels again.
         natural = natural_image(wanted.shape)
         others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
         candidates = [(i, move(images, wanted, i)) for i in (natural, *others)]

@@ -164,8 +164,8 @@ def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
     """Yields the model in a file, changed, as long as another optimiser run helps; the caller replaces the file."""
     if _has_inlined_functions(path) or _has_shapes(path):
         # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
-        # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
-        # also computes what depends on them.
+        # It does not infer all shapes (MeanVarianceNormalization), but uses given ones; then it also folds the nodes
+        # that depend on them.
         inferred = infer_shapes(read_without_weights(path))
         fold(inferred, folder)
         yield inferred

@@ -145,7 +145,7 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
             fixed.update(node.output)
         elif not is_supported_op(node.domain, node.op_type):
             known = reasons.get(node.output[0]) if node.output else None
-            # A random operator, for one, is defined by others in each version, and they are not supported either.
+            # Names the first version with a function body, unless this version has one, too, as random operators have.
             oldest = function_versions().get(node.op_type)
             later = oldest if oldest is not None and version_of(proto) < oldest else None
             reason = known or op_reason(node.domain, node.op_type, later)
@@ -290,7 +290,7 @@ def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
         bad = [v for v in _constants(node.operator) if not np.isfinite(v).all()]
         if bad and all_finite is None:
             all_finite = _all_finite(constants)
-        # A maximum with an infinity is a choice, which formulas make on purpose.
+        # A maximum with an infinite constant is deliberate: formulas select elements by it.
         chooses = isinstance(node.operator, Map) and node.operator.function == "max"
         no_place = isinstance(node.operator, Filter | Stencil) or (all_finite and not chooses)
         if bad and (no_place or np.isnan(bad[0]).any()):

@@ -152,7 +152,7 @@ class Contraction:
         return self._result((left.name,), filter_, rows, (*batch, *cols), out)
 
     def _covering_filter(self, x: Tensor, matrix: Floats, batch: int) -> Filter | None:
-        """Returns a convolution whose kernel covers the flattened image x; None if x is none (thesis, appendix B).
+        """Returns a convolution whose kernel covers the image, if x is a flattened image (thesis, appendix B).
 
         Row c * pixels + p of the matrix belongs to channel c at tap p of the image (N, C, spatial...).
         """

@@ -64,7 +64,7 @@ class _Resolver:
         return self.reasons
 
     def _used(self) -> list[NodeProto]:
-        """Returns the nodes without those that only computed a condition: the chip may lack an operator for them."""
+        """Returns the nodes other than those that only computed a condition: the chip may lack an operator for them."""
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
         for node in reversed(self.known.nodes):

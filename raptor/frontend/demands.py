@@ -45,7 +45,7 @@ def lengths_of(proto: ModelProto) -> dict[str, int]:
         return {}
     try:
         graph = infer_shapes(proto).graph
-    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+    except (InvalidTypes, ValueError):  # the canonicaliser reports the error
         graph = proto.graph
     shapes = {v.name: static_dims(v) for v in (*graph.input, *graph.value_info, *graph.output)}
     keys = {n.input[_LENGTHS]: shapes.get(n.input[1]) for n in found}

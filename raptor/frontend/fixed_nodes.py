@@ -30,7 +30,7 @@ def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
     known = bool(names) and all(map(ctx.is_constant, names))
     if not known or node.op_type in RANDOM or any(True for _ in subgraphs(node)):
         return False
-    # The importers take integers as they are; floats of 4 and 8 bits have no scale of their own on the chip.
+    # Importers accept constant integers; 4- and 8-bit floats must be folded, as the chip does not have these types.
     if node.op_type in QUANTISED and not is_small_float(ctx.kind(names[0])):
         return False
     moved = _moved(node, ctx)

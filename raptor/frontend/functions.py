@@ -62,7 +62,7 @@ def _drop_domains(proto: ModelProto) -> None:
 
 
 class _Expansion:
-    """One round of expansion. `labels`: labels of this round and those before it."""
+    """One round of expansion. `labels`: labels of all rounds so far."""
 
     def __init__(self, proto: ModelProto, versions: Mapping[str, int], labels: dict[str, str]) -> None:
         self.graph, self.versions, self.labels = proto.graph, versions, labels
@@ -93,7 +93,7 @@ class _Expansion:
 def _types(proto: ModelProto) -> Mapping[str, TypeProto]:
     try:
         graph = infer_shapes(proto).graph
-    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+    except (InvalidTypes, ValueError):  # the canonicaliser reports the error
         return MappingProxyType({})
     found = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     for tensor in graph.initializer:

@@ -185,7 +185,7 @@ class ImportContext:
             if name in self._whole:
                 continue
             made = self._made.get(name)
-            # A tensor of the model was looked at when its node was imported.
+            # The range of a tensor of the model was determined when its node was imported.
             inner = [i for i in made.inputs if not self.tensors[i].in_model] if made is not None else []
             missing = [i for i in inner if i not in self._whole]
             if missing:

@@ -80,7 +80,7 @@ def taps(axis: Axis, method: Method) -> Taps:
     """Returns the taps of one axis. Raises `Refusal` for an unknown mode."""
     fraction = axis.aligns_to_a_fraction(method)
     if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size and not fraction):
-        # onnxruntime keeps such an axis as it is, even where another would be cropped.
+        # onnxruntime does not change such an axis, even with a region of interest.
         return _kept(axis.size)
     at = _coordinates(axis, method.coordinates)
     outside = np.zeros(len(at), np.bool_)
@@ -175,7 +175,7 @@ def _interpolated(at: Coordinates, axis: Axis, method: Method) -> tuple[Indices,
         weights = np.where((positions >= 0) & (positions < axis.size), weights, 0)
     if method.exclude_outside or method.antialias:
         total = weights.sum(axis=1, keepdims=True)
-        # Nothing in reach: such an element lies outside, and is extrapolated.
+        # No input in reach: the element lies outside and is extrapolated.
         weights = weights / np.where(total == 0, 1, total)
     return positions, weights
 

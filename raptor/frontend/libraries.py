@@ -125,7 +125,7 @@ def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto])
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
         return None
-    # onnx gives nothing for a later version in which an operator of the function takes more types.
+    # Asked for `version`, onnx returns nothing if a later operator set extended the types of an inner operator.
     plain = max((v for v in schema.function_opset_versions if v <= version), default=0)
     if plain:
         return FunctionProto.FromString(schema.get_function_with_opset_version(plain))
@@ -191,7 +191,7 @@ def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[s
         return _session(str(path)).get_outputs()
 
     found = infer([], names)
-    # onnxruntime writes no sizes for a scalar, nor where it does not know their number: the shape of the shape tells.
+    # onnxruntime returns no sizes both for a scalar and for an unknown rank; the size of a Shape tells them apart.
     unsized = [o.name for o in found if not o.shape and o.type.startswith("tensor(")]
     shapes = {f"{name}/shape of it": name for name in unsized}
     nodes = [helper.make_node("Shape", [name], [shape]) for shape, name in shapes.items()]

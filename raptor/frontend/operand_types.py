@@ -24,7 +24,7 @@ def check_types(proto: ModelProto) -> None:
     """
     try:
         inferred = infer_shapes(proto)
-    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+    except (InvalidTypes, ValueError):  # the canonicaliser reports the error
         inferred = proto
     versions = {o.domain: o.version for o in proto.opset_import}
     faults = list(_faults(inferred.graph, {}, versions))

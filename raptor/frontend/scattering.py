@@ -111,7 +111,7 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
     numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
     distance = f.sub(index, f.constant(numbers))
     if reach is None or reach.low < 0:
-        # An index below 0 counts from the end: a product is 0 where one of both distances is.
+        # A negative index counts from the end: the product of both distances is 0 where either is.
         distance = f.mul(distance, f.sub(index, f.constant(numbers - size)))
     mark = f.relu(f.sub(1, f.mul(distance, distance)))
     wanted = f.apply("mask", build.laid(build.arranged(rows, x), f.image), mark)

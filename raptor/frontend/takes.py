@@ -32,7 +32,7 @@ def take(build: Builder, table: Numbers, ids: Tensor, axis: int) -> Tensor:
     found = build.add(Take(by_row), image, _row_numbers(build, ids, rows))
     if not before:
         return found
-    # Each row holds what lies before and after the axis; the ids come between them.
+    # Each row holds the dimensions before and after the axis; the indices go between these.
     wanted = c_order((math.prod(ids.shape), math.prod(before), math.prod(after))).swapaxes(0, 1)
     return build.arranged(wanted.reshape(*before, *ids.shape, *after), found)
 

@@ -97,7 +97,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 class Answers(NamedTuple):
-    """Results of importing every node. `graph`: what they became. `of_floats`: results if no node is quantised."""
+    """Results of importing every node. graph: the lowered nodes. of_floats: the results if no node is quantised."""
 
     graph: Graph
     answers: tuple[Answer, ...]
@@ -187,7 +187,7 @@ def _import_nodes(
             if reason:
                 refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
-            # Sums of integers may be larger than those that a program of floats takes.
+            # Integer sums may exceed the integers that a float program holds.
             _assume_outputs(node, context, floats_only=proto.op_type in without)
         except InternalError:
             if not refused and not without:
@@ -252,7 +252,7 @@ def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) 
     found: dict[str, Steps] = {}
     for name in (v.name for v in graph.input if v.name not in outputs and v.name not in context.codes):
         if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
-            # Scales in blocks are a matter for the chip. Scales that are not constant: the importer says so.
+            # The chip handles scales in blocks; the importer refuses scales that are not constant.
             with suppress(Refusal):
                 views = [NodeView.of(n, label(n), version) for n in readers[name]]
                 all_steps = [quantiser(v, context, context.shape(name)) for v in views]

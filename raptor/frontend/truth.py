@@ -53,7 +53,7 @@ def is_equal(f: Formula, x: Value, y: Value) -> Value:
     if not is_extended(f, x, y):
         for one, other in ((x, y), (y, x)):
             if isinstance(other, Constant) and np.isinf(other.pixels).all() and np.unique(other.pixels).size == 1:
-                # Only the infinity is beyond the largest number.
+                # Only infinity exceeds the largest finite number.
                 return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST))
         if is_finite(f, x) or is_finite(f, y):
             return is_zero_or_less(f, f.abs(f.sub(x, y)))

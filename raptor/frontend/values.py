@@ -30,7 +30,7 @@ def to_constant(name: str, given: Any, elem_type: int, dims: Sequence[Dim]) -> A
     if elem_type not in _TYPES:
         raise UserError(f"{option}: the input is {type_name(elem_type)}, which has no constants")
     if isinstance(given, str) and elem_type != TensorProto.STRING:
-        # The commas of a long text tell how many values there are: it is not parsed.
+        # Count the values by commas first, so that a long text is refused without parsing it.
         _check_count(option, given.count(",") + 1)
         given = [_parsed(option, text.strip(), elem_type) for text in given.split(",")]
     raw = _array(option, given)
@@ -88,7 +88,7 @@ def _is_of(raw: Array, kind: str) -> bool:
         return raw.dtype.kind == "b" or (raw.dtype.kind in "iu" and bool(np.isin(raw, (0, 1)).all()))
     if kind == "f":
         return raw.dtype.kind in "fiu"
-    # Python's integers beyond 64 bits are objects; a truth value is no number of samples.
+    # Python integers beyond 64 bits are objects; bools are not accepted as integers.
     return raw.dtype.kind in "iu" or (raw.dtype.kind == "O" and all(type(v) is int for v in raw.flat))
 
 

@@ -1,4 +1,4 @@
-"""Converts models between operator set versions, to those that onnxruntime and the importers read."""
+"""Converts models between operator set versions, into the range that onnxruntime and the importers read."""
 
 import numpy as np
 import onnx

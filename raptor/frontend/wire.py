@@ -17,7 +17,7 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 class _OddError(Exception):
-    """Raised for bytes that protobuf would not write in this form; the parser reports what is wrong, if anything."""
+    """Raised for bytes that protobuf would not write in this form; the parser reports the fault, if there is one."""
 
 
 def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:

@@ -143,7 +143,7 @@ def _normalizer(w: _Writer) -> bool:
             is_zero = w.by("Equal", most, 0)
             w.add("Div", [x, w.add("Where", [is_zero, w.constant(np.float32(1)), most])])
             return True
-    # A row of zeros stays one.
+    # A row of zeros stays zero.
     w.add("Div", [x, w.add("Max", [total, w.constant(_SMALLEST)])])
     return True
 
@@ -252,7 +252,7 @@ def _written(node: NodeProto, version: int, ranks: dict[str, int], names: Names)
 def _ranks(proto: ModelProto) -> dict[str, int]:
     try:
         graph = infer_shapes(proto).graph
-    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+    except (InvalidTypes, ValueError):  # the canonicaliser reports the error
         graph = proto.graph
     kinds = {v.name: v.type.tensor_type for v in (*graph.input, *graph.value_info, *graph.output)}
     return {name: len(kind.shape.dim) for name, kind in kinds.items() if kind.HasField("shape")}

@@ -123,7 +123,7 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = _dot(operator, *operands)
         case Map(function, maps):
             chosen = (_constant(m.pixels) if isinstance(m, Constant) else operands[m] for m in maps)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # as the chip, which has infinities
+            with np.errstate(over="ignore", invalid="ignore"):  # the chip computes infinities, too
                 result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)
@@ -160,7 +160,7 @@ def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Val
 
 def _picked(operator: Move | Take, operands: list[Values]) -> Values:
     if isinstance(operator, Move):
-        # The last element, index -1, is the zero.
+        # Index -1 reads the zero appended at the end.
         return np.concatenate([*(o.ravel() for o in operands), np.zeros(1, operands[0].dtype)])[operator.sources]
     table, ids = operator.table, operands[0].reshape(-1)
     if (ids != np.floor(ids)).any() or ids.min() < 0 or ids.max() >= len(table):
@@ -184,7 +184,7 @@ def _window(operator: Filter | Pool | Stencil, pixels: Values, image: Image) -> 
     smallest = -np.inf if pixels.dtype.kind == "f" else np.iinfo(np.int64).min
     start = pixels.dtype.type(smallest if is_max else 0)
     channels = pixels.shape[-1]
-    # One pixel more at the end: padding reads it with index -1.
+    # Index -1, for padding, reads the pixel appended at the end.
     padded = np.vstack([pixels.reshape(-1, channels), np.full((1, channels), start)])
     result = np.full((operator.window.out_pixels, image.channels), start)
     for tap, sources in enumerate(operator.window.input_pixels().T):

@@ -98,7 +98,7 @@ class Follower:
         if step.op == "add" and floors[1]:
             left, right, floors = right, left, floors[::-1]
         remainder = remainder_bits(self.steps, self.inputs, step) is not None
-        # At most one floor of a sum can stay a floor. A remainder is recognised by the numbers of its two values.
+        # At most one term of a sum can keep its floor. A remainder is recognised by its two variables.
         fixed = self._whole(left) if floors[1] or remainder else self.forms[left]
         sign = np.array([[1 if step.op == "add" else -1]], object)
         return fixed.plus(self._whole(right).scaled(sign))

@@ -197,7 +197,7 @@ def _equal(given: Problem, form: NormalForm) -> Ints:
         whole = given.shift == 0
         fine = (rest == half) & ~ties(given) | whole & (rest >= 0) & (rest < (1 << form.shift))
         return same & fine.astype(bool)
-    # At a tie, the first run gives k and the zero point that it contains, which must be even.
+    # At a tie, the first run gives k plus the zero point in its constant, which must be even.
     first = form.even.constant - _offsets(given, form.even) - (half - 1) + (given.zero_point << form.shift)
     fine = (rest == half - 1) & (form.shift > 0) & (first % (2 << form.shift) == 0)
     for own, other in zip((*form.factors, form.shift), (*form.even.factors, form.even.shift), strict=True):

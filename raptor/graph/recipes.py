@@ -62,7 +62,7 @@ def _too_wide(requantise: Requantise) -> str:
         for t in requantise.terms
     )
     multiplier = max(float(t.multiplier.max()) for t in requantise.terms)
-    # A step of the operand that is many steps of the result: the tensor has nearly one value, and so a tiny scale.
+    # A multiplier above 1: the result tensor is nearly constant, which gave it a tiny scale.
     advice = (
         "its scale is too fine for its operands; give it a larger one"
         if multiplier > 1
@@ -153,7 +153,7 @@ def _plain(given: Problem, bits: int) -> Scaled:
     factors, shift = [_flat(factor) for factor in given.factors], _flat(given.shift)
     plain = Scaled(factors, _base(given, factors, shift) + _half(shift), shift)
     plain = plain.raised(shift + np.maximum(0, bits - _bit_length(np.maximum.reduce(factors))))
-    # A shift of 0 has no half; a larger one that stands for it has.
+    # A shift of 0 needs no rounding half, but after raising it does.
     return replace(plain, constant=plain.constant + np.where(shift == 0, _half(plain.shift), 0))
 
 
@@ -217,7 +217,7 @@ def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
     scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
     turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
     whole = [np.maximum(t, 1).astype(np.int64) for t in turned]
-    # Where nothing is lost, the factors stay as they are: a factor of 1 needs no product.
+    # Keep factors that rounding does not change: a factor of 1 needs no product.
     kept = (shift >= given.shift[:, 0]) & np.logical_and.reduce([w == s for w, s in zip(whole, scaled, strict=True)])
     factors = [np.where(kept, _flat(f), w.astype(object)) for f, w in zip(given.factors, whole, strict=True)]
     exponent = np.where(kept, _flat(given.shift), shift.astype(object))

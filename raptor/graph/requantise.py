@@ -56,7 +56,7 @@ def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> I
     """Returns the sum of factor * operand / 2^shift, rounded half to even; dtype object where int64 could overflow."""
     largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
     if max(largest, *(_magnitude(f) for f in factors)) < 2**59:
-        # NOTE: below 2^59, a shift by 61 already rounds everything to 0, as any larger one.
+        # NOTE: sums below 2^59 are rounded to 0 by a shift of 61, as by any larger shift.
         factors, shift = [f.astype(np.int64) for f in factors], np.minimum(shift, 61).astype(np.int64)
     else:
         factors, shift = [f.astype(object) for f in factors], shift.astype(object)

@@ -83,7 +83,7 @@ def samples(given: Problem) -> Samples | None:
 def _thresholds(given: Problem) -> Samples:
     moving, results, at = staircase(given)
     part, (low, high) = given.select(moving), given.operands[0]
-    # The smallest operand must keep its result, and so must the largest, unless the clamp sees to it.
+    # The smallest and the largest operand must keep their results, unless the clamp ensures it.
     free_low, free_high = results[:, :1] - 1 > given.low, results[:, -1:] < given.high
     above = np.hstack([np.where(free_low, low, at[:, :1]), at]) + part.offsets[0]
     below = np.hstack([at - 1, np.where(free_high, high, at[:, -1:] - 1)]) + part.offsets[0]

@@ -113,7 +113,7 @@ def input_pixels(window: Window | Table) -> Pixels:
 
 
 def _combined(outer: Ints, inner: Ints, size: int) -> Ints:
-    """Combines [outputs, taps] of the dimensions so far with those of the next dimension, of `size`; -1 stays -1."""
+    """Combines [outputs, taps] of the first dimensions with [outputs, taps] of the next one, of `size`; -1 stays -1."""
     a, b = outer[:, None, :, None], inner[None, :, None, :]
     both = np.where((a >= 0) & (b >= 0), a * size + b, -1)
     return both.reshape(outer.shape[0] * inner.shape[0], outer.shape[1] * inner.shape[1])

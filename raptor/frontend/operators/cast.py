@@ -75,7 +75,7 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
         f.finish(x)
         return
     if limits_of(kind).high < _LEAST_BYTE:
-        # Types of less than 8 bits take the low bits of what does not fit.
+        # Values that do not fit a type of less than 8 bits lose their high bits.
         bounded = steps.truncate(f, f.min(f.max(x, _SMALL.low), _SMALL.high))
         assert isinstance(bounded, Tensor)
         ctx.declare_whole(bounded.name, _SMALL)

@@ -27,7 +27,7 @@ def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
     if ctx.whole(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):
         _lower(node, ctx, "add", None, lambda count, low, high: Range(count * low, count * high).or_zero())
         return
-    # A weight of 0 times an infinite element would be no number; whole numbers are finite.
+    # A weight of 0 times an infinite element would be NaN; integers are finite.
     matrix = np.triu(np.ones((size, size), np.float32), node.integer("exclusive", 0))
     if node.integer("reverse", 0):
         matrix = matrix[::-1, ::-1]

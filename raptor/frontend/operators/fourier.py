@@ -102,7 +102,7 @@ def _coordinates(dims: Shape, *, aligned: bool) -> Floats:
 
 def _centres(count: int, *, aligned: bool) -> npt.NDArray[np.float64]:
     if aligned:
-        # Of one pixel, onnxruntime takes the last border.
+        # For a single pixel, onnxruntime uses the coordinate of the last border.
         return np.linspace(-1, 1, count) if count > 1 else np.ones(1)
     return (2 * np.arange(count) + 1) / count - 1
 

@@ -184,7 +184,7 @@ def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ReverseSequence", since=10, limits="constant lengths")
 def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
-    """Sequences whose first elements, as many as their length, are reversed."""
+    """Sequences with their first elements, up to the given length, in reverse order."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     axes = (node.integer("batch_axis", 1), node.integer("time_axis", 0))
     by_batch = np.moveaxis(wanted, axes, (0, 1)).copy()

@@ -108,7 +108,7 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
         or not tensor.element.low <= element <= tensor.element.high
     ):
         return False
-    # The importer takes a value of the integer type of the model.
+    # The importer expects the value in the integer type of the model.
     code = int(element) + (tensor.coding.offset if tensor.coding else 0)
     filling = ctx.add_constant(f"{node.output}.value", np.full((), code, np.int32))
     given = (*node.inputs, "", "")[:4]

@@ -149,7 +149,7 @@ def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formul
     image = _shown(shape, product.image)
     last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
     if last is not None and last.output == product.name and isinstance(last.operator, Filter | Dot | Move):
-        # These fill any image of as many pixels and channels.
+        # Their results can have any image with the same pixels and channels.
         shown = ctx.tensors[product.name] = replace(product, shape=shape, image=image)
     else:
         shown = ctx.as_image(node, product, image)

@@ -67,7 +67,7 @@ def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: s
         return
     tensor = ctx.tensor(name)
     if tensor.coding is not None and tensor.coding.scale:
-        # The host has done it.
+        # The host has quantised it.
         ctx.emit(node, (tensor.name,), tensor.image, Rename(), result)
     elif tensor.element.kind == "int":
         integers_as_they_are(node, tensor).quantise(node, ctx, by, result)

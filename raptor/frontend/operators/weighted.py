@@ -106,7 +106,7 @@ def _sums_of_weights(ctx: ImportContext, sums: Tensor, shape: Shape) -> Ints:
     inside = input_pixels(operator.window) >= 0
     if inside.all():
         return by_tap.sum(axis=0).reshape(1, -1, *(1,) * (len(shape) - 2))
-    # Few patterns of padding repeat for thousands of pixels.
+    # Thousands of pixels share a few padding patterns.
     patterns, which = np.unique(inside, axis=0, return_inverse=True)
     pixels = (patterns.astype(np.int64) @ by_tap)[which.reshape(-1)]
     return sums.image.from_pixels(pixels).reshape(shape)

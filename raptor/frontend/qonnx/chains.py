@@ -62,7 +62,7 @@ class Conditions:
     def _before_relu(self) -> Conditions:
         """Returns the conditions on x that are equivalent to these conditions on max(x, 0)."""
         met = self._met_by(np.zeros((1, 1)))
-        # Below 0, max(x, 0) always meets a rising condition that 0 meets, and never a falling one that 0 does not meet.
+        # A rising condition that 0 meets is always met; a falling one that 0 does not meet is never met.
         return replace(self, thresholds=np.where(met == self.rising, -np.inf, self.thresholds))
 
     def _met_by(self, x: Doubles) -> npt.NDArray[np.bool_]:

@@ -100,10 +100,7 @@ def _fault_of(node: NodeProto) -> str:
 
 
 def _converted(model: ModelProto) -> ModelProto:
-    """Returns the model in operator set `OPSET`.
-
-    The version converter does not know QONNX, so each QONNX node is an Identity meanwhile.
-    """
+    """Returns the model in operator set `OPSET`, with an Identity in place of QONNX nodes during the conversion."""
     copy = ModelProto.FromString(model.SerializeToString())
     own: dict[str, NodeProto] = {}
     for node in copy.graph.node:
@@ -118,7 +115,7 @@ def _converted(model: ModelProto) -> ModelProto:
     try:
         copy = onnx.version_converter.convert_version(copy, OPSET)
         copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
-    except Exception as error:  # those of onnx's C++ code have no common base
+    except Exception as error:  # exceptions of onnx's C++ code have no common base
         raise UserError(f"onnx cannot convert the model to operator set {OPSET}: {first_line(error)}") from None
     for node in copy.graph.node:
         if node.output[0] in own:

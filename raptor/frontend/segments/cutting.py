@@ -57,7 +57,7 @@ class Segment:
 class Crossing:
     """A tensor that crosses a segment border: its type as onnxruntime writes it, and its shape.
 
-    Sizes that depend on values are None; the shape is None if it is unknown or this is no tensor.
+    Sizes that depend on values are None; the shape is None if it is unknown or not that of a tensor.
     """
 
     name: str
@@ -118,7 +118,7 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
     if found.on_chip:
         _check_loadable(found.segments)
         return found
-    # Nothing is gained by a model that was changed for the chip: the host runs the original.
+    # Without a chip segment, the host runs the original model, not the rewritten one.
     return _all_on_host(source, fixed, UserError("nothing of the model is for the chip"), found.host)
 
 
@@ -240,6 +240,7 @@ class Cutter:
 
     @classmethod
     def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "Cutter":
+        """Computes the data flow, types and multiply-accumulates of a queried model."""
         types, nodes = types_of(asked.proto), asked.proto.graph.node
         both = [*zip(asked.answers, asked.of_floats, strict=True)]
         counted = [next((a.macs for a in answers if a.refused is None), None) for answers in both]
@@ -250,6 +251,7 @@ class Cutter:
         return cls(asked, own, wishes, refuse, flow_of(asked.proto.graph), types, macs, weighted)
 
     def run(self) -> Cut:
+        """Cuts the model; repeats as long as a chip segment is refused."""
         self._colour()
         while True:
             groups = self._without_idle()

@@ -14,7 +14,7 @@ from raptor.frontend.segments.wishes import Wishes
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes computed in one place, with their multiply-accumulates, not counting those of `uncounted` nodes.
+    """Nodes computed in one place, and their multiply-accumulates, except for `uncounted` nodes.
 
     reasons: one entry for each node that is not on the chip.
     """
