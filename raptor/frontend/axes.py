@@ -43,7 +43,7 @@ class View:
 
     @property
     def kept(self) -> npt.NDArray[np.int64]:
-        """For each channel, the number of the result to which it contributes."""
+        """[channels] -> number of the reduced channel to which each channel contributes."""
         sizes, results = [n for n, _ in self.parts], [1 if chosen else n for n, chosen in self.parts]
         return np.broadcast_to(np.arange(math.prod(results)).reshape(results), sizes).reshape(-1)
 
@@ -71,7 +71,7 @@ def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = Fals
 
 
 def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: float = 1.0) -> Tensor:
-    """Adds the maximum, or the sum times `factor`, over the reduced dimensions, which become 1."""
+    """Emits the maximum, or the sum times `factor`, over the reduced dimensions, which become 1."""
     seen = _pooled(build, seen, function)
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
@@ -88,7 +88,7 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
 
 
 def mean(build: Builder, seen: View, factor: float) -> Tensor:
-    """Adds the sum times `factor`, broadcast to every channel; other reduced dimensions become 1.
+    """Emits the sum times `factor`, broadcast to every channel; other reduced dimensions become 1.
 
     Without crossbars for the sum, the channels become 1, too.
     """
@@ -131,7 +131,7 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
 
 
 def _largest_channel(build: Builder, x: Tensor) -> Tensor:
-    """Adds the maximum of each pixel's channels, halving their number until one is left.
+    """Emits the maximum of each pixel's channels, halving their number until one is left.
 
     The halves of an odd number overlap in one channel. So a pixel stays where it is, and takes a few operations.
     """

@@ -36,7 +36,7 @@ _BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Adds operators whose results are not in the ONNX model; `finish` makes the last one an output of the node."""
+    """Adds operators with results that the ONNX model does not have; `finish` makes the last one a node output."""
 
     node: NodeView
     ctx: ImportContext
@@ -74,7 +74,7 @@ class Builder:
         return self.add(Map(function, tuple(chosen)), image, *tensors)
 
     def absolute(self, x: Tensor) -> Tensor:
-        """Adds |x| = max(x, 0 - x)."""
+        """Emits |x| = max(x, 0 - x)."""
         return self.map("max", x, self.map("sub", 0.0, x))
 
     def matrix(self, x: Tensor, weights: Floats) -> Tensor:
@@ -94,7 +94,7 @@ class Builder:
         return Constant(smallest(constant_pixels(array, shape, image)))
 
     def arranged(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
-        """Adds a rearrangement: element i of the result is element `wanted[i]` of the sources, 0 where that is -1.
+        """Emits a rearrangement: element i of the result is element `wanted[i]` of the sources, 0 where that is -1.
 
         Elements of the sources are numbered in C order, source after source. The image of the result is the cheapest
         one: a `Rename` if possible, else the layout with the longest runs of consecutive elements.

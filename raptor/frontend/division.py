@@ -10,27 +10,27 @@ from raptor.graph.ir import Constant, Tensor
 
 
 def quotient(f: Formula, x: Value, y: Value) -> Value:
-    """Adds x / y for integers, rounded towards 0."""
+    """Emits x / y for integers, rounded towards 0."""
     found, _ = _parts(f, x, y)
     signed = f.mul(found, f.mul(steps.sign(f, x), steps.sign(f, y)))
     return _declared(f, signed, _signed(f, x, y, _most(f, x)))
 
 
 def remainder(f: Formula, x: Value, y: Value) -> Value:
-    """Adds the remainder of the integer division x / y, with the sign of x."""
+    """Emits the remainder of the integer division x / y, with the sign of x."""
     _, rest = _parts(f, x, y)
     most = max(_most(f, y) - 1, 0)
     return _declared(f, f.mul(rest, steps.sign(f, x)), _signed(f, x, x, most))
 
 
 def float_remainder(f: Formula, x: Value, y: Value) -> Value:
-    """Adds x - y * truncate(x / y) for floats; x where y is infinite."""
+    """Emits x - y * truncate(x / y) for floats; x where y is infinite."""
     finite = y if selection.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
     return f.sub(x, f.mul(finite, steps.truncate(f, f.div(x, y))))
 
 
 def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
-    """Adds y to a remainder whose sign differs from that of y."""
+    """Emits a remainder with the sign of y: y is added to it if their signs differ."""
     known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
     # 0 * inf is NaN.

@@ -37,7 +37,7 @@ Operand = Value | float
 
 @dataclass(slots=True)
 class Formula:
-    """Writes the formula of one node; every method adds at most a few maps and returns their result.
+    """Writes the formula of one node. Its methods emit at most a few maps and return the result.
 
     All results have `shape` and `image`. Operations on constants only are folded.
     """
@@ -117,7 +117,7 @@ class Formula:
         return self.apply("sub", x, y)
 
     def mul(self, x: Operand, y: Operand) -> Value:
-        """Adds x * y; a factor y of 1 adds nothing."""
+        """Emits x * y; a factor y of 1 emits nothing."""
         if isinstance(y, int | float) and y == 1 and not isinstance(x, int | float):
             return x
         return self.apply("mul", x, y)
@@ -129,11 +129,11 @@ class Formula:
         return self.apply("max", x, y)
 
     def neg(self, x: Operand) -> Value:
-        """Adds -x; exact, also for zero."""
+        """Emits -x; exact, also for zero."""
         return self.apply("mul", x, -1)
 
     def min(self, x: Operand, y: Operand) -> Value:
-        """Adds min(x, y) = -max(-x, -y); exact, as negation does not round."""
+        """Emits min(x, y) = -max(-x, -y); exact, as negation does not round."""
         return self.neg(self.max(self.neg(x), -y if isinstance(y, int | float) else self.neg(y)))
 
     def abs(self, x: Operand) -> Value:
@@ -143,7 +143,7 @@ class Formula:
         return self.apply("relu", x)
 
     def floor(self, x: Operand, step: float | Floats) -> Value:
-        """Adds floor(x * step), for integers x of at most 2^22 in absolute value.
+        """Emits floor(x * step), for integers x of at most 2^22 in absolute value.
 
         step: 1, 1/2, 1/4, ..., a number or an array. x * step minus almost one half lies nearest to the floor, and the
         adder rounds to it where floats have no fraction.
@@ -154,7 +154,7 @@ class Formula:
         return self.sub(self.add(shifted, _NO_FRACTION), _NO_FRACTION)
 
     def wrapped(self, x: Value, limits: Range) -> Value:
-        """Adds the integer within `limits` that is congruent to x modulo their count, which is a power of 2.
+        """Emits the integer within `limits` that is congruent to x modulo their count, which is a power of 2.
 
         Raises `BoundRefusal` if |x| may exceed 2^22, where float32 does not hold the quotient exactly enough.
         """

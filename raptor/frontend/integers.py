@@ -1,4 +1,4 @@
-"""Shared steps of the integer rules: calling importers on integers, widening, zero points, biases."""
+"""Steps shared by the integer rules (`registry.rule`): calling importers on integers, widening, zero points, biases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -121,7 +121,7 @@ def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Rang
 
 
 def mapped(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, value: int) -> Tensor:
-    """Adds function(tensor, value); for `sub`, function(value, tensor)."""
+    """Emits function(tensor, value); for `sub`, function(value, tensor)."""
     dtype = np.int16 if tensor.element.bits <= 16 else np.int32
     constant = Constant(np.full((1, 1, 1), value, dtype))
     operator = Map(function, (constant, 0) if function == "sub" else (0, constant))

@@ -20,7 +20,7 @@ MOST_CHOICES = 1024
 
 
 def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
-    """Adds a scatter of the node's updates into its first input: elements are replaced, or combined (`reduction`).
+    """Emits a scatter of the node's updates into its first input: elements are replaced, or combined (`reduction`).
 
     where: index arrays into the first input, as for numpy. Raises `Refusal` for an unknown reduction or one of
     integers.
@@ -75,7 +75,7 @@ def _combined(
 
 
 def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Adds GatherElements with computed indices."""
+    """Emits GatherElements with computed indices."""
     x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
     sources = c_order(x)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
     rows = np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1)
@@ -83,7 +83,7 @@ def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
 
 
 def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Adds Gather with computed indices of a computed tensor."""
+    """Emits Gather with computed indices of a computed tensor."""
     x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
     shape = (*x[:axis], *ids.shape, *x[axis + 1 :])
     rank = len(ids.shape)
@@ -93,7 +93,7 @@ def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
 
 
 def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:
-    """Adds for each element of the result the candidate that its computed index selects.
+    """Emits for each element of the result the candidate that its computed index selects.
 
     rows: numbers of the candidates, along the first dimension. at: number of the index of each element of the result.
 

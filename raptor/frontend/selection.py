@@ -19,7 +19,7 @@ HUGE = 2.0**127
 
 
 def kept(f: Formula, x: Value, mask: Value) -> Value:
-    """Adds x where the mask is 1, and -infinity where it is 0."""
+    """Emits x where the mask is 1, and -infinity where it is 0."""
     if is_extended(f, x, mask):
         return f.apply("mask", x, mask)
     # min(x, inf) is x, and min(x, -inf) is -inf.
@@ -27,7 +27,7 @@ def kept(f: Formula, x: Value, mask: Value) -> Value:
 
 
 def choice(f: Formula, condition: Value, x: Value, y: Value) -> Value:
-    """Adds x where the condition is 1, else y."""
+    """Emits x where the condition is 1, else y."""
     if is_finite(f, x) and is_finite(f, y):
         return f.add(f.mul(condition, x), f.mul(f.sub(1, condition), y))
     if is_extended(f, condition, x, y):
@@ -39,7 +39,7 @@ def choice(f: Formula, condition: Value, x: Value, y: Value) -> Value:
 
 
 def number_where(f: Formula, x: Value, mask: Value) -> Value:
-    """Adds x where the mask is 1, and NaN where it is 0."""
+    """Emits x where the mask is 1, and NaN where it is 0."""
     # inf * -0 is NaN, and adding -0 changes no x.
     return f.add(x, f.mul(_infinite(f, f.sub(1, mask)), Constant(scalar(-0.0))))
 
@@ -55,5 +55,5 @@ def is_finite(f: Formula, x: Value) -> bool:
 
 
 def _infinite(f: Formula, x: Value) -> Value:
-    """Adds infinity with the sign of x, and 0 where x is 0."""
+    """Emits infinity with the sign of x, and 0 where x is 0."""
     return f.mul(f.mul(x, HUGE), HUGE)

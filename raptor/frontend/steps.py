@@ -1,7 +1,7 @@
 """Exact step functions of floats in published instructions: sign, floor, ceil, round, truncate.
 
-A float32 of at least 2^23 is an integer. So adding 2^23 to a smaller number rounds it half to even, in the adder, and
-subtracting 2^23 again leaves the rounded number.
+Each function emits the maps of a formula and returns their result. A float32 of at least 2^23 is an integer. So adding
+2^23 to a smaller number rounds it half to even, in the adder, and subtracting 2^23 again leaves the rounded number.
 """
 
 from collections.abc import Callable
@@ -16,33 +16,33 @@ _SCALE = 2.0**127
 
 
 def is_positive(f: Formula, x: Value) -> Value:
-    """Adds 1 where x > 0, else 0."""
+    """Emits 1 where x > 0, else 0."""
     large = f.mul(f.mul(f.relu(x), _SCALE), _SCALE)
     return f.min(large, 1)
 
 
 def sign(f: Formula, x: Value) -> Value:
-    """Adds the sign: 1, 0 or -1."""
+    """Emits the sign: 1, 0 or -1."""
     return f.sub(is_positive(f, x), is_positive(f, f.neg(x)))
 
 
 def round_half_even(f: Formula, x: Value) -> Value:
-    """Adds the nearest integer; of two the even one."""
+    """Emits the nearest integer; of two the even one."""
     return f.sub(_nearest(f, f.relu(x)), _nearest(f, f.relu(f.neg(x))))
 
 
 def floor(f: Formula, x: Value) -> Value:
-    """Adds the largest integer not above x."""
+    """Emits the largest integer not above x."""
     return f.sub(_below(f, f.relu(x)), _above(f, f.relu(f.neg(x))))
 
 
 def ceil(f: Formula, x: Value) -> Value:
-    """Adds the smallest integer not below x."""
+    """Emits the smallest integer not below x."""
     return f.sub(_above(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 
 def truncate(f: Formula, x: Value) -> Value:
-    """Adds x rounded towards 0."""
+    """Emits x rounded towards 0."""
     return f.sub(_below(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 

@@ -25,7 +25,7 @@ def table_of(node: NodeView, ctx: ImportContext) -> Numbers:
 
 
 def take(build: Builder, table: Numbers, ids: Tensor, axis: int) -> Tensor:
-    """Adds the slices of a table that computed indices select along an axis, as ONNX's Gather does."""
+    """Emits the slices of a table that computed indices select along an axis, as ONNX's Gather does."""
     before, rows, after = table.shape[:axis], table.shape[axis], table.shape[axis + 1 :]
     by_row = owned(np.moveaxis(table, axis, 0).reshape(rows, -1))
     image = Image((*(ids.shape or (1,)), by_row.shape[1]), max(len(ids.shape), 1))

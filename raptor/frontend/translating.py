@@ -206,7 +206,7 @@ def _reason(refusal: Refusal, graph: GraphProto) -> str:
 
 
 def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
-    """Returns the inputs that should be constant: the one named by the refusal, else all but the first, the data."""
+    """Returns the inputs that must become constants: the one named by the refusal, or all but the first (the data)."""
     return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 

@@ -1,8 +1,9 @@
 """Comparisons and logic as exact formulas: truth values are 1 and 0. (`raptor.frontend.selection` selects by them.)
 
-Different integers differ by at least 1, so their difference decides; differences of floats are scaled up first.
-Infinities compare like other numbers, although inf - inf is NaN. Where extended instructions compute an operand, it may
-be NaN, which is neither above, nor below, nor equal to any number.
+Each function emits the maps of a formula and returns their result. Different integers differ by at least 1, so their
+difference decides; differences of floats are scaled up first. Infinities compare like other numbers, although inf - inf
+is NaN. Where extended instructions compute an operand, it may be NaN, which is neither above, nor below, nor equal to
+any number.
 """
 
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class Ends(NamedTuple):
 
 
 def is_above(f: Formula, x: Value, y: Value) -> Value:
-    """Adds 1 where x > y, else 0."""
+    """Emits 1 where x > y, else 0."""
     if is_whole(f, x) and is_whole(f, y):
         return is_above_zero(f, f.sub(x, y))
     if is_extended(f, x, y):
@@ -40,14 +41,14 @@ def is_above(f: Formula, x: Value, y: Value) -> Value:
 
 
 def is_at_least(f: Formula, x: Value, y: Value) -> Value:
-    """Adds 1 where x >= y, else 0."""
+    """Emits 1 where x >= y, else 0."""
     if (is_whole(f, x) and is_whole(f, y)) or (not is_extended(f, x, y) and (is_finite(f, x) or is_finite(f, y))):
         return is_zero_or_less(f, f.sub(y, x))
     return f.sub(_are_numbers(f, x, y), is_above(f, y, x))
 
 
 def is_equal(f: Formula, x: Value, y: Value) -> Value:
-    """Adds 1 where x = y, else 0."""
+    """Emits 1 where x = y, else 0."""
     if is_whole(f, x) and is_whole(f, y):
         return is_zero_or_less(f, f.abs(f.sub(x, y)))
     if not is_extended(f, x, y):
@@ -71,13 +72,13 @@ def lower(f: Formula, x: Value) -> Ends:
 
 
 def is_above_end(f: Formula, x: Ends, y: Ends) -> Value:
-    """Adds 1 where x > y, else 0; each operand is bounded on one side, so no two equal infinities are subtracted."""
+    """Emits 1 where x > y, else 0; each operand is bounded on one side, so no two equal infinities are subtracted."""
     missing = f.add(f.add(x.near, y.near), f.add(x.far, y.far))
     return steps.is_positive(f, f.neg(missing))
 
 
 def is_positive_number(f: Formula, x: Value) -> Value:
-    """Adds 1 where x > 0, else 0, also where x is NaN; an extended instruction."""
+    """Emits 1 where x > 0, else 0, also where x is NaN; an extended instruction."""
     found = f.relu(f.apply("mask", Constant(_ONE), x))
     if not isinstance(found, Constant):
         f.ctx.declare_whole(found.name, Range(0, 1))
@@ -85,46 +86,46 @@ def is_positive_number(f: Formula, x: Value) -> Value:
 
 
 def is_number(f: Formula, x: Value) -> Value:
-    """Adds 1 where x is a number or infinite, and 0 where it is NaN; an extended instruction."""
+    """Emits 1 where x is a number or infinite, and 0 where it is NaN; an extended instruction."""
     return is_positive_number(f, f.add(f.relu(x), 1))
 
 
 def is_zero_or_less(f: Formula, x: Value) -> Value:
-    """Adds 1 where x <= 0, else 0."""
+    """Emits 1 where x <= 0, else 0."""
     if is_whole(f, x):
         return f.relu(f.sub(1, f.relu(x)))
     return f.relu(f.sub(1, f.mul(f.mul(f.relu(x), HUGE), HUGE)))
 
 
 def is_above_zero(f: Formula, x: Value) -> Value:
-    """Adds 1 where x > 0, else 0."""
+    """Emits 1 where x > 0, else 0."""
     return f.sub(1, is_zero_or_less(f, x)) if is_whole(f, x) else steps.is_positive(f, x)
 
 
 def is_nonzero(f: Formula, x: Value) -> Value:
-    """Adds 1 where x is not 0, else 0: the truth value of a number."""
+    """Emits 1 where x is not 0, else 0: the truth value of a number."""
     return is_above_zero(f, f.abs(x))
 
 
 def negated(f: Formula, x: Value) -> Value:
-    """Adds logical not: 1 - x."""
+    """Emits logical not: 1 - x."""
     return f.sub(1, x)
 
 
 def differs(f: Formula, x: Value, y: Value) -> Value:
-    """Adds logical exclusive or of two truth values."""
+    """Emits logical exclusive or of two truth values."""
     return f.abs(f.sub(x, y))
 
 
 def is_whole(f: Formula, x: Value) -> bool:
-    """Tells whether all values are integers that float32 holds exactly."""
+    """Tells whether all values of an operand are integers that float32 holds exactly."""
     if isinstance(x, Constant):
         return bool((np.rint(x.pixels) == x.pixels).all())
     return f.ctx.whole(x) is not None
 
 
 def _are_numbers(f: Formula, x: Value, y: Value) -> Value:
-    """Adds 1 where neither is NaN; the constant 1 unless extended instructions compute an operand."""
+    """Emits 1 where neither is NaN; the constant 1 unless extended instructions compute an operand."""
     return is_number(f, f.max(x, y)) if is_extended(f, x, y) else Constant(_ONE)
 
 

@@ -206,7 +206,7 @@ def _equal(given: Problem, form: NormalForm) -> Ints:
 
 
 def _offsets(given: Problem, form: NormalForm) -> Ints:
-    """Returns the constant of offsets and zero point at the scale of a form."""
+    """Returns sum of factor * offset, plus the zero point, in units of the form's constant."""
     folded = given.zero_point << form.shift
     for factor, offset in zip(form.factors, given.offsets, strict=True):
         folded = folded + factor * offset.astype(object)

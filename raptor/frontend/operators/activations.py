@@ -79,7 +79,7 @@ def thresholded_relu(alpha: float) -> Activation:
 
 
 def exponential(f: Formula, x: Value, scale: float, width: float = 1) -> Value:
-    """Adds scale * (exp(min(x, 0) / width) - 1); 0 for positive x, so that no exponential overflows."""
+    """Emits scale * (exp(min(x, 0) / width) - 1); 0 for positive x, so that no exponential overflows."""
     negative = f.mul(f.relu(f.neg(x)), -1 / width)
     return f.mul(f.sub(f.apply("exp", negative), 1), scale)
 
@@ -104,7 +104,7 @@ def hard_swish(f: Formula, x: Value) -> Value:
 
 
 def softplus(f: Formula, x: Value) -> Value:
-    """Adds log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    """Emits log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     return f.add(f.relu(x), f.apply("log", f.add(f.apply("exp", f.neg(f.abs(x))), 1)))
 
 
@@ -121,12 +121,12 @@ def swish(alpha: float) -> Activation:
 
 
 def gelu(f: Formula, x: Value) -> Value:
-    """Adds x / 2 * (1 + erf(x / sqrt(2)))."""
+    """Emits x / 2 * (1 + erf(x / sqrt(2)))."""
     return f.mul(f.mul(x, 0.5), f.add(erf(f, f.mul(x, math.sqrt(0.5))), 1))
 
 
 def gelu_of_tanh(f: Formula, x: Value) -> Value:
-    """Adds x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), where u = sqrt(2 / pi) * x * (1 + 0.044715 x^2)."""
+    """Emits x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), where u = sqrt(2 / pi) * x * (1 + 0.044715 x^2)."""
     scale = 2 * math.sqrt(2 / math.pi)
     doubled = f.mul(x, f.add(f.mul(f.mul(x, x), 0.044715 * scale), scale))
     return f.mul(x, sigmoid(f, doubled))

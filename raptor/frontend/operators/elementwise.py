@@ -136,7 +136,7 @@ def import_pow(node: NodeView, ctx: ImportContext) -> None:
 
 
 def power(f: Formula, x: Value, exponent: float) -> Value:
-    """Adds x ** exponent; NaN for negative x and an exponent that is no integer."""
+    """Emits x ** exponent; NaN for negative x and an exponent that is no integer."""
     if exponent < 0:
         return f.div(1, power(f, x, -exponent))
     if exponent == int(exponent):
@@ -181,7 +181,7 @@ def _varied_power(f: Formula, x: Value, exponent: Array) -> Value:
 
 
 def _lower_power_of_constant(node: NodeView, ctx: ImportContext, base: Floats) -> None:
-    """Adds base ** x = exp(x * log(base))."""
+    """Emits base ** x = exp(x * log(base))."""
     if (base <= 0).any():
         raise Refusal("its constant base is not above 0")
     f = Formula.of(node, ctx, node.inputs[1:])

@@ -159,7 +159,7 @@ def _find(search: Search) -> Found:
 
 
 def _equals(search: Search, largest: Tensor) -> Value:
-    """Adds 1 where an element is at least the maximum of the elements left, else 0; found elements get either."""
+    """Emits 1 where an element is at least the maximum of the elements left, else 0; found elements get either."""
     build, f, image = search.build, search.formula, search.all.image
     if search.ends is not None:
         top = truth.upper(Formula(build.node, build.ctx, largest.image.shape, largest.image), largest)

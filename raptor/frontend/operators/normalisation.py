@@ -121,7 +121,7 @@ def _divided(build: Builder, seen: View, divisor: Tensor) -> Tensor:
 
 
 def _root_mean_square(build: Builder, seen: View, epsilon: float, *, mean: bool = True) -> Tensor:
-    """Adds sqrt(mean (or sum) of x * x + epsilon)."""
+    """Emits sqrt(mean (or sum) of x * x + epsilon)."""
     squares = replace(seen, tensor=build.map("mul", seen.tensor, seen.tensor))
     result = axes.mean(build, squares, 1 / seen.count if mean else 1.0)
     return build.map("sqrt", build.map("add", result, epsilon) if epsilon else result)
@@ -156,7 +156,7 @@ def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias
 
 
 def _power(build: Builder, x: Tensor, exponent: float) -> Tensor:
-    """Adds x ** exponent for x > 0, by square roots if the exponent is 1/4, 1/2, 3/4 or 1."""
+    """Emits x ** exponent for x > 0, by square roots if the exponent is 1/4, 1/2, 3/4 or 1."""
     quarters = exponent * 4
     if quarters not in (1, 2, 3, 4):
         return build.map("exp", build.map("mul", build.map("log", x), exponent))

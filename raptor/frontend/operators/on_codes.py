@@ -1,4 +1,4 @@
-"""Integer rules for operators that can be applied directly to quantised integers: moves, maxima, Relu, Clip, Pad."""
+"""Integer rules (`registry.rule`) for operators applied directly to quantised integers: moves, maxima, clamps."""
 
 from dataclasses import replace
 
@@ -64,13 +64,13 @@ def concatenate(node: NodeView, ctx: ImportContext) -> bool:
 
 @rule("Relu")
 def rectify(node: NodeView, ctx: ImportContext) -> bool:
-    """Records max(x, 0) as a bound of the view."""
+    """Applies max(x, 0) to the symbolic dequantised value (`frontend.views`); adds no operator."""
     return _bounded(node, ctx, 0, np.inf)
 
 
 @rule("Clip")
 def clip(node: NodeView, ctx: ImportContext) -> bool:
-    """Records the clamp as bounds of the view; False if a bound is computed."""
+    """Applies the clamp to the symbolic dequantised value (`frontend.views`); False if a bound is computed."""
     bounds = [node.number("min", -np.inf), node.number("max", np.inf)]
     for position in (1, 2):
         name = node.input(position)

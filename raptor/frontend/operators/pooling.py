@@ -107,7 +107,7 @@ def _lower_global(node: NodeView, ctx: ImportContext, finish: Callable[[Builder,
 
 
 def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> None:
-    """Adds the mean. `counts`: divisor of each output pixel of one image."""
+    """Emits the mean. `counts`: divisor of each output pixel of one image."""
     shape = build.ctx.shape(build.node.output)
     total = build.add(Pool("sum", window), natural_image(shape), x)
     if not np.all(counts == 1):
@@ -125,7 +125,7 @@ def _exponent(node: NodeView) -> int:
 
 
 def _power(build: Builder, x: Tensor, p: int) -> Tensor:
-    """Adds |x| ** p."""
+    """Emits |x| ** p."""
     if p % 2 == 0:
         square = build.map("mul", x, x)
         return functools.reduce(lambda y, _: build.map("mul", y, square), range(p // 2 - 1), square)
@@ -134,7 +134,7 @@ def _power(build: Builder, x: Tensor, p: int) -> Tensor:
 
 
 def _root(build: Builder, x: Tensor, p: int) -> Tensor:
-    """Adds x ** (1 / p), for x >= 0."""
+    """Emits x ** (1 / p), for x >= 0."""
     while p % 2 == 0:
         x, p = build.map("sqrt", x), p // 2
     if p == 1:

@@ -235,7 +235,7 @@ def _finish_integers(
 
 
 def _plain(node: NodeView, ctx: ImportContext, position: int) -> str:
-    """Returns the name of an input minus its zero point."""
+    """Subtracts the zero point of the input at `position`; returns the name of the result."""
     name, zero = node.inputs[position], node.input(position + 2)
     shape = ctx.shape_of(name)
     axis = (0 if node.op_type == "ConvInteger" else -1) if position else -2

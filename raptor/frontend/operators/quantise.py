@@ -76,7 +76,7 @@ def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: s
 
 
 def _quantise_floats(node: NodeView, ctx: ImportContext, x: Tensor, by: Steps, result: str) -> None:
-    """Adds clamp(round(x / scale) + zero point); bounds before the addition prevent an overflow."""
+    """Emits clamp(round(x / scale) + zero point); bounds before the addition prevent an overflow."""
     f = Formula(node, ctx, x.shape, x.image)
     value: Value = f.apply("div", ctx.tensor(x.name), f.constant(np.asarray(by.scale, np.float32)))
     zero, element = by.zero_point - by.code.offset, by.code.element

@@ -82,7 +82,7 @@ class _Layer:
         return self.recurrent.shape[2] // self.hidden
 
     def step(self, parts: Tensor, state: _State) -> _State:
-        """Adds one step; returns the state after it. `parts`: the input part of the sums, [batch, gates * hidden]."""
+        """Emits one step; returns the state after it. `parts`: the input part of the sums, [batch, gates * hidden]."""
         raise NotImplementedError
 
     def input_biases(self) -> Floats:
@@ -104,7 +104,7 @@ class _Layer:
         return self.ctx.inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
 
     def input_part(self, sequence: Tensor, steps: int) -> Tensor:
-        """Adds the input part [steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
+        """Emits the input part [steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
         shape = (steps * self.batch, self.gates * self.hidden)
         filter_ = Filter(self.weights, Window.point(shape[:1]))
         image = Image(shape, 1)
@@ -117,7 +117,7 @@ class _Layer:
         return result
 
     def product(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """Adds the recurrent part of gates `first` to `last`; all steps share its crossbars."""
+        """Emits the recurrent part of gates `first` to `last`; all steps share its crossbars."""
         cols = slice(first * self.hidden, last * self.hidden)
         shape = (self.batch, (last - first) * self.hidden)
         key = f"{self.stem}.recurrent.{self.direction}.{first}"
@@ -173,7 +173,7 @@ class _Gru(_Layer):
         return _State(_tensor(f.add(new, f.mul(update, kept))))
 
     def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
-        """Adds the recurrent part of g: of r * h, or r times that of h (linear_before_reset); None if it is zero."""
+        """Emits the recurrent part of g: of r * h, or r times that of h (linear_before_reset); None if it is zero."""
         f = self.formula()
         bias = Constant(self.biases[1, 2 * self.hidden :].reshape(1, 1, -1))
         if not self.linear_before_reset:
@@ -210,7 +210,7 @@ class _Lstm(_Layer):
         return self.activated(0, self.peeped(self.gate(sums, 2), 2, cell))
 
     def peeped(self, sums: Tensor, number: int, cell: Tensor | None) -> Value:
-        """Adds a peephole connection (order i, o, f): the cell state times a weight per hidden unit."""
+        """Adds a peephole connection (order i, o, f) to the sums: the cell state times a weight per hidden unit."""
         weights = self.peepholes[number * self.hidden : (number + 1) * self.hidden]
         if cell is None or not weights.any():
             return sums

@@ -68,7 +68,7 @@ def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], a
 
 
 def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
-    """Adds x - m - log(sum(exp(x - m))), where m is the maximum: no exponential overflows, and not all vanish."""
+    """Emits x - m - log(sum(exp(x - m))), where m is the maximum: no exponential overflows, and not all vanish."""
     x = ctx.tensor(node.inputs[0])
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     lanes = _turned(node, ctx, x, (outer, shape[axis], inner))

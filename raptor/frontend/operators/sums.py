@@ -1,4 +1,4 @@
-"""Integer rules for additions, multiplications, means and average pools."""
+"""Integer rules (`registry.rule`) for additions, multiplications, means and average pools."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Integer rule for functions of one integer of at most 8 bits."""
+"""Integer rule (`registry.rule`) that lowers functions of one integer of at most 8 bits to lookup tables."""
 
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView

@@ -1,4 +1,4 @@
-"""Integer rules for convolutions and matrix products."""
+"""Integer rules (`registry.rule`) for convolutions and matrix products."""
 
 from dataclasses import replace
 from itertools import pairwise

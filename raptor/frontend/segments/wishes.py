@@ -25,7 +25,7 @@ class Wishes:
         return bool(self.ops or self.nodes)
 
     def reasons(self, asked: Asked) -> dict[int, str]:
-        """Returns index of each named node -> the options that name it.
+        """Returns the options that name each node, keyed by the node's index.
 
         Raises `UserError` for a name that no node has after constants and shapes are folded.
         """
