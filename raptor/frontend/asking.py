@@ -1,4 +1,4 @@
-"""Support query: imports each node of a model on its own terms, for models that the chip cannot compute alone."""
+"""Support query: whether the chip can compute each node of a model; for models that it cannot compute alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

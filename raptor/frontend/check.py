@@ -206,7 +206,7 @@ def _decides(proto: ModelProto, name: str) -> bool:
         if any(node.input[i] in same for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input)):
             return True
         if node.op_type not in ("Shape", "Size") and not same.isdisjoint(node.input):
-            same.update(filter(None, node.output))  # an absent output is no absent input
+            same.update(filter(None, node.output))  # '' stands for absent outputs and absent inputs alike
     return False
 
 

@@ -54,7 +54,7 @@ def virtual(
 
 
 def affine(ctx: ImportContext, name: str) -> Affine | None:
-    """Returns the view of a tensor if it is an `Affine`; else None."""
+    """Returns the affine view (`views.Affine`) of a tensor; None if it has none."""
     view = ctx.views.get(name)
     return view if isinstance(view, Affine) else None
 

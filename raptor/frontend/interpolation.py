@@ -115,7 +115,7 @@ def _coordinates(axis: Axis, mode: str) -> Coordinates:
             return (new + half) / factor
         case "align_corners":
             if axis.length != new_size:
-                # In float64, as the suite computes it.
+                # In float64, as ONNX's test suite computes it.
                 return new.astype(np.float64) * (size - 1) / (axis.length - 1)
             return new * np.float32(size - 1) / np.float32(new_size - 1) if new_size > 1 else 0 * new
         case "half_pixel_symmetric":

@@ -47,7 +47,7 @@ class Range(NamedTuple):
         return Range(min(self.low, 0), max(self.high, 0))
 
 
-class OverflowFault(Exception):  # noqa: N818 (its reader turns it into an error that names the node)
+class OverflowFault(Exception):  # noqa: N818 (callers turn it into an error that names the node)
     """Raised for sums that may exceed 32 bits."""
 
 

@@ -155,7 +155,7 @@ def _survey(
     context.demanded = demanded(graph, _shapes(graph), constants) | lengths
     by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
-        with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
+        with suppress(Refusal):  # an input that cannot be on the chip; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
     refused, bounds, answers = _import_nodes(graph, context, origin, version, without)

@@ -336,7 +336,7 @@ def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) ->
     sources = [i.image for i in inputs]
     found, wanted = _found_and_wanted(operator, sources, output.image)
     if isinstance(operator, Rename):
-        # Another image of the same pixels shows the channels that a reshape uncovers, or has them on another axis.
+        # The number of pixels and channels stays; a reshape may change the dimensions of the image or its channel axis.
         found = (sources[0].pixels, sources[0].channels, output.image.elements)
         wanted = (output.image.pixels, output.image.channels, int(np.prod(output.shape)))
     if isinstance(operator, Map):

@@ -145,7 +145,7 @@ def _pairs(given: Problem) -> Samples | None:
     if (results.min(axis=1) == results.max(axis=1)).any():
         return None
     sums = [x + offset for x, offset in zip(operands, given.offsets, strict=True)]
-    # A result at the clamp need not be reached, or missed: a pair at the other end of the range stands in for it.
+    # Results at the clamp impose no condition; the pair at the other end of the range, which does, replaces them.
     rising, falling = results > given.low, results < given.high
     above = [np.where(rising, x, x[:, -1:]) for x in sums]
     below = [np.where(falling, x, x[:, :1]) for x in sums]

@@ -1,4 +1,4 @@
-"""Batch, layer, instance, group and local response normalisation, and normalisation by p-norms."""
+"""Batch, layer, RMS, instance, mean-variance, p-norm and local response normalisation."""
 
 from collections.abc import Sequence
 from dataclasses import replace

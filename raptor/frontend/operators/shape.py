@@ -85,7 +85,7 @@ def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Concat", since=1)
 def import_concat(node: NodeView, ctx: ImportContext) -> None:
-    """Concatenation along an axis: of channels without a move of elements if the axis is the channels, else moved."""
+    """Concatenation along an axis: channels side by side if it is the channel axis, else by moving elements."""
     build = Builder(node, ctx)
     tensors = [build.operand(i) for i in node.inputs]
     axis = axis_of(node, len(tensors[0].shape), 1)
@@ -103,7 +103,7 @@ def _side_by_side(tensors: list[Tensor], axis: int) -> Image | None:
     for tensor in tensors:
         if tensor.image.pixel_dims != pixels or tensor.image.channel_axis != at:
             return None
-        # Flattened images with equal pixels follow one another in C order, as their channels do.
+        # Concatenating flattened images of equal pixels in C order concatenates their channels.
         if not is_channel_axis(tensor, axis) and outer_size(tensor.shape, axis) != outer_size(first.shape, at):
             return None
     channels = sum(t.image.channels for t in tensors)

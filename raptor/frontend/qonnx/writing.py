@@ -83,7 +83,7 @@ class Writer:
             raise fault(node, f"its codes reach from {grid.low} to {grid.high}; computed integers have at most 16 bits")
         name, out, axis = node.input[0], node.output[0], self._axis(node, grid, rank)
         is_bounded = (kind.low, kind.high) != (grid.low, grid.high)
-        # The host can quantise an input of the model only if nothing stands before.
+        # The host can quantise an input of the model only if no operator precedes the quantiser.
         is_late = is_bounded and (axis is not None or name in self._inputs)
         if is_bounded and not is_late:
             unit = np.float64(grid.scale.item())

@@ -29,7 +29,7 @@ def macs_of(node: NodeProto, types: Types) -> int | None:
     """
     try:
         return _counted(node, types)
-    except (_UnknownError, LookupError, ValueError, ZeroDivisionError):  # the others: shapes that do not go together
+    except (_UnknownError, LookupError, ValueError, ZeroDivisionError):  # the latter three: inconsistent shapes
         return None
 
 

@@ -12,7 +12,7 @@ from raptor.frontend.asking import Asked
 class Wishes:
     """Host requests. needed: all nodes that the chip cannot compute.
 
-    ops, nodes: named operators and nodes, in any case.
+    ops, nodes: further ones, by operator or node name.
     """
 
     needed: bool = False
