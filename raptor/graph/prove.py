@@ -1,11 +1,12 @@
 """Proves from the steps alone that a recipe computes its requantisation.
 
-1. Interval arithmetic: no value leaves 32 bits. 2. Normal form: by symbolic execution, the result is floor((sum a * x +
-c + b) / 2^e), where b is 0 or the parity of an earlier value of the same form. With a >= 1 (or a >= 0 and no b) it is
-monotone in every operand, because b adds at most 1; the definition is monotone, too. 3. One term: two step functions
-are equal if they agree at both ends of the operand's range and at both sides of every threshold of the definition. Two
-terms of few values: all pairs are compared. Otherwise the normal form is compared algebraically with the definition: a
-/ 2^e must be the multipliers, and c and b must implement the rounding.
+1. Interval arithmetic: no value leaves 32 bits.
+2. Normal form: by symbolic execution, the result is floor((sum a * x + c + b) / 2^e), where b is 0 or the parity of an
+   earlier value of the same form. With a >= 1 (or a >= 0 and no b) it is monotone in every operand, because b adds at
+   most 1; the definition is monotone, too.
+3. One term: two step functions are equal if they agree at both ends of the operand's range and at both sides of every
+   threshold of the definition. Two terms of few values: all pairs are compared. Otherwise the normal form is compared
+   algebraically with the definition: a / 2^e must be the multipliers, and c and b must implement the rounding.
 """
 
 import math
