@@ -88,9 +88,10 @@ def survey(
     dims: Mapping[str, int] = NOTHING,
     constants: Mapping[str, Any] = NOTHING,
 ) -> Survey:
-    """Reads what a model contains.
+    """Reads the operators and parameters of a model, and lowers what can be lowered.
 
-    Raises `UserError` as `load` does, but lists unsupported nodes and inputs that are not floats instead of raising.
+    Raises `UserError` as `load` does, but lists unsupported nodes and inputs that cannot be on the chip instead of
+    raising.
     """
     from raptor.frontend import canonical, counting, standard, translating
 

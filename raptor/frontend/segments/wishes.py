@@ -21,7 +21,7 @@ class Wishes:
 
     @property
     def by_name(self) -> bool:
-        """True if the user names nodes or operators."""
+        """True if nodes or operators are named."""
         return bool(self.ops or self.nodes)
 
     def reasons(self, asked: Asked) -> dict[int, str]:
