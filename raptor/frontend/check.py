@@ -195,7 +195,7 @@ def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _decides(proto: ModelProto, name: str) -> bool:
-    """Tells whether a parameter of some operator (`PARAMETERS`) is computed from a tensor.
+    """Tells whether a parameter of some operator (`PARAMETERS`) is the tensor `name`, or computed from it.
 
     Results of layers and rows of tables that the tensor selects are data, not parameters, and are not followed.
     """

@@ -118,7 +118,7 @@ class ImportContext:
         return is_whole_type(self.kind(name))
 
     def is_cast_of_input(self, node: NodeView) -> bool:
-        """Tells whether a node casts a model input, whose values are not rounded on the chip."""
+        """Tells whether a node casts a model input. (Computed tensors are not rounded to narrow float types.)"""
         return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
 
     def is_extended(self, tensor: Tensor) -> bool:

@@ -21,7 +21,7 @@ MOST_SUMMED = 4096
 
 @importer("CumSum", since=11, limits="a constant axis", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
-    """Cumulative sum: additions of elements 1, 2, 4, ... places apart; for integers a product with a matrix of ones."""
+    """Cumulative sum: additions of elements 1, 2, 4, ... places apart; for integers a triangular matrix product."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
     if ctx.whole(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):

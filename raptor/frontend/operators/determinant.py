@@ -19,7 +19,7 @@ LARGEST = 4
 
 @importer("Det", since=11, limits=f"matrices of at most {LARGEST} rows")
 def import_det(node: NodeView, ctx: ImportContext) -> None:
-    """Determinant: the sum over all permutations of their products, with the sign of the permutation."""
+    """Determinant by the Leibniz formula: the sum of signed products over all permutations."""
     build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
     size = x.shape[-1]
     if size > LARGEST or x.shape[-2] != size:

@@ -291,7 +291,7 @@ class Cutter:
             del self.reasons[i]
 
     def _find_floats(self) -> None:
-        """Finds the nodes that only a float program can compute, and adjacent nodes that one can."""
+        """Finds the nodes that only a float program can compute, and the neighbours that can join it."""
         placed = [i for i in self.flow.placed if i not in self.reasons]
         possible = {i for i in placed if self._refusal(self.asked.of_floats[i]) is None}
         needing = {i for i in placed if self._refusal(self.asked.answers[i]) is None} - possible
