@@ -24,7 +24,7 @@ file of the simulator pimsim-nn: JSON with the fields and defaults below. Each f
 - The simulator ignores a misspelt field. RAPTOR refuses it.
 - `raptor arch show FILE` prints all values of a file and what follows from them ([below](#what-follows-from-a-file)).
   `raptor arch check FILE` tells what the simulator would do with them. `raptor arch new` writes a new file.
-- The JSON schema is [arch.schema.json](schemas/arch.schema.json).
+- The JSON schema is [arch.schema.json](../schemas/arch.schema.json).
 
 ## Presets
 """
@@ -51,7 +51,7 @@ can start at most `rob_size` instructions. The next lines show these two limits 
 groups of the best size, in which crossbars share an input. These are limits and not promises: products of a few large
 groups also wait for each other at the port, and reach 80 to 100 % of them.
 
-**TOPS/W** contains the energy of the products, and the static power that is [counted](energy.md).
+**TOPS/W** contains the energy of the products, and the static power that is [counted](../explanation/energy.md).
 """
 
 

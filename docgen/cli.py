@@ -15,7 +15,8 @@ HEAD = f"""# Command line
 
 {NOTE.format("the commands themselves (`raptor --help`)")}
 Every command has the exit status 0 for success, 2 if the input is wrong, and 70 for a bug in RAPTOR. Other statuses
-are in the description of the command, and all of them are in the [questions](faq.md#what-does-the-exit-status-mean).
+are in the description of the command, and all of them are in the
+[questions](../how-to/faq.md#what-does-the-exit-status-mean).
 A command that is stopped by Ctrl-C (130) or SIGTERM (143) leaves nothing half written. `--debug`, at any place of the
 line, shows the traceback of an error. `raptor --install-completion` adds completion of commands and options to your
 shell; open a new shell afterwards.

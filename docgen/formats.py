@@ -24,4 +24,4 @@ def page() -> str:
 def _file(name: str, model: type[BaseModel]) -> str:
     schema = schemas.file_name(name)
     body = schema_table.section(model, level=3)
-    return inspect.cleandoc(f"## {name}\n\nSchema: [{schema}](schemas/{schema})") + f"\n\n{body}"
+    return inspect.cleandoc(f"## {name}\n\nSchema: [{schema}](../schemas/{schema})") + f"\n\n{body}"

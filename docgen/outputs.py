@@ -26,7 +26,7 @@ def page() -> str:
 
 def _command(name: str) -> str:
     model, schema = schemas.COMMANDS[name], schemas.schema_of(name)
-    head = f"## raptor {name}\n\nSchema: [{schema}](schemas/{schema})\n\n"
+    head = f"## raptor {name}\n\nSchema: [{schema}](../schemas/{schema})\n\n"
     if model is ArchFile:
         return f"{head}The [architecture file](architecture.md) itself, as pimsim-nn reads it, which has no version.\n"
     return head + schema_table.section(model, level=3)

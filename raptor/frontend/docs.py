@@ -1,4 +1,4 @@
-"""Generates docs/operators.md from the registry of importers."""
+"""Generates docs/reference/operators.md from the registry of importers."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -79,8 +79,8 @@ HEAD = """# Operators
 
 Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is computed in
 float32, or as the integers that QuantizeLinear makes of it (quantised models). Floats of other widths become float32,
-and [integers and truth values](faq.md#token-ids) are held as whole numbers of at most 2**24 in size. Every shape is
-fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their
+and [integers and truth values](../how-to/faq.md#token-ids) are held as whole numbers of at most 2**24 in size. Every
+shape is fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their
 operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Operators that ONNX
 defines by others are replaced by these first; so what they need is what these need. Replaced as well are operators that
 left the standard (`Affine`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`, `ScaledTanh`), and of `ai.onnx.ml`
@@ -89,7 +89,8 @@ those that scale, choose or add up the numbers of a table (`ArrayFeatureExtracto
 
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.
-- *extended*: instructions that the operator needs beyond the published set ([design](design.md#instructions)).
+- *extended*: instructions that the operator needs beyond the published set
+  ([design](../developers/design.md#instructions)).
   `--isa base` refuses nodes that need them.
 - *limits*: what must hold for the node.
 

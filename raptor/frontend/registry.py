@@ -85,7 +85,7 @@ class Importer:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring, shown in docs/operators.md."""
+        """First line of the function's docstring, shown in docs/reference/operators.md."""
         return (self.function.__doc__ or "").partition("\n")[0]
 
 

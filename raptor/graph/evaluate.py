@@ -123,7 +123,7 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = _dot(operator, *operands)
         case Map(function, maps):
             chosen = (_constant(m.pixels) if isinstance(m, Constant) else operands[m] for m in maps)
-            with np.errstate(over="ignore", invalid="ignore"):  # the chip computes infinities, too
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # as the chip, which has infinities
                 result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)

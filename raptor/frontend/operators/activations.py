@@ -1,7 +1,7 @@
 """Activation functions, element by element.
 
-Functions are expressed in published instructions where possible (docs/design.md, 5); `exp`, `log`, `sqrt`, `erf` and
-division are extended instructions.
+Functions are expressed in published instructions where possible (docs/developers/design.md, 5); `exp`, `log`, `sqrt`,
+`erf` and division are extended instructions.
 """
 
 import math

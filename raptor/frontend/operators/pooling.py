@@ -139,9 +139,7 @@ def _root(build: Builder, x: Tensor, p: int) -> Tensor:
         x, p = build.map("sqrt", x), p // 2
     if p == 1:
         return x
-    # Avoids log(0): the result for the smallest number underflows to 0, too.
-    logarithm = build.map("log", build.map("max", x, float(np.finfo(np.float32).tiny)))
-    return build.map("exp", build.map("mul", logarithm, 1 / p))
+    return build.map("exp", build.map("mul", build.map("log", x), 1 / p))  # of 0, exp(-infinity) is 0
 
 
 def _taps_inside(window: Window) -> Counts:
