@@ -73,7 +73,8 @@ check-conformance: $(READY)  ## the same; writes nothing, fails if the list or t
 	$(BIN)/python -m tests.conformance.table --check
 
 docs: $(READY)  ## the documentation as a site; fails on a dead link
-	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+	@# with --quiet, mkdocs would not count what it warns of
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict > site.log 2>&1 || { cat site.log; exit 1; }
 	@echo 'site/index.html; with search: $(BIN)/mkdocs serve'
 
 docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code

@@ -23,12 +23,17 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
+def _build(configuration: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", configuration, "--site-dir", site]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serves the site and yields its address."""
     site = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    built = _build(ROOT / "mkdocs.yml", site)
+    assert built.returncode == 0, built.stderr
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -62,6 +67,18 @@ def test_a_page_opens(chromium_paths: Chromium, address: str, page: str, seen: s
     assert console == []
     assert "<h1" in dom
     assert seen in dom
+
+
+def test_a_dead_link_fails(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# A page\n\nIt leads [nowhere](nowhere.md).\n")
+    settings = (ROOT / "mkdocs.yml").read_text()
+    validation = settings[settings.index("validation:") : settings.index("theme:")]
+    (tmp_path / "mkdocs.yml").write_text(f"site_name: A site\n{validation}")
+    built = _build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert built.returncode == 1
+    assert "a link 'nowhere.md', but the target is not found" in built.stderr
+    assert "mkdocs build --strict >" in (ROOT / "Makefile").read_text()  # --quiet would hide it
 
 
 @pytest.mark.parametrize("name", ["quickstart", "cli", "design"])

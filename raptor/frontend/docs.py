@@ -81,11 +81,11 @@ Written by `make docs-generate` from the table of importers (`raptor/frontend/op
 float32, or as the integers that QuantizeLinear makes of it (quantised models). Floats of other widths become float32,
 and [integers and truth values](../how-to/faq.md#token-ids) are held as whole numbers of at most 2**24 in size. Every
 shape is fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling,
-whatever their operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Operators that ONNX
-defines by others are replaced by these first; so what they need is what these need. Replaced as well are operators that
-left the standard (`Affine`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`, `ScaledTanh`), and of `ai.onnx.ml`
-those that scale, choose or add up the numbers of a table (`ArrayFeatureExtractor`, `Binarizer`, `Imputer`,
-`LinearRegressor`, `Normalizer`, `Scaler`).
+whatever their operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant).
+Operators that ONNX defines by others are replaced by these first; so what they need is what these need. Replaced as
+well are operators that left the standard (`Affine`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`,
+`ScaledTanh`), and of `ai.onnx.ml` those that scale, choose or add up the numbers of a table (`ArrayFeatureExtractor`,
+`Binarizer`, `Imputer`, `LinearRegressor`, `Normalizer`, `Scaler`).
 
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.
