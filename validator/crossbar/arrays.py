@@ -1,4 +1,4 @@
-"""A chip whose crossbars are programmed: each matrix as an array in cells, and the same as tables for the kernels."""
+"""A programmed chip: each matrix as an array of cells, with the constants that its products need."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 _MOST_BITS = 52
-"""Bits up to which sums of products are exact in the float64 in which they are added."""
+"""Most bits of a sum of products for which float64 arithmetic is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use of an array group by a program: bits of its weights and inputs, and the layer that it belongs to."""
+    """Use of an array group by a program: the bits of its weights and inputs, and the layer that it belongs to."""
 
     core: int
     group: int
@@ -36,9 +36,9 @@ class Use:
 class Array:
     """A matrix in cells.
 
-    `held` [planes, driven rows, cols] are the levels that the cells hold, pairs subtracted, and `variance` that of a
-    read; both None in a sliced chip. `factor` [planes, cols] weighs conversions. `sums`, `positive`, `negative` [cols]:
-    the sum of the weights, and of those of each sign. `read_outs` [planes, cols]: sums of the levels of each column,
+    `factor` [planes, cols]: factors of converted sums. `sums`, `positive`, `negative` [cols]: sums of all, positive,
+    negative weights. `held` [planes, driven rows, cols]: levels that the cells hold, for pairs their difference;
+    `variance`: of a read; both None in a sliced chip. `read_outs` [planes, cols]: sums of the levels of each column,
     both sides of pairs added, just after programming and now; None unless drift is compensated.
     """
 
@@ -68,24 +68,24 @@ class Array:
 
     @property
     def parts(self) -> int:
-        """Number of parts whose rows are driven at once."""
+        """Number of groups of rows that are driven one after another."""
         return -(-self.driven // self.rows_at_once)
 
     def bounds(self, x: Ints) -> tuple[Floats, Floats]:
-        """Returns the range [cols] of exact products of inputs between the lowest and the highest of `x`, 0 included.
+        """Returns the range [cols] of exact products if each input is between min(x, 0) and max(x, 0).
 
-        The compiler knows the range of all inputs, which is that of their width or a smaller one. As `x` lies in it, no
-        result leaves the range that was proved for the exact product.
+        The compiler's proofs hold for all inputs of their width, which include these. So a result in this range is also
+        in the range that was proved for the exact product.
         """
         low, high = float(min(x.min(), 0)), float(max(x.max(), 0))
         return self.positive * low + self.negative * high, self.positive * high + self.negative * low
 
     def conversions(self, setup: Setup) -> int:
-        """Returns the conversions of a product."""
+        """Returns the number of conversions for one product."""
         return self.parts * len(self.steps(setup, self.use.input_bits)) * len(self.planes.bits) * self.cols
 
     def steps(self, setup: Setup, bits: int) -> tuple[Step, ...]:
-        """Returns the steps of an input of `bits`."""
+        """Returns the steps of an input of `bits` bits."""
         return SIGN if self.planes.doubled else steps(setup.inputs, bits, setup.dac_bits)
 
 
@@ -98,17 +98,17 @@ class Crossbars:
     arrays: tuple[Array, ...]
 
     def with_rows(self, layer: str, rows: int) -> "Crossbars":
-        """Returns the chip with so many rows driven at once in a layer."""
+        """Returns the chip with `rows` rows driven at once in a layer."""
         found = [_with_rows(a, rows, self.setup, self.codes) if a.use.layer == layer else a for a in self.arrays]
         return Crossbars(self.setup, self.codes, tuple(found))
 
     def with_ideal_converters(self) -> "Crossbars":
-        """Returns the chip with converters that hand on each sum as it is."""
+        """Returns the chip with converters that pass on each sum unchanged."""
         found = [replace(a, ranges=fixed_ranges(None, self.codes, 0.0, a.factor.shape)) for a in self.arrays]
         return Crossbars(self.setup, self.codes, tuple(found))
 
     def with_ranges(self, lowest: Sequence[Floats], highest: Sequence[Floats]) -> "Crossbars":
-        """Returns the chip with converters whose ranges reach over the sums seen, by what shares a range."""
+        """Returns the chip with converter ranges that cover the sums seen, joined where converters share a range."""
         assert self.setup.adc is not None  # only converters are calibrated
         scope = self.setup.adc.scope
         pairs = _shared(self.arrays, scope, lowest, np.min), _shared(self.arrays, scope, highest, np.max)
@@ -173,14 +173,14 @@ def _small(levels: Ints) -> Any:
 
 
 def largest_sum(setup: Setup, planes: Planes, rows: int) -> float:
-    """Returns the largest sum that a converter is made for if so many rows are driven at once."""
+    """Returns the largest sum for which a converter is built if `rows` rows are driven at once."""
     whole = rows * ((1 << setup.dac_bits) - 1) * ((1 << setup.cell_bits) - 1)
     is_half = setup.encoding == "flipped" and planes.plus.shape[1] <= rows
     return float(-(-whole // 2) if is_half else whole)
 
 
 def _held(array: Array, setup: Setup) -> Array:
-    """Lets the cells of an array hold what programming, time and wires make of their levels."""
+    """Returns the array with the levels that its cells hold after programming, drift and wire losses."""
     planes, cells = array.planes, setup.cells
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
     if cells is None:
@@ -195,14 +195,14 @@ def _held(array: Array, setup: Setup) -> Array:
 
 
 def _read_outs(made: Sequence[Programmed]) -> tuple[Floats, Floats] | None:
-    """Returns what reads of all rows give. The sides of pairs are added, because their difference may be nearly 0."""
+    """Returns the read-out of all rows, fresh and now. Sides of pairs are added: their difference may be nearly 0."""
     fresh = [m.fresh.sum(axis=1) for m in made if m.fresh is not None]
     now = [m.levels.sum(axis=1) for m in made]
     return (np.sum(fresh, axis=0), np.sum(now, axis=0)) if fresh else None
 
 
 def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
-    """Weighs conversions by what a read-out of all rows gave after programming, divided by what it gives now."""
+    """Compensates drift: scales conversions by the read-out just after programming divided by the read-out now."""
     fresh, now = (
         _shared(arrays, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum) for k in (0, 1)
     )
@@ -213,7 +213,7 @@ def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
 
 
 def _shared(arrays: Sequence[Array], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:
-    """Joins all numbers that share a range or a factor, and puts the result in place of each."""
+    """Joins all numbers of a scope, which share a range or a factor, and returns the result in place of each."""
     if scope == "column":
         return list(seen)
     labels = [a.use.layer if scope == "layer" else "" for a in arrays]

@@ -1,4 +1,4 @@
-"""Ranges of converters from the sums of samples."""
+"""Calibration of converters: their ranges from the sums of sample inputs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,9 +16,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Program:
-    """Returns the program with converters whose ranges reach over the sums of some inputs.
+    """Returns the program with converter ranges that cover the sums of some inputs.
 
-    The sums are those of this chip, with its noise, before any converter.
+    The sums are computed on this chip, with its noise, before conversion.
     """
     chip = program.crossbars
     assert chip is not None  # the caller has programmed it
@@ -30,7 +30,7 @@ def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Progr
 
 
 def _seen(program: Program, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
-    """Returns the lowest and the highest sum of each converter for one input."""
+    """Returns the lowest and the highest sum at each converter for one input."""
     state = prepare(program, inputs, sample=number, watch=True)
     execute(state, engine="numba", schedule="block")
     return state.work[7], state.work[8]

@@ -1,7 +1,7 @@
-"""Cells: levels as conductances, and what becomes of them.
+"""Cells: levels as conductances, with their errors.
 
-In this order: errors of programming, drift, cells that are stuck, wires. The noise of reads comes with each product.
-Whatever the conductance `off` adds to a sum is taken off before the converter, as by a column of cells that are off.
+Errors apply in this order: programming, drift, stuck cells, wires. Read noise is added in each product. The
+contribution of the conductance `off` to a sum is subtracted before the converter, as by a column of cells that are off.
 """
 
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programmed:
-    """Cells of an array after programming, in levels: what they are, and the variance of a read.
+    """Cells of an array after programming, in levels. `variance`: variance of a read.
 
-    `fresh`: what they were just after programming; None unless drift is compensated.
+    `fresh`: the levels just after programming; None unless drift is compensated.
     """
 
     levels: Floats
@@ -31,7 +31,7 @@ class Programmed:
 
 
 def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Programmed:
-    """Returns cells [planes, rows, cols] that should hold `levels`. `place`: core, array group, and side of a pair."""
+    """Returns the cells [planes, rows, cols] after `levels` are written. `place`: core, array group, side of a pair."""
     step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
     target = cells.off + step * levels.astype(np.float64)
     held = _held(target, setup, cells, place)
@@ -59,7 +59,7 @@ def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, 
 
 
 def _spread_after(cells: Cells, seconds: float) -> Spread | None:
-    """Returns the last error of programming that has begun, or else the first."""
+    """Returns the programming error that holds after `seconds`: the last that has begun, or else the first."""
     begun = [s for s in cells.programming if s.after_s <= seconds] or cells.programming[:1]
     return max(begun, key=lambda s: s.after_s) if begun else None
 
@@ -83,7 +83,7 @@ def _stuck(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]
 
 
 def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
-    """Returns the variance of a read, or None if reads have no noise."""
+    """Returns the variance of a read of each cell, or None if reads have no noise."""
     parts: list[Floats] = []
     if cells.read is not None:
         parts.append(cells.read.std(held))
@@ -93,7 +93,7 @@ def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
 
 
 def _behind_wires(held: Floats, setup: Setup, cells: Cells) -> Floats:
-    """Lets the cells of a weight stand side by side, cuts the columns into crossbars, and returns what is seen."""
+    """Returns the conductances seen through the wires: cells of a weight are neighbours, crossbars cut the columns."""
     if not cells.wire_ohm:
         return held
     planes, rows, cols = held.shape

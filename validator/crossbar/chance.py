@@ -1,7 +1,7 @@
-"""Random numbers that are functions of what they are for, so that no order of execution matters.
+"""Counter-based random numbers: functions of their purpose, so that the order of execution does not matter.
 
 A key is mixed from the seed of the chip, a purpose, an array group and further numbers; the n-th number of a key is
-made from the key and n (SplitMix64, Steele et al. 2014). Normal numbers come from the inverse of the distribution
+computed from the key and n (SplitMix64, Steele et al. 2014). Normal numbers come from the inverse of the distribution
 function (Acklam's approximation, relative error 1.2e-9).
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 from raptor.common.jit import bare_helper, bare_kernel
 
 PROGRAMMING, DRIFT, STUCK, READING = 1, 2, 3, 4
-"""Purposes."""
+"""Purposes of keys."""
 _U = np.uint64
 _GOLDEN = _U(0x9E3779B97F4A7C15)
 _M1, _M2 = _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)
 _SHIFTS = _U(30), _U(27), _U(31), _U(11)
 _TAIL = 0.02425
-"""Probability of a tail, where another approximation holds."""
+"""Probability of a tail, in which another approximation is used."""
 _A = -39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239
 _B = -54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572
 _C = (
@@ -34,7 +34,7 @@ _D = 7.784695709041462e-3, 0.3224671290700398, 2.445134137142996, 3.754408661907
 
 @bare_helper
 def mixed(key, number):
-    """Returns a key that depends on a key and a number."""
+    """Returns a new key, mixed from a key and a number."""
     z = key + (_U(number) + _U(1)) * _GOLDEN
     z = (z ^ (z >> _SHIFTS[0])) * _M1
     z = (z ^ (z >> _SHIFTS[1])) * _M2
@@ -43,13 +43,13 @@ def mixed(key, number):
 
 @bare_helper
 def uniform(key, number):
-    """Returns a number between 0 and 1, both excluded."""
+    """Returns the `number`-th uniform random number of a key, strictly between 0 and 1."""
     return (np.float64(mixed(key, number) >> _SHIFTS[3]) + 0.5) * 1.1102230246251565e-16
 
 
 @bare_helper
 def normal(key, number):
-    """Returns a number of the standard normal distribution."""
+    """Returns the `number`-th standard normal random number of a key."""
     p = uniform(key, number)
     q = min(p, 1.0 - p)
     if q < _TAIL:
@@ -79,24 +79,24 @@ def _key(seed: Any, numbers: Any) -> Any:
 
 
 def key_of(seed: int, *numbers: int) -> np.uint64:
-    """Returns the key of a seed and of numbers that are not negative."""
+    """Returns the key of a seed and non-negative numbers."""
     return key_after(_U(seed), *numbers)
 
 
 def key_after(key: np.uint64, *numbers: int) -> np.uint64:
-    """Returns the key that further numbers make of a key."""
+    """Returns a new key, mixed from a key and further numbers."""
     return _U(_key(key, np.array(numbers, np.uint64)))
 
 
 def normals(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Returns the first normal numbers of a key."""
+    """Returns the first `count` standard normal numbers of a key."""
     found = np.empty(count)
     _fill(key, found, True)
     return found
 
 
 def uniforms(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Returns the first numbers between 0 and 1 of a key."""
+    """Returns the first `count` uniform numbers of a key, strictly between 0 and 1."""
     found = np.empty(count)
     _fill(key, found, False)
     return found

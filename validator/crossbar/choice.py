@@ -1,4 +1,4 @@
-"""The crossbars that a user names: ideal, integer, sliced or noisy, with a device file and settings."""
+"""Crossbar models that users select: ideal, integer, sliced or noisy, with a device file and settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,11 +14,11 @@ from validator.options import CrossbarKind
 from validator.program import Program
 
 _CALIBRATION = 8
-"""Random inputs over whose sums calibrated converters reach."""
+"""Number of random inputs with which converter ranges are calibrated."""
 
 
 def exact_kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
-    """Returns the kind of a program's crossbars: what is wished, or else exact. Raises `UserError` for a wrong one."""
+    """Returns the kind of crossbars, exact by default. Raises `UserError` for the exact kind of other numbers."""
     exact: CrossbarKind = "integer" if program.has_integers else "ideal"
     if crossbar in ("ideal", "integer") and crossbar != exact:
         numbers = "integers" if program.has_integers else "float32 numbers"
@@ -27,12 +27,12 @@ def exact_kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
 
 
 def chosen(crossbar: CrossbarKind, cells: str | None, settings: Sequence[str]) -> Callable[[Program], Program]:
-    """Returns what gives a program these crossbars. Raises `UserError` for settings that do not exist."""
+    """Returns a function that installs these crossbars in a program. Raises `UserError` for unknown settings."""
     return partial(_programmed, crossbar, None if cells is None else load_device(cells), pairs("--with", settings))
 
 
 def is_choice(value: object) -> bool:
-    """Tells whether a value is what `chosen` returns."""
+    """Tells whether a value was returned by `chosen`."""
     return isinstance(value, partial) and value.func is _programmed
 
 

@@ -1,4 +1,4 @@
-"""Converters: sums of columns as codes. A sum is in levels of a cell times digits of the input."""
+"""Converters: sums of columns as codes. The unit of a sum is one level of a cell times one digit of the input."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """The codes of all converters of a chip, from `low` to `high`."""
+    """The range of codes of all converters of a chip."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class Codes:
 class Ranges:
     """Ranges of the converters of an array: code k stands for the sum `base` + k x `step`, each [planes, cols].
 
-    A step of 0 is an ideal converter, which hands on the sum as it is.
+    A step of 0 is an ideal converter, which passes on the sum unchanged.
     """
 
     base: Floats
@@ -31,7 +31,7 @@ class Ranges:
 
 
 def codes_of(adc: Adc | None, *, signed: bool) -> Codes:
-    """Returns the codes of a converter. `signed`: of differences, with as many codes below 0 as above."""
+    """Returns the codes of a converter. `signed`: it converts differences, with as many codes below 0 as above."""
     if adc is None:
         return Codes(-math.inf, math.inf)
     if not signed:
@@ -41,20 +41,20 @@ def codes_of(adc: Adc | None, *, signed: bool) -> Codes:
 
 
 def fixed_ranges(adc: Adc | None, codes: Codes, largest: float, shape: tuple[int, int]) -> Ranges:
-    """Returns ranges that do not depend on data. `largest`: the largest sum that any matrix can have."""
+    """Returns ranges that do not depend on data. `largest`: upper bound on the sums of any matrix."""
     step = 0.0 if adc is None else 1.0 if adc.range == "unit" else max(1.0, largest / codes.high)
     return Ranges(np.zeros(shape), np.full(shape, step))
 
 
 def calibrated_ranges(codes: Codes, lowest: Floats, highest: Floats) -> Ranges:
-    """Returns ranges from the lowest to the highest sum, at most as fine as a level."""
+    """Returns ranges from the lowest to the highest sum, with steps of at least one level."""
     if codes.low < 0:
         return Ranges(np.zeros_like(lowest), np.maximum(1.0, np.maximum(-lowest, highest) / codes.high))
     return Ranges(np.floor(lowest), np.maximum(1.0, (highest - np.floor(lowest)) / codes.high))
 
 
 def convert(sums: Floats, ranges: Ranges, codes: Codes) -> Floats:
-    """Returns what converters make of sums [planes, cols]: the nearest code, at most the last one."""
+    """Converts sums [planes, cols]: returns the value of the nearest code, clipped to the range."""
     step = np.where(ranges.step == 0, 1.0, ranges.step)
     found = ranges.base + step * np.clip(np.rint((sums - ranges.base) / step), codes.low, codes.high)
     return np.where(ranges.step == 0, sums, found)

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, read: int = 0) -> Ints:
-    """Returns inputs of `bits` times the matrix of an array group: the `read`-th product of it for a sample."""
+    """Returns inputs `x` of `bits` bits times the matrix of an array group, in its `read`-th product for a sample."""
     array, setup = chip.arrays[group], chip.setup
     driven = np.stack([x, -x], axis=1).ravel() if array.planes.doubled else x
     total = -float(0 if array.planes.doubled else raised_by(setup.inputs, bits)) * array.sums
@@ -30,7 +30,7 @@ def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, re
 
 
 def _sums(chip: Crossbars, array: Array, rows: slice, entered: Ints, place: tuple[int, int, int, int]) -> Floats:
-    """Returns what the converters see, [planes, cols]: in a noisy chip, float32 numbers added row by row."""
+    """Returns the inputs of the converters, [planes, cols]: in a noisy chip, float32 numbers added row by row."""
     if array.held is None:
         minus = 0 if array.planes.minus is None else array.planes.minus[:, rows].astype(np.int64)
         return np.tensordot(entered, array.planes.plus[:, rows].astype(np.int64) - minus, (0, 1)).astype(np.float64)

@@ -1,7 +1,7 @@
-"""Encodings: how a matrix of signed weights stands in cells that hold levels from 0 to 2^bits - 1.
+"""Encodings: how a matrix of signed weights is stored in cells that hold levels from 0 to 2^bits - 1.
 
-An encoding cuts a matrix into planes. A plane has a cell for each weight, or a pair of cells whose currents are
-subtracted before the converter. With the sum D of the digits that enter, a product with one step of the input is
+An encoding splits a matrix into planes. A plane has a cell for each weight, or a pair of cells whose currents are
+subtracted before the converter. Let D be the sum of the digits of the inputs in one step. The product of this step is
 
     sum over planes of `factor` x converted sum   +   `digit_factor` x D
 
@@ -24,9 +24,9 @@ Ints = npt.NDArray[np.int64]
 class Planes:
     """A matrix [rows, cols] in cells.
 
-    `plus` [planes, driven rows, cols] holds the levels; `minus` those that are subtracted, or None if cells are single.
-    `bits`: of each plane. `factor` [planes, cols], `digit_factor` [cols]: as above. `doubled`: row r of the matrix
-    stands in the driven rows 2r, for inputs above 0, and 2r + 1, for those below.
+    `plus` [planes, driven rows, cols]: levels; `minus`: levels to be subtracted, or None if cells are single. `bits`:
+    bits of each plane. `factor` [planes, cols], `digit_factor` [cols]: see the formula above. `doubled`: row r of the
+    matrix occupies the driven rows 2r, for inputs above 0, and 2r + 1, for inputs below 0.
     """
 
     plus: Ints
@@ -42,7 +42,7 @@ class Planes:
 
 
 def encode(encoding: str, matrix: npt.NDArray[np.integer], weight_bits: int, cell_bits: int) -> Planes:
-    """Returns a matrix of weights of `weight_bits` in cells. Raises `UserError` if the encoding has none for it."""
+    """Returns the cells of a matrix of weights of `weight_bits`. Raises `UserError` if the encoding has none for it."""
     return _ENCODERS[encoding](matrix.astype(np.int64), weight_bits, cell_bits)
 
 
@@ -54,7 +54,7 @@ def _offset(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 
 
 def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
-    """Stores the complement of a column of cells if that has the smaller sum, so that a converter needs a bit less."""
+    """Stores the complement of a column of cells if its sum is smaller, so that a converter needs one bit less."""
     plain = _offset(w, weight_bits, cell_bits)
     highest = (1 << np.array(plain.bits))[:, None] - 1
     flips = 2 * plain.plus.sum(axis=1) > len(w) * highest
@@ -64,7 +64,7 @@ def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 
 
 def _differential(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
-    """Stores positive and negative weights in columns of their own, each with its conversions."""
+    """Stores positive and negative weights in separate columns, which are converted separately."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
     factor = np.concatenate([_for_columns(powers, w), -_for_columns(powers, w)])
     return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _for_each(w, 0))
@@ -77,7 +77,7 @@ def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 
 
 def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
-    """Stores the bits of two's complement; those of the sign are a plane of their own, which is subtracted."""
+    """Stores the bits of two's complement; the sign bits are a plane of their own, which is subtracted."""
     sign = (w < 0).astype(np.int64)[None]
     powers = [-(1 << weight_bits - 1)]
     if weight_bits == 1:
@@ -88,7 +88,7 @@ def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 
 
 def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
-    """Stores weights of 1 and -1 in two cells, of which the input's sign drives one: 2 x (equal signs) - inputs."""
+    """Stores weights of 1 and -1 in two cells; the input's sign drives one of them: 2 x (equal signs) - inputs."""
     if not (np.abs(w) == 1).all():
         raise UserError("encoding xnor: for weights of 1 and -1 only; take another encoding, or a binary network")
     levels = np.stack([w > 0, w < 0], axis=1).reshape(1, 2 * len(w), -1).astype(np.int64)
@@ -96,7 +96,7 @@ def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 
 
 def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, ...], list[int]]:
-    """Cuts numbers of `bits` into cells, low bits first. Returns the planes, their bits, and their powers of two."""
+    """Slices numbers of `bits` bits into cells, low bits first. Returns the planes, their bits and powers of two."""
     starts = range(0, bits, cell_bits)
     widths = tuple(min(cell_bits, bits - start) for start in starts)
     planes = [(levels >> start) & ((1 << width) - 1) for start, width in zip(starts, widths, strict=True)]
@@ -104,7 +104,7 @@ def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, .
 
 
 def _by_sign(w: Ints, weight_bits: int, cell_bits: int) -> tuple[Ints, Ints, tuple[int, ...], list[int]]:
-    """Cuts the magnitudes of positive and of negative weights. Only the lowest weight of a type needs all its bits."""
+    """Slices the magnitudes of positive and negative weights. Only the lowest weight of a type needs all bits."""
     bits = max(1, weight_bits if w.min() == -(1 << weight_bits - 1) else weight_bits - 1)
     plus, widths, powers = _sliced(np.maximum(w, 0), bits, cell_bits)
     return plus, _sliced(np.maximum(-w, 0), bits, cell_bits)[0], widths, powers

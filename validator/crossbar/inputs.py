@@ -1,6 +1,6 @@
 """Input codings: how signed inputs become steps of digits, which DACs put on the rows one after another.
 
-A step is a digit of a number that is not negative: (source >> shift) & mask. Its product counts `factor` times.
+A step is a digit of a non-negative number: (source >> shift) & mask. Its product is multiplied by `factor`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MOST_INPUT_BITS = 32
 
 
 class Source(IntEnum):
-    """Source of the digits: the bits of x in two's complement, x + 2^(bits - 1), or the part of x of one sign."""
+    """Source of the digits: x in two's complement, x + 2^(bits - 1), or the part of x of one sign as a magnitude."""
 
     BITS = 0
     RAISED = 1
@@ -27,7 +27,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the input. `most`: the largest digit that an input can have in it."""
+    """A step of the input. `most`: the largest digit that occurs in it."""
 
     source: Source
     shift: int
@@ -37,21 +37,21 @@ class Step:
 
 
 SIGN = (Step(Source.POSITIVE, 0, 1, 1, 1),)
-"""The one step of an encoding whose rows are doubled."""
+"""The only step of an encoding with doubled rows."""
 
 
 def steps(coding: str, bits: int, dac_bits: int) -> tuple[Step, ...]:
-    """Returns the steps of an input of `bits`."""
+    """Returns the steps of an input of `bits` bits."""
     return _CODINGS[coding](bits, dac_bits)
 
 
 def raised_by(coding: str, bits: int) -> int:
-    """Returns what is added to each input, so that its product with the weights must be subtracted again."""
+    """Returns the number that is added to each input; its product with the weights is subtracted afterwards."""
     return 1 << bits - 1 if coding == "offset" else 0
 
 
 def digits(x: Ints, step: Step, bits: int) -> Ints:
-    """Returns the digits of inputs in a step."""
+    """Returns the digits of inputs in one step."""
     source = {
         Source.BITS: x,
         Source.RAISED: x + (1 << bits - 1),
@@ -62,24 +62,24 @@ def digits(x: Ints, step: Step, bits: int) -> Ints:
 
 
 def _twos_complement(bits: int, dac_bits: int) -> tuple[Step, ...]:
-    """The bit of the sign is a step of its own, which is subtracted."""
+    """The sign bit is a step of its own, which is subtracted."""
     magnitude = _cut(Source.BITS, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
     return (*magnitude, Step(Source.BITS, bits - 1, 1, -(1 << bits - 1), 1))
 
 
 def _offset(bits: int, dac_bits: int) -> tuple[Step, ...]:
-    """Inputs are raised by half of their range."""
+    """Half of the range is added to each input."""
     return _cut(Source.RAISED, bits, dac_bits, (1 << bits) - 1, 1)
 
 
 def _two_passes(bits: int, dac_bits: int) -> tuple[Step, ...]:
-    """Positive inputs come first, then negative ones."""
+    """Positive inputs come first, then the magnitudes of negative ones."""
     positive = _cut(Source.POSITIVE, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
     return (*positive, *_cut(Source.NEGATIVE, bits, dac_bits, 1 << bits - 1, -1))
 
 
 def _cut(source: Source, bits: int, dac_bits: int, highest: int, sign: int) -> tuple[Step, ...]:
-    """Cuts numbers up to `highest`, which have `bits`, into digits of `dac_bits`."""
+    """Cuts numbers of `bits` bits, up to `highest`, into digits of `dac_bits` bits."""
     found: list[Step] = []
     for shift in range(0, bits, dac_bits):
         mask = (1 << min(dac_bits, bits - shift)) - 1

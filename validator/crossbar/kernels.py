@@ -1,8 +1,8 @@
-"""Compiled products of crossbars, as `definition` defines them.
+"""Compiled products of crossbars; `definition` specifies them.
 
-`tables` describe a programmed chip (`arrays.Tables`), `work` is the space of one run (`arrays.Work`). Weights of the
-sliced chip are words of 64 rows, so that a step is a count of the bits that both have. Cells of the noisy chip are
-float32, added row by row.
+`tables` describe a programmed chip (`tables.tables_of`), `work` is the scratch space of one run (`tables.work_for`).
+The sliced chip stores weights in words of 64 rows, so a step is a population count of the bits set in both inputs and
+weights. The noisy chip stores float32 cells, which are added row by row.
 """
 
 # Kernels are untyped for numba's sake.
@@ -21,7 +21,7 @@ from validator.crossbar.chance import mixed, normal
 from validator.crossbar.inputs import Source
 
 SLICED, NOISY = 1, 2
-"""Kinds of chips."""
+"""Kinds of chips in the tables."""
 ROWS, DRIVEN, COLS, PLANES, SIDES, ONCE, DOUBLED, FIRST_CELL, FIRST_PLANE, FIRST_ENTRY, FIRST_COLUMN = range(11)
 """Columns of the table of arrays."""
 SOURCE, SHIFT, MASK, FACTOR = range(4)
@@ -37,7 +37,7 @@ _intrinsic: Any = intrinsic
 
 @_intrinsic
 def _count(typingctx: Any, word: Any) -> Any:  # pyright: ignore[reportUnusedParameter] numba calls it so
-    """Counts the bits of a word that are 1: an instruction of the processor."""
+    """Counts the bits of a word that are 1, by one instruction of the processor."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
@@ -49,7 +49,7 @@ def _count(typingctx: Any, word: Any) -> Any:  # pyright: ignore[reportUnusedPar
 def analog_product(g, x, bits, tables, work, found):
     """Computes found = x times the matrix of array group `g`, as the crossbars do.
 
-    Returns -1, or the first element of `x` that the encoding cannot drive.
+    Returns -1, or the index of the first element of `x` that the encoding cannot drive.
     """
     kind, at = tables[0][0], tables[0][1][g]
     rows, doubled = at[ROWS], at[DOUBLED] == 1
@@ -84,7 +84,7 @@ def analog_product(g, x, bits, tables, work, found):
 
 @bare_helper
 def _begin(at, tables, width, total):
-    """Takes off what is added to the inputs: a number times the sum of the weights of each column."""
+    """Initialises `total`: subtracts the offset of the inputs times the sum of the weights of each column."""
     raised, sums, first = np.float64(tables[0][4][width]), tables[3][1], at[FIRST_COLUMN]
     for c in range(at[COLS]):
         total[c] = -raised * sums[first + c]
@@ -92,7 +92,7 @@ def _begin(at, tables, width, total):
 
 @bare_helper
 def _cut(x, start, n, step, width, digits, to):
-    """Computes the digits of n inputs in a step, from entry `to` of `digits` on; returns their sum."""
+    """Writes the digits of n inputs in a step to `digits`, from entry `to` on; returns their sum."""
     source, shift, mask, total = step[SOURCE], step[SHIFT], step[MASK], np.int64(0)
     half = np.int64(1) << max(width - 1, np.int64(0))
     for i in range(n):
@@ -108,7 +108,7 @@ def _cut(x, start, n, step, width, digits, to):
 
 @bare_helper
 def _sliced_part(at, start, n, width, tables, work, total):
-    """Adds the products of the rows from `start` on: each step, plane by plane."""
+    """Adds the products of n rows from `start` on to `total`: each step, plane by plane."""
     steps, count = tables[0][2][width], tables[0][3][width]
     words, plane_bits = tables[1][0], tables[1][3]
     sums, x_words, digits = work[4], work[5], work[6]
@@ -136,7 +136,7 @@ def _words(rows):
 
 @bare_helper
 def _pack(digits, n, mask, x_words):
-    """Packs each bit of n digits into words; returns the bits of a digit."""
+    """Packs n digits into words, one bit after another; returns the number of bits of a digit."""
     deep, per_bit = np.int64(0), _words(n)
     while mask >> deep:
         for w in range(per_bit):
@@ -150,7 +150,7 @@ def _pack(digits, n, mask, x_words):
 
 @bare_helper
 def _add_counts(x_words, deep, n, words, first, bits, cols, once, side, sums):
-    """Adds (or takes off, on the other side) digits times levels, bit by bit."""
+    """Adds digits times levels to `sums`, bit by bit; subtracts them on side 1."""
     per_bit, stride = _words(n), _words(once) * cols
     for b in range(deep):
         for i in range(bits):
@@ -168,7 +168,7 @@ def _add_counts(x_words, deep, n, words, first, bits, cols, once, side, sums):
 
 @bare_helper
 def _convert_integers(at, j, factor, sums, tables, work, total):
-    """Converts the sums of a plane of the sliced chip and adds them."""
+    """Converts the sums of a plane of the sliced chip and adds them to `total`."""
     factors, base, width = tables[2]
     low, high, first = tables[4][0], tables[4][1], at[FIRST_ENTRY] + j * at[COLS]
     watched = work[7].size > 0
@@ -196,7 +196,7 @@ def _add_digits(at, entered, tables, total):
 
 @bare_helper
 def _noisy_part(g, at, start, n, width, tables, work, total):
-    """Adds the products of the rows from `start` on: all steps and planes row by row, then the conversions."""
+    """Adds the products of n rows from `start` on to `total`: all steps and planes row by row, then the conversions."""
     steps, count = tables[0][2][width], tables[0][3][width]
     levels, variance = tables[1][1], tables[1][2]
     noisy = variance.size > 0
@@ -230,7 +230,7 @@ def _add_row(digit, cells, first, count, sums, to):
 
 @bare_helper
 def _convert_floats(at, t, j, key, factor, tables, work, total):
-    """Adds the noise of a read to the sums of a step and a plane, converts them and adds them."""
+    """Adds read and converter noise to the sums of a step and a plane, converts them and adds them to `total`."""
     factors, base, width = tables[2]
     low, high, of_converter = tables[4][0], tables[4][1], tables[4][2]
     cols, watched = at[COLS], work[7].size > 0
@@ -248,7 +248,7 @@ def _convert_floats(at, t, j, key, factor, tables, work, total):
 
 @bare_kernel
 def products(g: Any, vectors: Any, bits: Any, tables: Any, work: Any, found: Any) -> Any:
-    """Multiplies vectors [n, rows] with the matrix of an array group; returns as `analog_product` does."""
+    """Multiplies vectors [n, rows] with the matrix of an array group; returns the same as `analog_product`."""
     for k in range(len(vectors)):
         wrong = analog_product(g, vectors[k], bits, tables, work, found[k])
         if wrong >= 0:

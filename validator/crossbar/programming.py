@@ -1,4 +1,4 @@
-"""Programs a chip for a compiled program: which matrix stands where, with which widths, for which layer."""
+"""Programs a chip for a compiled program: matrix, bit widths and layer of each array group."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,11 @@ from validator.crossbar.setup import Setup
 from validator.program import Program
 
 _UNUSED_BITS = 8
-"""Widths of a group without products."""
+"""Widths of an array group without products."""
 
 
 def with_crossbars(program: Program, setup: Setup) -> Program:
-    """Returns a program whose products are those of a chip. Raises `UserError` for a program of floats."""
+    """Returns the program with products computed by a simulated chip. Raises `UserError` for a program of floats."""
     if not program.has_integers:
         raise UserError(
             f"{program.folder}: a program of float32 numbers has no bits to put into cells; quantise the float "
@@ -31,7 +31,7 @@ def with_crossbars(program: Program, setup: Setup) -> Program:
 
 
 def chip_for(program: Program, setup: Setup) -> Crossbars:
-    """Programs the crossbars of a program."""
+    """Returns the programmed crossbars of a program."""
     uses = uses_of(program)
     chip = build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
     return with_lossless_rows(chip) if setup.lossless_rows else chip
@@ -43,7 +43,7 @@ def arch_of(folder: Path) -> ArchFile:
 
 
 def uses_of(program: Program) -> list[Use]:
-    """Returns how a program uses its array groups, core by core."""
+    """Returns the use of each array group of a program, core by core."""
     layers = _layers(program)
     found: list[Use] = []
     for core, records in enumerate(program.streams):
@@ -60,13 +60,13 @@ def uses_of(program: Program) -> list[Use]:
 
 
 def _input_bits(records: Records, at: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> "np.ndarray":
-    """Returns the widths of inputs at the instructions `at`: those of the last `setbw` before each."""
+    """Returns the bits of the inputs at the instructions `at`, as the last `setbw` before each sets them."""
     setters = np.flatnonzero(SETS_WIDTH[records["opcode"]])
     return records["b"][setters[np.searchsorted(setters, at) - 1]] if len(at) else at
 
 
 def _layers(program: Program) -> dict[tuple[int, int], str]:
-    """Returns the ONNX node of each `mvmul`, by core and instruction; empty if the directory does not tell."""
+    """Returns the ONNX node of each `mvmul`, keyed by core and instruction; empty if there is no `steps.json`."""
     if files.STEPS not in program.manifest.files:
         return {}
     steps = storage.read(files.Steps, program.folder, files.STEPS)

@@ -1,4 +1,4 @@
-"""Settings of a chip by name, as users write them: `adc_bits=8`. They override what the device file says."""
+"""Settings of a chip by name, as users write them: `adc_bits=8`. They override the device file."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ _IDEAL = Cells(off=0.0, on=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: what it means, and how a text changes a setup. `values`: those allowed; else a number is expected.
+    """A setting: its meaning, and a function that applies a value to a setup.
 
-    `low`, `high`: the least and the largest number. `whole`: it has no fraction.
+    `values`: allowed texts; if empty, a number is expected. `low`, `high`: its range. `whole`: it has no fraction.
     """
 
     meaning: str
@@ -41,7 +41,7 @@ class Setting:
     whole: bool = False
 
     def parse(self, name: str, text: str) -> Any:
-        """Returns the value of a text. Raises `UserError` for one that is not allowed."""
+        """Returns the value of a text. Raises `UserError` for a text that is not allowed."""
         if self.values:
             if text not in self.values:
                 raise UserError(f"{name}={text}: expected one of {', '.join(self.values)}")
@@ -79,7 +79,7 @@ def _cells(change: Callable[[Cells, float], Mapping[str, Any]]) -> Callable[[Set
 
 
 def _constant(cells: Cells, share: float) -> Spread:
-    """Returns a spread that is a share of the range of conductances."""
+    """Returns a spread that is a constant share of the range of conductances."""
     return Spread(polynomial=(share * (cells.on - cells.off),))
 
 
@@ -128,7 +128,7 @@ SETTINGS: dict[str, Setting] = {
 def setup_for(
     kind: Literal["sliced", "noisy"], arch: ArchFile, device: DeviceFile | None, given: Mapping[str, str]
 ) -> Setup:
-    """Returns the setup of a chip: settings, else the device file, else the architecture file, else ideal."""
+    """Returns the setup of a chip: from settings, else the device file, else the architecture file, else ideal."""
     matrix, read_out = arch.chip_config.core_config.matrix_config, device.read_out if device else ReadOut()
     rows, cols = matrix.xbar_size
     setup = Setup(
@@ -146,7 +146,7 @@ def setup_for(
 
 
 def changed(setup: Setup, given: Mapping[str, str]) -> Setup:
-    """Returns a setup with other settings. Raises `UserError` for those that are not allowed, or have no effect."""
+    """Returns a setup with changed settings. Raises `UserError` for settings that are invalid or have no effect."""
     _check_names(given)
     for name in (name for name in SETTINGS if name in given):
         if setup.kind == "sliced" and name in _NOISES:
@@ -158,7 +158,7 @@ def changed(setup: Setup, given: Mapping[str, str]) -> Setup:
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Splits texts NAME=VALUE. Raises `UserError` for other texts, unknown names, and names given twice."""
+    """Splits texts NAME=VALUE. Raises `UserError` for other texts, unknown names and repeated names."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -172,7 +172,7 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_setting(name: str, text: str) -> None:
-    """Raises `UserError` for a setting that does not exist, and for a value that it cannot have."""
+    """Raises `UserError` for an unknown setting, and for a value that the setting cannot have."""
     _check_names({name: text})
     SETTINGS[name].parse(name, text)
 
@@ -189,4 +189,4 @@ _NOISES = frozenset(SETTINGS) - {
     *("encoding", "inputs", "cell_bits", "dac_bits", "rows_at_once", "lossless_rows"),
     *("adc_bits", "adc_range", "adc_scope", "cut_weights"),
 }
-"""Settings that a sliced crossbar does not have."""
+"""Settings that have no effect on a sliced crossbar."""

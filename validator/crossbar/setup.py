@@ -1,4 +1,4 @@
-"""Settings of a chip: how its crossbars compute, from a device file, an architecture file, and the user's wishes."""
+"""Parameters of a chip's crossbars, from a device file, an architecture file, and settings of the user."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +10,12 @@ Compensation = Literal["none", "chip", "layer", "column"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of the crossbars of a chip.
+    """Parameters of the crossbars of a chip.
 
-    `sliced`: slices, steps and converters, all cells as they should be. `noisy`: with the errors of `cells` and of the
-    converters. `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `seed`: of the chip.
-    `compensation`: what shares a factor against drift. `cut`: weights are cut to this share of the largest of their
-    matrix. `lossless_rows`: each layer drives fewer rows at once if its converters would lose something.
+    `sliced`: slices, steps and converters, with perfect cells. `noisy`: with errors of `cells` and converters.
+    `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `compensation`: scope of the
+    factors that compensate drift. `cut`: weights are clipped to this share of the largest in their matrix.
+    `lossless_rows`: each layer drives fewer rows at once if its converters would lose something.
     """
 
     kind: Literal["sliced", "noisy"]
@@ -35,5 +35,5 @@ class Setup:
 
     @property
     def is_signed(self) -> bool:
-        """True if converters see differences."""
+        """True if converters see differences of currents."""
         return self.encoding == "differential_analog"

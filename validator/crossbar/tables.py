@@ -1,4 +1,4 @@
-"""The tables and the work space of the kernels: the same in every program, so that they are compiled once."""
+"""Tables and scratch space of the kernels. Their types are the same in every program, so kernels compile once."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,12 +12,12 @@ from validator.crossbar.kernels import WORD
 
 _MOST_STEPS = 2 * MOST_INPUT_BITS
 _WIDE = 8
-"""Bits of a cell, or of a step, at most."""
+"""Most bits of a cell, or of a step of the input."""
 
 
 @lru_cache(maxsize=2)
 def tables_of(chip: Crossbars) -> tuple[Any, ...]:
-    """Returns a chip as the kernels read it."""
+    """Returns the description of a chip that the kernels read."""
     arrays, setup = chip.arrays, chip.setup
     is_sliced = setup.kind == "sliced"
     cells = [_words(a, setup.cell_bits) if is_sliced else _by_row(a.held) for a in arrays]
@@ -49,12 +49,12 @@ def tables_of(chip: Crossbars) -> tuple[Any, ...]:
 
 
 def reading_key(seed: int, array: Array) -> np.uint64:
-    """Returns the key of the noise of reads of an array."""
+    """Returns the key of the read noise of an array."""
     return chance.key_of(seed, chance.READING, array.use.core, array.use.group)
 
 
 def work_for(tables: tuple[Any, ...], *, sample: int = 0, watch: bool = False) -> tuple[Any, ...]:
-    """Returns the work space of a run. `watch`: it also keeps the lowest and the highest sum of each converter."""
+    """Returns the scratch space of a run. `watch`: keep the lowest and the highest sum at each converter, too."""
     shapes = tables[0][1]
     driven, cols, planes = (int(shapes[:, k].max(initial=1)) for k in (kernels.DRIVEN, kernels.COLS, kernels.PLANES))
     most_steps = int(tables[0][3].max(initial=1))
@@ -87,7 +87,7 @@ def _shapes(arrays: tuple[Array, ...], cells: list[Any]) -> Any:
 
 
 def _steps(chip: Crossbars) -> tuple[Any, Any, Any]:
-    """Returns the steps by the bits of inputs (0: doubled rows), their number, and what inputs are raised by."""
+    """Returns steps, number of steps and offset of inputs, indexed by the bits of inputs (0: doubled rows)."""
     setup = chip.setup
     table = np.zeros((MOST_INPUT_BITS + 1, _MOST_STEPS, 4), np.int64)
     counts = np.zeros(MOST_INPUT_BITS + 1, np.int64)
@@ -101,7 +101,7 @@ def _steps(chip: Crossbars) -> tuple[Any, Any, Any]:
 
 
 def _words(array: Array, cell_bits: int) -> Any:
-    """Packs levels into words: [parts, planes, sides, bits of a cell, words, cols]."""
+    """Packs levels into words of 64 rows: [parts, planes, sides, bits of a cell, words, cols]."""
     planes = array.planes
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
     levels = np.stack(sides, axis=1).astype(np.uint8)  # [planes, sides, driven, cols]

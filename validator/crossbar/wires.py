@@ -1,8 +1,8 @@
 """Resistance of the wires of a crossbar: what the cells at the far ends lose.
 
-A crossbar with resistive wires is a linear network: its currents are the voltages times another matrix. This module
-finds that matrix. Rows are driven at the first column, columns are grounded behind the last row, and rows that are not
-driven are grounded, too.
+A crossbar with resistive wires is a linear network, so its currents are the voltages times another matrix. This module
+computes that matrix. Rows are driven at the first column, columns are grounded after the last row, and rows that are
+not driven are grounded, too.
 """
 
 # Kernels are untyped for numba's sake.
@@ -20,14 +20,14 @@ from raptor.common.jit import bare_helper, bare_kernel
 Floats = npt.NDArray[np.float64]
 _MOST_ROUNDS = 500
 _NEAR = 1e-9
-"""Change of a voltage of 1 below which it counts as found."""
+"""Change of the voltages, for an input of 1, below which the iteration ends."""
 _DIVERGED = 1e6
 
 
 def seen_conductances(cells: Floats, wire_siemens: float) -> Floats:
-    """Returns the conductances [rows, cols] that the ends of the wires see, in the unit of `cells`.
+    """Returns the conductances [rows, cols] that appear at the ends of the wires, in the unit of `cells`.
 
-    `wire_siemens`: conductance of a piece of wire, in that unit. Raises `UserError` if wires are too poor to compute.
+    `wire_siemens`: conductance of the wire between two cells. Raises `UserError` if the iteration does not converge.
     """
     found = np.empty_like(cells)
     rows, cols = cells.shape
@@ -42,7 +42,7 @@ def seen_conductances(cells: Floats, wire_siemens: float) -> Floats:
 
 @bare_kernel
 def _solve(cells: Any, ohm: float, found: Any, state: Any) -> bool:
-    """Computes the currents of all columns for a voltage of 1 on each row alone, by repeated substitution."""
+    """Computes all column currents for a voltage of 1 on each row alone. Returns False if the iteration diverges."""
     along, down = state[0], state[1]  # voltages at the two ends of each cell
     for driven in range(len(cells)):
         along[:], down[:] = 0.0, 0.0
@@ -60,7 +60,7 @@ def _solve(cells: Any, ohm: float, found: Any, state: Any) -> bool:
 
 @bare_helper
 def _along_rows(cells, ohm, along, down, driven):
-    """Lets the currents of each row drop its voltages; returns the largest change."""
+    """Updates the voltages along each row from its currents; returns the largest change."""
     change = 0.0
     for r in range(len(cells)):
         current = _current(cells[r], along[r], down[r])
@@ -75,7 +75,7 @@ def _along_rows(cells, ohm, along, down, driven):
 
 @bare_helper
 def _down_columns(cells, ohm, along, down, found):
-    """Lets the currents of each column raise its voltages; `found` gets those currents."""
+    """Updates the voltages down each column and writes its current to `found`; returns the largest change."""
     change = 0.0
     for c in range(cells.shape[1]):
         current = _current(cells[:, c], along[:, c], down[:, c])

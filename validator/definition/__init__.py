@@ -1,8 +1,8 @@
 """The definition: the integers that an ONNX model means, computed from the model itself without rounding.
 
-An integer tensor is an array of its own type. What lies between DequantizeLinear and QuantizeLinear is a `Real`: a sum
-of integers times float32 scales, which nothing rounds. QuantizeLinear, and the QLinear operators, round it once and
-exactly (`rounding`). What has no such form is a float section: onnxruntime computes its nodes (`sections`). Nothing
+An integer tensor is an array of its own type. A tensor between DequantizeLinear and QuantizeLinear is a `Real`: a sum
+of integers times float32 scales, without rounding. QuantizeLinear, and the QLinear operators, round it once and exactly
+(`rounding`). Nodes whose results have no such form are float sections, which onnxruntime computes (`sections`). Nothing
 here knows the compiler.
 """
 

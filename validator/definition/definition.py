@@ -1,4 +1,4 @@
-"""Computes every integer tensor of a model, node by node, by exact operators, tables and float sections."""
+"""Evaluates a model node by node into its integer tensors, by exact operators, tables and float sections."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +33,11 @@ from validator.widen import inlined
 
 _TABLE_BITS = 8
 _BY_CODE = ("QLinearLeakyRelu", "QLinearSigmoid")
-"""Functions of a quantised tensor, for which onnxruntime makes a table itself."""
+"""Functions of a quantised tensor that onnxruntime computes by a table."""
 _FUNCTION_DOUBT = 2.0**-16
-"""Difference, in units of the scale, that the place in a vector can make to onnxruntime's functions of one element."""
+"""Bound, in units of the scale, on how onnxruntime's functions of an element depend on its place in a vector."""
 _SOFTMAX_DOUBT = 2.0**-10
-"""Difference, in units of the scale, that the fixed point of onnxruntime's QLinearSoftmax may make."""
+"""Bound, in units of the scale, on the error of onnxruntime's QLinearSoftmax, which uses fixed point."""
 Force = Callable[[str, Array], Array]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
@@ -46,7 +46,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 class Known:
     """Tensors of one run. `codes`: integer tensors that depend on inputs, as computed, in the model's order.
 
-    `values` are those that the nodes behind them read: the same, or those that were forced.
+    `values`: the arrays that later nodes read: computed ones, or the forced ones in their place.
     """
 
     codes: Mapping[str, Array]
@@ -55,15 +55,15 @@ class Known:
     kept: Mapping[str, Value]
 
     def value(self, name: str) -> Value | None:
-        """Returns an integer tensor, an output, or a tensor that was to be kept."""
+        """Returns an integer tensor, an output, or a kept tensor; None for any other tensor."""
         return next((known[name] for known in (self.codes, self.outputs, self.kept) if name in known), None)
 
 
 @dataclass(slots=True, eq=False)
 class Definition:
-    """A model. `constants` are values that do not depend on inputs.
+    """An executable definition of a model. `constants`: values that do not depend on inputs.
 
-    The runs fill `inexact`: float tensors without an exact form; `tables`: those of them that are functions of one
+    Runs fill `inexact`: float tensors without an exact form; `tables`: the inexact tensors that are functions of one
     quantised tensor; `by_floats`: integer tensors that are rounded from float sections.
     """
 
@@ -78,9 +78,9 @@ class Definition:
     _entries: dict[str, tuple[str, Singles]] = field(default_factory=dict[str, tuple[str, Singles]])
 
     def run(self, inputs: Mapping[str, Array], forced: Force | None = None, keep: Collection[str] = ()) -> Known:
-        """Computes all tensors. `forced` returns the integers that nodes read in place of those computed.
+        """Computes all tensors. `forced` gets each integer tensor and returns the integers that nodes read instead.
 
-        Of other tensors, `keep` names those to return.
+        `keep` names further tensors to return.
         """
         ends = [o.name for o in self.model.graph.output]
         run = _Run(self, {name: np.asarray(array) for name, array in inputs.items()}, {*ends, *keep}, forced)
@@ -89,12 +89,12 @@ class Definition:
         return Known(run.codes, run.arrays, {name: run.result(name) for name in ends}, kept)
 
     def input_type(self, name: str) -> "np.dtype[Any]":
-        """Returns the type of an input of the model."""
+        """Returns the numpy type of an input of the model."""
         found = next(i for i in self.model.graph.input if i.name == name)
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(found.type.tensor_type.elem_type))
 
     def steps_of(self, name: str, shape: Sequence[int]) -> Target | None:
-        """Returns how the model quantises an input of this shape, if it does so at once and by constants."""
+        """Returns how the model quantises an input of this shape, if all its readers do so with constant parameters."""
         readers = [n for n in self.model.graph.node if name in n.input]
         if not readers or any(n.op_type != "QuantizeLinear" for n in readers):
             return None
@@ -105,18 +105,18 @@ class Definition:
         return wanted(Node(node, operands, [True] * len(operands), self.model.opset_import), shape)
 
     def rounded(self, name: str, values: Mapping[str, Array]) -> Rounded | None:
-        """Computes one integer tensor again from known ones; None if it is only moved."""
+        """Computes one integer tensor again from known ones; None if no node rounds it."""
         run = _Run(self, {n: a for n, a in values.items() if n != name}, {name})
         run.compute(self.behind(name, run.arrays)[0])
         return run.rounded.get(name)
 
     def is_certain(self, known: Known) -> bool:
-        """Tells whether onnxruntime's arithmetic rounds nothing but to integers, as with scales of powers of two."""
+        """Tells whether onnxruntime must find the same integers: its arithmetic is exact before each rounding."""
         found = (self.rounded(name, known.values) for name in known.codes)
         return not self.tables and not self.by_floats and all(r is None or r.certain for r in found)
 
     def inner(self, name: str, values: Mapping[str, Array]) -> set[str]:
-        """Returns the tensors between an integer tensor and those before it."""
+        """Returns the tensors between an integer tensor and the integer tensors that it is computed from."""
         nodes, _ = self.behind(name, {n: a for n, a in values.items() if n != name})
         return {output for node in nodes for output in node.output} - {name}
 
@@ -136,9 +136,9 @@ class Definition:
         return self._sections[name]
 
     def table(self, name: str, values: Mapping[str, Array]) -> tuple[str, Singles] | None:
-        """Returns a float tensor as a function of the codes of one tensor: its name, and a number for each code.
+        """Returns a float tensor as a table: the name of its source tensor, and a value for each code of the source.
 
-        None if it depends on several tensors, on neighbours, or on more than 8 bits.
+        Returns None if it depends on several tensors, on neighbours, or on more than 8 bits.
         """
         if name not in self._entries:
             section = self._section(name, values)
@@ -164,7 +164,7 @@ class Definition:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One computation. `arrays`: arrays that nodes read; `reals`: exact numbers; other tensors are float ones."""
+    """One evaluation. `arrays`: arrays that nodes read; `reals`: exact numbers; other tensors are in float sections."""
 
     definition: Definition
     arrays: dict[str, Array]
@@ -188,7 +188,7 @@ class _Run:
                     self.joined.pop(name, None)
 
     def result(self, name: str) -> Value:
-        """Returns integers, exact numbers, or float32."""
+        """Returns a tensor as integers, exact numbers, or float32 numbers."""
         value = self._value(name)
         return self.definition.floats(name, self.arrays) if value is None else value
 
@@ -206,7 +206,7 @@ class _Run:
             self._keep(name, value, constant=constant)
 
     def _join(self, proto: NodeProto, fixed: Sequence[bool]) -> None:
-        """Notes what a Concat joins, if nothing of it is a constant of floats, and bounds behind it."""
+        """Records the parts of a Concat that has no constants, and the bounds of a Relu or Clip after it."""
         first_input, output = proto.input[0] if proto.input else "", proto.output[0]
         if proto.op_type == "Concat":
             parts = [self.joined.get(name) or self.reals.get(name) or name for name in proto.input]
@@ -221,12 +221,12 @@ class _Run:
                 self.joined[output] = self.joined[first_input].clamped(*ends)
 
     def _whole(self, proto: NodeProto) -> Result:
-        """Computes a node by onnxruntime, from what is known: constants, arithmetic on shapes, scales of a tensor."""
+        """Computes a node by onnxruntime from known arrays: constants, arithmetic on shapes, scales of a tensor."""
         nodes, sources = self.definition.behind(first(proto), self.arrays)
         return Section(self.definition.model, nodes, sources, [name for name in proto.output if name]).run(self.arrays)
 
     def _eager(self, proto: NodeProto) -> bool:
-        """Tells whether all operands are integers, and so the result is known without a float section."""
+        """Tells whether all operands are known integers, so that the result needs no float section."""
         values = [self._value(name) for name in proto.input if name]
         return bool(values) and all(isinstance(v, np.ndarray) and v.dtype.kind != "f" for v in values)
 
@@ -265,7 +265,7 @@ class _Run:
         opsets = self.definition.model.opset_import
         kind = proto.op_type
         if kind in QLINEAR or kind in (*_BY_CODE, "QLinearSoftmax"):
-            # A quantised tensor can come out of a float section, as that of DynamicQuantizeLinear does.
+            # A quantised operand can come from a float section, such as the result of DynamicQuantizeLinear.
             for k, name in enumerate(proto.input):
                 operands[k] = self.definition.floats(name, self.arrays) if name and operands[k] is None else operands[k]
         node = Node(proto, operands, fixed, opsets)
@@ -286,7 +286,7 @@ class _Run:
         return EXACT[kind](node) if kind in EXACT and not missing and _has_codes(node) else None
 
     def _by_code(self, node: Node) -> Rounded:
-        """Computes a function of a quantised tensor by onnxruntime, for all codes."""
+        """Computes a function of a quantised tensor by a table, for which onnxruntime computes all codes."""
         x = node.codes(0, "X")
         names = [name for name in node.proto.input if name in self.arrays]
         codes = all_codes(x.dtype)
@@ -297,7 +297,7 @@ class _Run:
         return Rounded(found, np.zeros((), np.int64), lambda: (exact, np.full((), -0.5)))
 
     def _softmax(self, node: Node) -> Rounded:
-        """Computes QLinearSoftmax as DequantizeLinear, Softmax, QuantizeLinear; onnxruntime has an own algorithm."""
+        """Computes QLinearSoftmax as DequantizeLinear, Softmax, QuantizeLinear; onnxruntime's algorithm differs."""
         x, name = node.codes(0, "X"), node.proto.input[0]
         given, output = node.attributes, node.proto.output[0]
         real = onnx.helper.make_node("DequantizeLinear", node.proto.input[:3], [f"{output}.x"])
@@ -308,12 +308,12 @@ class _Run:
         self.definition.by_floats.add(output)
         exact = floats.astype(np.float64) / made.scale
         codes = quantised(floats, made).astype(made.dtype)
-        # onnxruntime multiplies by the whole part of 1 / scale.
+        # onnxruntime multiplies by the integer part of 1 / scale.
         lost = 1 - np.floor(1 / made.scale) * np.float64(made.scale)
         return Rounded(codes, made.zero, lambda: (exact, np.abs(exact * lost) + _SOFTMAX_DOUBT))
 
     def _rounded_section(self, node: Node) -> Rounded:
-        """Quantises a float tensor: part by part if it is joined of exact ones."""
+        """Quantises a float tensor, part by part if it is a recorded Concat."""
         name = node.proto.input[0]
         joined = self.joined.get(name)
         if joined is not None and all(isinstance(a, np.ndarray) and a.size == 1 for a in node.operands[1:]):
@@ -342,7 +342,7 @@ class _Run:
         return Rounded(clipped.astype(made.dtype), made.zero, near)
 
     def _rounded_floats(self, node: Node, name: str) -> Rounded:
-        """Quantises a float tensor: by a table if it is a function of one quantised tensor."""
+        """Quantises a float tensor, by a table if it is a function of one quantised tensor."""
         entries = self.definition.table(name, self.arrays)
         if entries is None:
             floats = self.definition.floats(name, self.arrays)
@@ -371,7 +371,7 @@ def _shape(node: Node) -> Array:
 
 
 def _has_codes(node: Node) -> bool:
-    """Tells whether the node reads a quantised tensor, exact numbers, or makes them."""
+    """Tells whether the node reads or makes quantised tensors or exact numbers."""
     values = node.operands[:1] if node.proto.op_type != "Concat" else node.operands
     known = any(isinstance(v, Real) or is_codes(v) for v in (*values, *node.operands))
     return known or node.proto.op_type in ("DequantizeLinear", "QuantizeLinear")
@@ -389,7 +389,7 @@ def first(node: NodeProto) -> str:
 
 
 def load_definition(model: ModelProto, fixed: Mapping[str, Array] = MappingProxyType({})) -> Definition:
-    """Prepares a model, some inputs of which are `fixed`; constants are computed with the first run."""
+    """Returns the definition of a model whose inputs in `fixed` are constants. The first run computes all constants."""
     model = _with_constants(inlined(model), fixed)
     producers = {name: node for node in model.graph.node for name in node.output if name}
     order = {name: k for k, node in enumerate(model.graph.node) for name in node.output if name}

@@ -1,4 +1,4 @@
-"""Operators on each element: quantisation, sums, products and bounds."""
+"""Exact element-wise operators: quantisation, sums, products and bounds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ def quantize(node: Node) -> Result:
 
 
 def wanted(node: Node, shape: Sequence[int]) -> Target:
-    """Returns the type, scale and zero point that a QuantizeLinear asks for."""
+    """Returns the type, scale and zero point of a QuantizeLinear whose result has this shape."""
     output, scale = node.attributes.get("output_dtype", 0), scale_of(node, 1, "the result")
     zero = zero_of(node, 2, "the result", None, scale)
     dtype = zero.dtype
@@ -62,12 +62,12 @@ def sub(node: Node) -> Result:
 
 
 def total(node: Node) -> Result:
-    """Computes Sum, of any number of operands."""
+    """Computes ONNX's Sum, of any number of operands."""
     return _added(node, 1)
 
 
 def _added(node: Node, sign: int) -> Result:
-    """Adds exact numbers; the second with a sign. A constant behind sums of products is their bias."""
+    """Adds exact numbers; the second with a sign. A constant that is added to sums of products is their bias."""
     made = _biased(node) if len(node.operands) == 2 and sign == 1 else None
     if made is not None:
         return made
@@ -91,7 +91,7 @@ def _biased(node: Node) -> Result:
 
 
 def _terms(value: Value | None) -> Sequence[Term] | None:
-    """Returns the terms of a number whose bounds, if it has any, are integers of its scale."""
+    """Returns the terms of a number; None if it has bounds that are not integers in its scale."""
     if not isinstance(value, Real):
         return None
     if not value.bounded:
@@ -133,7 +133,7 @@ def clip(node: Node) -> Result:
 
 
 def bounds(node: Node) -> tuple[float, float] | None:
-    """Returns the bounds of a Relu or Clip; None if they are computed."""
+    """Returns the bounds of a Relu or Clip; None if a bound is not known."""
     if node.proto.op_type == "Relu":
         return 0.0, np.inf
     given = node.attributes
@@ -142,13 +142,13 @@ def bounds(node: Node) -> tuple[float, float] | None:
 
 
 def cast(node: Node) -> Result:
-    """Keeps real numbers that are cast to float32, which they are."""
+    """Passes on exact numbers that are cast to float32."""
     x = node.get(0)
     return [x] if isinstance(x, Real) and node.attributes["to"] == TensorProto.FLOAT else None
 
 
 def _bound(value: Value | None, default: float) -> float | None:
-    """Returns a bound of a Clip; a dequantised constant counts as the float32 number that it is."""
+    """Returns a bound of a Clip, None if it is not one number. A dequantised constant counts as its float32 value."""
     if isinstance(value, Real):
         value = value.floats() if value.kind == "plain" and value.single is not None else np.zeros(0)
     if value is None:

@@ -1,4 +1,4 @@
-"""Operators that move or select elements: computed by onnx's reference implementation, on any type of element."""
+"""Operators that move or select elements: computed by onnx's reference implementation, for any type of element."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -14,9 +14,9 @@ MOVES = frozenset([
     "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
     "ReverseSequence", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 ])  # fmt: skip
-"""Operators whose first operand is moved; the others are parameters."""
+"""Operators that move the elements of their first operand; the other operands are parameters."""
 _DENOMINATOR = 2**10
-"""Weights of an interpolation that are multiples of its inverse are exact."""
+"""Interpolation weights that are multiples of 1 / `_DENOMINATOR` are exact."""
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 
@@ -63,10 +63,9 @@ def split(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], x: A
 def resize_matrices(
     node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], shape: Sequence[int]
 ) -> dict[int, Doubles] | None:
-    """Returns the matrix [new, old] of each axis that a Resize changes; None if it is not linear by axis.
+    """Returns the matrix [new, old] of each axis that a Resize changes; None if it is not linear along single axes.
 
-    They are what the reference implementation makes of the unit matrix, as a Resize of two axes of which the first is
-    left as it is.
+    Each matrix is the reference implementation's Resize of the unit matrix along its second axis.
     """
     given = attributes_of(node)
     names = [*node.input, "", "", "", ""]
@@ -94,7 +93,7 @@ def resize_matrices(
 
 
 def denominator(matrices: Sequence[Doubles]) -> int | None:
-    """Returns a power of two of which all weights are multiples, or None."""
+    """Returns the smallest power of two that makes all weights integers; None if it is too large."""
     for bits in range(_DENOMINATOR.bit_length()):
         if all(np.array_equal(m * 2**bits, np.rint(m * 2**bits)) for m in matrices):
             return 1 << bits

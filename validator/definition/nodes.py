@@ -30,7 +30,7 @@ Result = Sequence[Value | Rounded] | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A node with the values of its operands (None: left out). `fixed` tells which of them are constants."""
+    """A node with the values of its operands (None: absent or in a float section). `fixed`: which are constants."""
 
     proto: NodeProto
     operands: Sequence[Value | None]
@@ -39,7 +39,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The name for messages."""
+        """Name of the node for messages."""
         return where(self.proto)
 
     @property
@@ -54,27 +54,27 @@ class Node:
         return self.operands[index] if index < len(self.operands) else None
 
     def array(self, index: int, what: str) -> Array:
-        """Returns an operand that must be an array. Raises `UserError` if it is missing or a number of another kind."""
+        """Returns an operand that must be an array. Raises `UserError` if it is missing or not an array."""
         value = self.get(index)
         if not isinstance(value, np.ndarray):
             raise UserError(f"{self.where}: {what} is {'missing' if value is None else 'not an array of the model'}")
         return value
 
     def codes(self, index: int, what: str) -> Array:
-        """Returns an operand that must be a quantised tensor."""
+        """Returns an operand that must be a quantised tensor. Raises `UserError` for other types."""
         array = self.array(index, what)
         if not is_codes(array):
             raise UserError(f"{self.where}: {what} is {array.dtype.name}, expected integers of 2 to 32 bits")
         return array
 
     def parameters(self) -> Mapping[str, Array]:
-        """Returns all operands behind the first by name."""
+        """Returns all array operands after the first, keyed by name."""
         pairs = zip(self.proto.input[1:], self.operands[1:], strict=False)
         return {name: value for name, value in pairs if name and isinstance(value, np.ndarray)}
 
 
 def where(proto: NodeProto) -> str:
-    """Names a node in messages."""
+    """Returns the name of a node for messages."""
     return f"node {proto.name or proto.output[0]!r} ({proto.op_type})"
 
 
@@ -110,7 +110,7 @@ def zero_of(node: Node, index: int, what: str, dtype: "np.dtype[Any] | None", sc
 
 
 def one_zero(node: Node, index: int, what: str, dtype: "np.dtype[Any]", scale: Singles) -> Array:
-    """Returns a zero point; if it has several entries, they must be equal."""
+    """Returns a zero point. Raises `UserError` if it has several entries that differ."""
     zero = zero_of(node, index, what, dtype, scale)
     numbers = zero.astype(np.int64).ravel()
     if numbers.size and (numbers != numbers[0]).any():
@@ -120,7 +120,7 @@ def one_zero(node: Node, index: int, what: str, dtype: "np.dtype[Any]", scale: S
 
 
 def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Array:
-    """Gives a scale or zero point the shape in which it broadcasts to a tensor: one, per `axis`, or in blocks."""
+    """Reshapes a scale or zero point to broadcast to a tensor: one entry, one for each index of `axis`, or blocks."""
     if parameter.size == 1:
         return parameter.reshape(())
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
@@ -142,7 +142,7 @@ def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Arr
 
 
 def channels(parameter: Array, rank: int, axis: int) -> Array:
-    """Gives a scale or zero point of one entry, or of one for each index of `axis`, its shape for `rank` dimensions."""
+    """Reshapes a scale or zero point, with one entry or one for each index of `axis`, to `rank` dimensions."""
     return (
         parameter.reshape(())
         if parameter.size == 1
@@ -151,7 +151,7 @@ def channels(parameter: Array, rank: int, axis: int) -> Array:
 
 
 def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Real:
-    """Returns (codes - zero) * scale. With `raw`, onnxruntime multiplies codes and zero points apart."""
+    """Returns (codes - zero) * scale. `raw`: onnxruntime multiplies codes and zero points separately."""
     units = codes.astype(np.int64) - zero.astype(np.int64)
     apart = np.abs(zero.astype(np.int64))
 
@@ -162,7 +162,7 @@ def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Rea
 
 
 def target(node: Node, scale: int, zero: int, dtype: "np.dtype[Any]", steps: int) -> Target:
-    """Returns the output of a QLinear operator by its operands `scale` and `zero`; `dtype` if the zero is left out."""
+    """Returns the output of a QLinear operator; `scale`, `zero`: operands; `dtype`: used without a zero point."""
     factor = scale_of(node, scale, "the output")
     point = zero_of(node, zero, "the output", None, factor) if node.get(zero) is not None else np.zeros((), dtype)
     if point.size != 1 or factor.size != 1:

@@ -1,6 +1,6 @@
-"""The operators whose results are exact, by type.
+"""The table of operators with exact results.
 
-Each returns None where its operands have no exact form: then its results are floats.
+Each function returns None if its operands have no exact form: then its results are floats.
 """
 
 from collections.abc import Mapping
@@ -39,4 +39,4 @@ EXACT: Mapping[str, Operator] = MappingProxyType(
         **dict.fromkeys(MOVES, shapes.move),
     }
 )
-"""ONNX's operators on exact numbers, by type."""
+"""Functions that compute ONNX's operators on exact numbers, keyed by operator type."""

@@ -1,4 +1,4 @@
-"""Largest elements and means of windows, and interpolation: sums of integers of one scale."""
+"""Pooling, means and interpolation of exact numbers: sums of integers with one scale."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from validator.definition.values import ONE, Array, Ints, Kind, Real, Term, Valu
 from validator.definition.windows import Window, pool_window
 
 _STEPS = 3
-"""Roundings of a mean, beside those of its sum."""
+"""Float32 roundings of a mean, besides those of its sum."""
 
 
 def max_pool(node: Node) -> Result:
@@ -73,13 +73,13 @@ def _of_image(function: Any, x: Array) -> Array:
 
 
 def uniform(value: Value | None) -> Term | None:
-    """Returns numbers of one scale, of which operators can take sums."""
+    """Returns numbers that have one scale, so that operators can add them; None for others."""
     term = value.whole if isinstance(value, Real) else None
     return term if term is not None and term.uniform else None
 
 
 def _counts(window: Window, behind: Sequence[int], *, include: bool) -> Ints:
-    """Returns the number of elements of each window, [1, 1, ...]; with `include`, the padding counts."""
+    """Returns the number of elements of each window, [1, 1, ...]. `include`: elements in the padding count."""
     if include:
         lengths = [b + n + e for b, n, e in zip(window.before, window.image, behind, strict=True)]
         window = replace(window, image=tuple(lengths), before=(0,) * len(lengths))
@@ -92,7 +92,7 @@ def global_average_pool(node: Node) -> Result:
 
 
 def mean(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
-    """Returns the mean of numbers over some axes."""
+    """Returns the mean of numbers over the axes `axes`."""
     count = int(np.prod([x.units.shape[a] for a in axes]))
     units = x.units.sum(axis=axes, keepdims=keep)
 
@@ -104,7 +104,7 @@ def mean(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
 
 
 def total(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
-    """Returns the sum of numbers over some axes: that of a mean."""
+    """Returns the sum of numbers over the axes `axes`."""
     found = mean(x, axes, keep=keep)
     return replace(found, terms=(replace(found.terms[0], over=ONE),))
 

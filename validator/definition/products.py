@@ -1,4 +1,4 @@
-"""Sums of products of integers, exact: by matrix products in float32 below 2^24, and in float64 below 2^53."""
+"""Exact sums of products of integers: by matrix products in float32 below 2^24, and in float64 below 2^53."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from validator.definition.values import Array, Doubles, Ints
 from validator.definition.windows import Window
 
 EXACT = 2**53
-"""Whole numbers below this are exact in float64."""
+"""Integers below this number are exact in float64."""
 EXACT_FLOAT32 = 2**24
 
 
 def _fewest_bits(x: Ints, sums: Ints) -> type[np.float32 | np.float64]:
-    """Returns the type that holds all sums of products; `sums`: those of the absolute weights of each result."""
+    """Returns a type that is exact for all sums. `sums`: for each result, the sum of the absolute weights."""
     return np.float32 if int(np.abs(x).max(initial=0)) * int(sums.max(initial=0)) < EXACT_FLOAT32 else np.float64
 
 
 def _doubles(count: int, *operands: Ints) -> list[Doubles]:
-    """Returns operands as float64, once it is shown that a sum of `count` products is exact in it."""
+    """Returns operands as float64. Raises `UserError` if a sum of `count` products may not be exact in it."""
     largest = [int(np.abs(a).max(initial=0)) for a in operands]
     if count * largest[0] * largest[1] >= EXACT:
         raise UserError(f"a sum of {count} products of {largest[0]} and {largest[1]} does not fit 53 bits")
@@ -48,7 +48,7 @@ def conv(node: NodeProto, x: Ints, w: Ints) -> Ints:
 def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:
     """Returns the transposed convolution [N, M, ...] of x [N, C, ...] with w [C, M / group, ...].
 
-    `window` is the one of the convolution in the other direction: its input is our output.
+    `window`: the window of the corresponding forward convolution, whose input has the shape of this result.
     """
     image, kernel = _doubles(w.shape[0] * w[0, 0].size, x, w)
     batch, inner, outer = len(x), w.shape[0] // group, w.shape[1]
@@ -62,7 +62,7 @@ def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:
 
 
 def pooled(window: Window, x: Ints, how: Any, outside: int) -> Ints:
-    """Reduces each window of x [N, C, ...] by a function of two arrays; elements in the padding are `outside`."""
+    """Reduces each window of x [N, C, ...] by the ufunc `how`; elements in the padding are `outside`."""
     filled = np.full((*x.shape[:2], *window.padded), outside, np.int64)
     filled[(slice(None), slice(None), *window.inside)] = x
     taps = itertools.product(*map(range, window.kernel))

@@ -1,6 +1,6 @@
 """Operators on quantised tensors: QLinearConv, QLinearMatMul, ConvInteger, MatMulInteger, and com.microsoft's.
 
-Each is what it stands for: DequantizeLinear, the operator on exact numbers, QuantizeLinear.
+Each is computed as DequantizeLinear, the operator on exact numbers, QuantizeLinear.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _EXACT_FLOAT = 2**24
 
 
 def _operand(node: Node, at: int, what: str, *, raw: bool = False) -> Real:
-    """Returns the tensor at `at`, whose scale and zero point follow it."""
+    """Returns the quantised operand at `at`, whose scale and zero point follow it, as exact numbers."""
     x = node.codes(at, what)
     scale = scale_of(node, at + 1, what)
     zero = zero_of(node, at + 2, what, x.dtype, scale)
@@ -30,12 +30,12 @@ def _operand(node: Node, at: int, what: str, *, raw: bool = False) -> Real:
 
 
 def _with(node: Node, operands: Sequence[Value | None]) -> Node:
-    """Returns the node with the operands of the operator on real numbers."""
+    """Returns the node with the operands of the operator on exact numbers."""
     return replace(node, operands=operands, fixed=[True] * len(operands))
 
 
 def _sum_rounded(node: Node, found: Result, scale: int, dtype: "np.dtype[Any]") -> Result:
-    """Quantises sums of products. onnxruntime converts them to float32, multiplies, rounds, and adds the zero point."""
+    """Quantises sums of products. onnxruntime converts them to float32, multiplies, rounds, adds the zero point."""
     if found is None:
         raise UserError(f"{node.where}: the scales differ inside of a sum")
     (number,) = found
@@ -59,7 +59,7 @@ def qlinear_conv(node: Node) -> Result:
 
 
 def _plus_int32(node: Node, found: Result, at: int, behind: int) -> Result:
-    """Adds a bias that is in units of the sums."""
+    """Adds an int32 bias, which is in units of the sums."""
     if found is None or node.get(at) is None:
         return found
     bias = node.codes(at, "the bias")
@@ -195,4 +195,4 @@ QLINEAR: Mapping[str, Operator] = MappingProxyType(
         "QLinearMul": qlinear_mul,
     }
 )
-"""Operators from integers to integers, by type."""
+"""Functions that compute operators on quantised tensors, keyed by operator type."""

@@ -1,4 +1,4 @@
-"""One rounding, exact: from exact real numbers to integers, ties to even. Multipliers are float32, so dyadic."""
+"""Exact rounding of real numbers to integers, ties to even. Multipliers are float32, so dyadic fractions."""
 
 from dataclasses import dataclass, replace
 
@@ -12,15 +12,15 @@ UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
 MANTISSA = 24
 _FAR = 62
-"""Shift behind which every number below 2^61 is rounded to 0."""
+"""Shift by which every number below 2^61 is rounded to 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """The quantised tensor to make: scale and zero point (broadcast to it), type, node for messages.
+    """The quantised tensor to compute: scale and zero point (broadcast to it), type, name of the node for messages.
 
-    `steps`: roundings to float32 by which onnxruntime quantises, beside those of the terms. `with_zero`: it rounds
-    after adding the zero point, and takes products with the zero points of the operands apart.
+    `steps`: float32 roundings in onnxruntime's quantisation, besides those of the terms. `with_zero`: onnxruntime
+    rounds after adding the zero point, and multiplies the zero points of operands separately.
     """
 
     scale: Singles
@@ -32,7 +32,7 @@ class Target:
 
 
 def multiplier(term: Term, target: Target) -> Singles:
-    """Returns float32(scale / float32(scale of the target * elements of the mean))."""
+    """Returns float32(scale / float32(scale of the target * number of averaged elements))."""
     with np.errstate(over="ignore", divide="ignore"):
         below = np.asarray(target.scale * term.over.astype(np.float32), np.float32)
         found = np.asarray(term.scale / below, np.float32)
@@ -42,13 +42,13 @@ def multiplier(term: Term, target: Target) -> Singles:
 
 
 def dyadic(numbers: Singles) -> tuple[Ints, Ints]:
-    """Returns integers m below 2^24 and s, so that the numbers are m / 2^s."""
+    """Returns integers m below 2^24 and s such that each number is m / 2^s."""
     fraction, exponent = np.frexp(numbers.astype(np.float64))
     return (fraction * 2.0**MANTISSA).astype(np.int64), MANTISSA - exponent.astype(np.int64)
 
 
 def halved(product: Array, shift: Array) -> Array:
-    """Returns product / 2^shift, rounded to integers, ties to even. `product`: below 2^61, or Python's integers."""
+    """Returns product / 2^shift, rounded to integers, ties to even. `product`: below 2^61, or Python integers."""
     below = product >> shift
     rest = product - (below << shift)
     half = (1 << shift) >> 1
@@ -57,7 +57,7 @@ def halved(product: Array, shift: Array) -> Array:
 
 
 def quantise(real: Real, target: Target) -> Rounded:
-    """Returns clamp(round(sum of units * M) + zero point); bounds of the number become bounds of the integer."""
+    """Returns clamp(round(sum of units * multiplier) + zero point); bounds of the number are quantised as well."""
     low, high = limits(target.dtype)
     codes = _rounded(real, target) + target.zero
     if real.bounded:
@@ -106,7 +106,7 @@ def _bound(term: Term, left: Ints) -> int:
 
 
 def _near(real: Real, target: Target) -> tuple[Doubles, Doubles]:
-    """Returns the numbers before rounding (to 2^-53), and the bound of onnxruntime's errors, in units of the scale."""
+    """Returns values before rounding (to 2^-53) and a bound on onnxruntime's errors, in units of the scale."""
     low, high = (np.float64(np.float32(bound)) / target.scale for bound in (real.low, real.high))
     exact, doubt = np.zeros(()), np.zeros(())
     for term in real.terms:
@@ -121,7 +121,7 @@ def _near(real: Real, target: Target) -> tuple[Doubles, Doubles]:
 
 
 def _without_rounding(real: Real, target: Target) -> npt.NDArray[np.bool_]:
-    """Tells where float32 rounds nothing before the integer: sums of few bits, all scales powers of two."""
+    """Tells where onnxruntime's float32 arithmetic is exact: sums of few bits, all scales powers of two."""
     parts = [np.asarray(t.scale / t.over.astype(np.float64)) for t in real.terms]
     scales = [*parts, np.asarray(target.scale)]
     if target.with_zero or any(t.slack for t in real.terms) or not all(map(powers_of_two, scales)):

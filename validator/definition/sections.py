@@ -1,4 +1,4 @@
-"""Float sections: nodes without an exact form, which onnxruntime computes, with every optimisation off."""
+"""Float sections: nodes without an exact form, which onnxruntime computes with every optimisation off."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from validator.session import session
 from validator.widen import reads
 
 _NARROW = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}
-"""Types that onnxruntime's Python does not exchange; a Cast stands between."""
+"""Types that onnxruntime's Python API does not exchange, and the wider types that a Cast converts."""
 ELEMENTWISE = frozenset([
     "Abs", "Add", "BiasGelu", "Cast", "Ceil", "Celu", "Clip", "Cos", "DequantizeLinear", "Div", "Dropout", "Elu", "Erf",
     "Exp", "FastGelu", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min",
     "Mish", "Mul", "Neg", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin",
     "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 ])  # fmt: skip
-"""Functions of each element alone, if all operands but one have a single element."""
+"""Operators that act on each element alone if all operands but one have a single element."""
 
 
 def narrow(name: str) -> bool:
@@ -30,12 +30,12 @@ def narrow(name: str) -> bool:
 
 
 def fed(array: Array) -> Array:
-    """Returns an array as onnxruntime takes it."""
+    """Returns an array in a type that onnxruntime accepts."""
     return array.astype(_NARROW.get(array.dtype.name, array.dtype))
 
 
 def entrance(name: str, dtype: "np.dtype[Any]") -> tuple[onnx.ValueInfoProto, list[NodeProto]]:
-    """Returns a model input for a tensor of any type, and the Cast behind it if it needs one."""
+    """Returns a model input for a tensor of any type, and the Cast after it if it needs one."""
     if dtype.name not in _NARROW:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), None), []
     wide = helper.np_dtype_to_tensor_dtype(np.dtype(_NARROW[dtype.name]))
@@ -46,9 +46,9 @@ def entrance(name: str, dtype: "np.dtype[Any]") -> tuple[onnx.ValueInfoProto, li
 
 @dataclass(slots=True, eq=False)
 class Section:
-    """Nodes that compute some tensors from others. The session is opened at the first run, when types are known.
+    """Nodes that compute `results` from `sources`. The session is opened at the first run, when types are known.
 
-    `opset`: version of ONNX's operators, if it is not that of the model.
+    `opset`: version of ONNX's operators; None: the version of the model.
     """
 
     model: ModelProto
@@ -59,7 +59,7 @@ class Section:
     _session: Any = field(default=None)
 
     def run(self, values: Mapping[str, Array]) -> list[Array]:
-        """Returns the results; raises `UserError` if onnxruntime cannot compute them."""
+        """Returns the results. Raises `UserError` if onnxruntime cannot compute them."""
         if self._session is None:
             self._session = self._opened(values)
         feed = {_entry(name, values[name]): fed(values[name]) for name in self.sources}
@@ -88,7 +88,7 @@ def _entry(name: str, array: Array) -> str:
 def behind(
     producers: Mapping[str, NodeProto], results: Iterable[str], known: Iterable[str]
 ) -> tuple[list[NodeProto], list[str]]:
-    """Returns the nodes that compute `results` from tensors that are known, in no order, and those tensors."""
+    """Returns the nodes that compute `results` from known tensors, in no order, and the known tensors they read."""
     stop, nodes, sources = set(known), dict[int, NodeProto](), dict[str, None]()
     waiting = list(results)
     while waiting:
@@ -106,7 +106,7 @@ def tensors(model: ModelProto) -> Mapping[str, TensorProto]:
 
 
 def all_codes(dtype: "np.dtype[Any]") -> Array:
-    """Returns every integer of a type, the smallest first."""
+    """Returns all integers of a type, the smallest first."""
     bits = BITS[dtype.name]
     low = 0 if dtype.name.startswith("u") else -(1 << (bits - 1))
     return np.arange(low, low + (1 << bits)).astype(dtype)

@@ -1,4 +1,4 @@
-"""Operators that join, part, move and select elements."""
+"""Operators that join, split, move and select elements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _one_type(values: Sequence[Value | None]) -> bool:
 
 
 def joined(values: Sequence[Real], axis: int) -> Result:
-    """Joins plain numbers along an axis; every part keeps its scale."""
+    """Concatenates plain numbers along an axis; every part keeps its scale. Returns None if a part is not plain."""
     terms = [v.single for v in values if v.kind == "plain"]
     whole = [t for t in terms if t is not None and t.over.size == 1]
     if len(whole) != len(values):
@@ -70,7 +70,7 @@ def move(node: Node) -> Result:
 
 
 def pad(node: Node) -> Result:
-    """Pads codes with a code, and real numbers with a number that the scale can express."""
+    """Pads codes with a code, and exact numbers with a multiple of their scale; None for other values."""
     x, given = node.get(0), node.attributes
     if given.get("mode", b"constant") != b"constant":
         return move(node)
@@ -112,7 +112,7 @@ def _padded(node: Node, x: Array, fill: Any) -> Array:
 
 
 def resize(node: Node) -> Result:
-    """Selects elements, or interpolates with weights that are multiples of a power of two."""
+    """Selects elements, or interpolates with weights that are multiples of a power of two; None for other weights."""
     x = node.get(0)
     shape = x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape if x is not None else ()
     if x is None:

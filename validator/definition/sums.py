@@ -1,4 +1,4 @@
-"""Sums of products: Conv, ConvTranspose, MatMul, Gemm, and their bias, from integers with scales."""
+"""Exact sums of products of integers with scales: Conv, ConvTranspose, MatMul, Gemm, and their bias."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,18 +14,18 @@ from validator.definition.windows import transposed_window
 
 MATRIX = 2
 BOTH = 3
-"""Roundings of a product of two dequantised numbers: one for each of them, and one for the product of scales."""
+"""Float32 roundings of a product of two dequantised numbers: one of each number, and one of the product of scales."""
 
 
 def factors(node: Node) -> tuple[Term, Term] | None:
-    """Returns the first two operands as integers with scales, if they are."""
+    """Returns the first two operands as integers with scales; None if one of them has no such form."""
     first, second = node.get(0), node.get(1)
     x, w = (value.whole if isinstance(value, Real) else None for value in (first, second))
     return None if x is None or w is None else (x, w)
 
 
 def scales(node: Node, x: Term, w: Term, factor: float = 1.0) -> Singles:
-    """Returns float32(x scale * w scale). Raises `UserError` if it is 0 or infinite in float32."""
+    """Returns float32(x scale * w scale). Raises `UserError` if it is 0 or infinite."""
     with np.errstate(over="ignore", under="ignore"):
         scale = np.asarray(np.asarray(np.float32(factor) * x.scale, np.float32) * w.scale, np.float32)
     if not (np.isfinite(scale).all() and (scale != 0).all()):
@@ -38,9 +38,9 @@ def scales(node: Node, x: Term, w: Term, factor: float = 1.0) -> Singles:
 def multiplied_units(
     x: Term, w: Term, scale: Singles, count: int, multiply: Callable[[Ints, Ints], Ints]
 ) -> Term | None:
-    """Returns sums of `count` products of integers; float arithmetic rounds each operand and each scale too.
+    """Returns exact sums of `count` products, with a bound on the rounding errors of float arithmetic.
 
-    Operands that are sums themselves may be too large for an exact form: then returns None.
+    Returns None if operands that are sums themselves are too large for an exact form.
     """
     plain = x.plain and w.plain
     if not plain and count * _largest(x.magnitude()) * _largest(w.magnitude()) >= products.EXACT:
@@ -73,7 +73,7 @@ def conv(node: Node) -> Result:
 
 
 def convolved(node: Node, x: Term, w: Term, bias: Value | None) -> list[Real] | None:
-    """Computes Conv from integers; None if the scales differ inside of a sum."""
+    """Computes Conv on integers; None if scales differ within a sum."""
     rank = w.units.ndim
     if not x.uniform or not _only(w, rank, 0):
         return None
@@ -83,7 +83,7 @@ def convolved(node: Node, x: Term, w: Term, bias: Value | None) -> list[Real] | 
 
 
 def _only(w: Term, rank: int, axis: int) -> bool:
-    """Tells whether scales differ along one axis alone."""
+    """Tells whether scales differ along one axis only."""
     if w.over.size != 1:
         return False
     return w.scale.size == 1 or (w.scale.ndim == rank and all(n == 1 for a, n in enumerate(w.scale.shape) if a != axis))
@@ -113,7 +113,7 @@ def matmul(node: Node) -> Result:
 
 
 def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] | None:
-    """Computes MatMul from integers; None if the scales of `a` differ inside of a sum, or those of `b` by element."""
+    """Computes MatMul on integers; None if scales of `a` differ within a sum, or those of `b` other than by blocks."""
     if not _along(a, -1):
         return None
     if not _along(b, -2):
@@ -128,7 +128,7 @@ def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] 
 
 
 def _by_blocks(node: Node, a: Term, b: Term, factor: float) -> list[Real] | None:
-    """Computes MatMul as a sum of products, one for each block of rows of `b` that have equal scales."""
+    """Computes MatMul as a sum of products, one for each block of rows of `b` with equal scales."""
     if b.over.size != 1 or b.scale.ndim != MATRIX or b.units.ndim != MATRIX:
         return None
     starts = [0, *(np.flatnonzero((b.scale[1:] != b.scale[:-1]).any(axis=1)) + 1).tolist(), len(b.scale)]
@@ -145,7 +145,7 @@ def _by_blocks(node: Node, a: Term, b: Term, factor: float) -> list[Real] | None
 
 
 def _along(term: Term, axis: int) -> bool:
-    """Tells whether scales are equal along an axis, and so for each sum."""
+    """Tells whether scales are equal along an axis, and so within each sum."""
     if term.over.size != 1:
         return False
     return term.scale.size == 1 or (term.scale.ndim == term.units.ndim and term.scale.shape[axis] == 1)
@@ -170,7 +170,7 @@ def _transposed(term: Term) -> Term:
 
 
 def _with_bias(node: Node, sums: Real | None, bias: Value | None, behind: int) -> list[Real] | None:
-    """Adds a bias that stands `behind` axes before the last; None if it has no exact form."""
+    """Adds a bias to the axis that is followed by `behind` others; None if the bias has no exact form."""
     if sums is None or bias is None:
         return None if sums is None else [_checked(node, sums)]
     term, *others = sums.terms
@@ -185,7 +185,7 @@ def _with_bias(node: Node, sums: Real | None, bias: Value | None, behind: int) -
 
 
 def biased(node: Node, sums: Real, bias: Value) -> Result:
-    """Adds a constant behind sums of products, as their bias."""
+    """Adds a constant to sums of products as their bias; None if it has no exact form."""
     shape = bias.shape if isinstance(bias, np.ndarray) else bias.terms[0].units.shape
     if np.broadcast_shapes(shape, sums.terms[0].units.shape) != sums.terms[0].units.shape:
         return None
@@ -206,9 +206,9 @@ def _checked(node: Node, sums: Real) -> Real:
 
 
 def bias_units(node: Node, bias: Value, scale: Singles) -> tuple[Ints, float] | None:
-    """Returns a bias in units of the sums, and by how much of a unit it was rounded.
+    """Returns a bias in units of the sums, and the rounding error of this in units; None if it has no exact form.
 
-    Integers of just this scale are taken as they are. Other numbers become round(bias / scale), in float32.
+    Integers with the scale of the sums are taken unchanged. Other numbers become round(bias / scale), in float32.
     """
     if isinstance(bias, Real):
         term = bias.single

@@ -15,7 +15,7 @@ Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 MOST_INT32 = 2**31 - 1
 BITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (2, 4, 8, 16, 32)}
-"""Names of the integer types of quantised tensors -> width; int4 and its like are those of ml_dtypes."""
+"""Width of each integer type of quantised tensors; int4 and similar types come from ml_dtypes."""
 
 
 def is_codes(value: object) -> bool:
@@ -33,9 +33,9 @@ def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 class Term:
     """Integers times scales: `units` * `scale` / `over`. All three broadcast to the shape of `units`.
 
-    `over` is the number of elements of a mean, else 1. `size` returns the sums of absolute values that stand behind
-    the units, and `steps` is the number of additions and products in them: float arithmetic is wrong by that much.
-    `slack`: units by which they differ from the numbers of the model, where a float bias was rounded.
+    `over`: number of elements of a mean, else 1. `size`: returns for each unit the sum of the absolute values of its
+    summands. `steps`: number of additions and products in a unit. Both bound the errors of float arithmetic. `slack`:
+    largest error of a unit because a float bias was rounded.
     """
 
     units: Ints
@@ -47,27 +47,27 @@ class Term:
 
     @property
     def plain(self) -> bool:
-        """True if the units are those that DequantizeLinear reads."""
+        """True if the units are integers that DequantizeLinear reads, not sums."""
         return self.steps == 1
 
     def magnitude(self) -> Ints:
-        """Returns the sums of absolute values behind the units."""
+        """Returns for each unit the sum of the absolute values of its summands."""
         return np.abs(self.units) if self.plain else self.size()
 
     @property
     def uniform(self) -> bool:
-        """True if all units have one scale, and are no mean."""
+        """True if all units have one scale, and `over` is 1."""
         return self.scale.size == 1 and self.over.size == 1 and int(self.over.flat[0]) == 1
 
     def spread(self) -> "Term":
-        """Returns the same with scales and divisors for each element, unless there is only one."""
+        """Returns the term with scales and divisors broadcast to each element, unless there is only one."""
         shape = self.units.shape
         scale = self.scale.reshape(()) if self.scale.size == 1 else np.broadcast_to(self.scale, shape)
         over = self.over.reshape(()) if self.over.size == 1 else np.broadcast_to(self.over, shape)
         return replace(self, scale=scale, over=over)
 
     def moved(self, move: Callable[[Array], Array]) -> "Term":
-        """Applies a function that only moves elements."""
+        """Returns the term after a function that only moves elements."""
         term = self.spread()
         scale = move(term.scale) if term.scale.size > 1 else term.scale
         over = move(term.over) if term.over.size > 1 else term.over
@@ -82,7 +82,7 @@ Kind = Literal["plain", "sums", "other"]
 class Real:
     """Exact real numbers: a sum of terms, bounded by `low` and `high` (float32, by Relu and Clip).
 
-    `kind`: plain numbers are those that DequantizeLinear returns, moved or selected; sums are those of products, which
+    `kind`: `plain` numbers come from DequantizeLinear, perhaps moved or selected; `sums` are sums of products, which
     may still take a bias.
     """
 
@@ -97,14 +97,14 @@ class Real:
 
     @property
     def single(self) -> Term | None:
-        """The term, if there is one alone without bounds."""
+        """The only term of a number without bounds; None if there are more terms, or bounds."""
         return self.terms[0] if len(self.terms) == 1 and not self.bounded else None
 
     @property
     def whole(self) -> Term | None:
-        """The term, if there is one alone that is no mean; bounds that integers express are applied to them.
+        """The only term, with bounds applied to its integers; None if there are more, a divisor, or fractional bounds.
 
-        Operators can compute with its integers, as with those that DequantizeLinear reads.
+        Operators can compute with its integers as with those that DequantizeLinear reads.
         """
         if len(self.terms) != 1 or (self.terms[0].over != 1).any():
             return None
@@ -137,9 +137,9 @@ class Real:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """Real numbers of several tensors along an axis, which are quantised part by part.
+    """Real numbers of several tensors concatenated along an axis, which are quantised part by part.
 
-    parts: exact numbers, joined ones, or names of tensors of floats. `low`, `high`: bounds of all.
+    parts: exact numbers, nested `Joined` values, or names of float tensors. `low`, `high`: bounds of all parts.
     """
 
     parts: "tuple[Real | Joined | str, ...]"
@@ -155,10 +155,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rounded:
-    """A quantised tensor with the numbers behind it.
+    """A quantised tensor with its values before rounding.
 
-    `near` returns the exact numbers in units of the scale, before rounding and without the zero point, and how far
-    onnxruntime's own arithmetic may be from them: 0 where it rounds nothing, and must find the same integer.
+    `near` returns the exact values in units of the scale, without the zero point, and a bound on the error of
+    onnxruntime's arithmetic: 0 where it is exact, so that onnxruntime must find the same integer.
     """
 
     codes: Array
@@ -166,9 +166,9 @@ class Rounded:
     near: Callable[[], tuple[Doubles, Doubles]]
 
     def explains(self, got: Array, at: npt.NDArray[np.bool_], allowed: Doubles | None = None) -> npt.NDArray[np.bool_]:
-        """Tells where other codes are as near as onnxruntime's arithmetic can be; only at the elements `at`.
+        """Tells for the elements `at` whether onnxruntime's codes `got` are explained by the error of its arithmetic.
 
-        `allowed` takes the place of what onnxruntime may be off.
+        `allowed` replaces the bound on this error.
         """
         exact, doubt = self.near()
         doubt = doubt if allowed is None else allowed
@@ -180,7 +180,7 @@ class Rounded:
 
     @property
     def certain(self) -> bool:
-        """True if onnxruntime must find the same integers, as those of power-of-two scales."""
+        """True if onnxruntime must find the same integers, because its arithmetic is exact."""
         return not self.near()[1].any()
 
 
@@ -188,12 +188,12 @@ Value = Array | Real
 
 
 def first_index(wrong: npt.NDArray[np.bool_]) -> tuple[int, ...]:
-    """Returns the index of the first element that is true."""
+    """Returns the index of the first true element."""
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
 
 
 def fits_int32(total: Ints, where: str) -> Ints:
-    """Returns the sums. Raises `UserError` for the first that does not fit 32 bits."""
+    """Returns the sums unchanged. Raises `UserError` for the first one that does not fit 32 bits."""
     if total.size and (int(total.max()) > MOST_INT32 or int(total.min()) < -MOST_INT32 - 1):
         at = first_index((total > MOST_INT32) | (total < -MOST_INT32 - 1))
         raise UserError(f"{where}: the sum at {list(at)} is {int(total[at])}, which does not fit 32 bits; {_SMALLER}")

@@ -21,7 +21,7 @@ class Window:
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Lengths that hold the image and every window."""
+        """Lengths of the padded image, which contains every window."""
         return tuple(
             max((o - 1) * s + (k - 1) * d + 1, b + n)
             for o, s, k, d, b, n in zip(
@@ -31,11 +31,11 @@ class Window:
 
     @property
     def inside(self) -> tuple[slice, ...]:
-        """The image in the padded one."""
+        """Place of the image in the padded image."""
         return tuple(slice(b, b + n) for b, n in zip(self.before, self.image, strict=True))
 
     def slices(self, at: Sequence[int]) -> tuple[slice, ...]:
-        """Selects the pixel that each window has at one place of the kernel."""
+        """Selects the pixel of each window at one kernel position."""
         return tuple(
             slice(k * d, k * d + (o - 1) * s + 1, s)
             for k, d, o, s in zip(at, self.dilations, self.out, self.strides, strict=True)
@@ -43,7 +43,7 @@ class Window:
 
 
 def pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
-    """Returns the windows of a pool, and the padding behind the image that counts as part of it."""
+    """Returns the windows of a pool, and the padding after the image along each axis."""
     kernel = tuple(given["kernel_shape"])
     rank = len(kernel)
     strides, dilations = (tuple(given.get(name) or [1] * rank) for name in ("strides", "dilations"))
@@ -67,7 +67,7 @@ def pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[Window,
 
 
 def _count(length: int, reach: int, stride: int, ends: int, *, ceil: bool) -> int:
-    """Returns the number of windows; with `ceil` the last one may reach beyond the end, but starts before it."""
+    """Returns the number of windows; with `ceil`, the last one may end outside but must start before `ends`."""
     if not ceil:
         return (length - reach) // stride + 1
     count = math.ceil((length - reach) / stride) + 1
@@ -75,7 +75,7 @@ def _count(length: int, reach: int, stride: int, ends: int, *, ceil: bool) -> in
 
 
 def transposed_window(given: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int]) -> Window:
-    """Returns the windows of a ConvTranspose: `image` are the lengths of its input. Its output is `Window.image`."""
+    """Returns the windows of a ConvTranspose with an input of lengths `image`. Its output is `Window.image`."""
     rank = len(kernel)
     strides, dilations = (tuple(given.get(name) or [1] * rank) for name in ("strides", "dilations"))
     extra = given.get("output_padding") or [0] * rank

@@ -1,7 +1,7 @@
 """Compares the definition with onnxruntime, each node alone: all nodes read the definition's integers.
 
-So a difference of one does not grow from layer to layer. Where onnxruntime's integer is another, the exact number must
-lie so near to a tie that its float32 arithmetic cannot tell (`Rounded.explains`).
+So a difference of one does not grow from layer to layer. Where onnxruntime finds another integer, the exact number must
+be so near to a tie that its float32 arithmetic cannot decide (`Rounded.explains`).
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ _GIVEN = ".as_defined"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Witness:
-    """A session of onnxruntime in which every integer tensor is computed from integers that are given."""
+    """An onnxruntime session in which every integer tensor is computed from given integers."""
 
     session: Any
     tensors: tuple[str, ...]
     types: Mapping[str, "np.dtype[Any]"]
 
     def run(self, inputs: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns every integer tensor as onnxruntime computes it from those that are given."""
+        """Returns every integer tensor as onnxruntime computes it from the given integers."""
         feed = {_door(f"{name}{_GIVEN}", given[name]): fed(given[name]) for name in self.tensors}
         asked = {i.name for i in self.session.get_inputs()}
         feed |= {name: fed(array) for name, array in inputs.items()}
@@ -55,7 +55,7 @@ def _exit(name: str, dtype: "np.dtype[Any]") -> str:
 
 
 def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
-    """Opens the model with its integer tensors cut; `known` tells which they are, and their types."""
+    """Opens the model, cut at its integer tensors, whose names and types `known` has."""
     types = {name: array.dtype for name, array in known.codes.items()}
     model = ModelProto.FromString(definition.model.SerializeToString())
     doors = [entrance(f"{name}{_GIVEN}", dtype) for name, dtype in types.items()]
@@ -77,7 +77,7 @@ def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
 
 
 def differences(definition: Definition, known: Known, computed: Mapping[str, Array]) -> list[Difference]:
-    """Returns one entry for each integer tensor; explains the elements that differ."""
+    """Compares each integer tensor. Each entry says how many elements differ, and how many of these are explained."""
     return [_difference(definition, known, name, computed[name]) for name in known.codes]
 
 

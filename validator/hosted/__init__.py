@@ -1,1 +1,1 @@
-"""Programs in segments: some run on the chip, the others in onnxruntime on the host."""
+"""Programs in segments: some segments run on the chip, the others in onnxruntime on the host."""

@@ -1,7 +1,7 @@
-"""Compares tensors of any type: floats with a tolerance, everything else must be equal.
+"""Compares tensors of any type: floats within a tolerance, all other types exactly.
 
-An integer or a truth value may depend on which of two floats is larger. So one that is not equal is judged by float64,
-as a float is.
+An integer or a boolean may depend on which of two floats is larger. So one that differs is judged by float64, like a
+float.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +21,20 @@ from validator.validation_report import reason
 Values = Mapping[str, Any]
 
 MOST_WHOLE = 2**24
-"""Largest integer up to which float32 holds all of them."""
+"""Largest integer up to which float32 represents every integer."""
 
 MOST_MOVED = 4
-"""Largest error of an integer in standard deviations of rounding: one of 16 draws that moves it by 1 gives 1/4."""
+"""Largest error of an integer, in standard deviations of rounding: 1/4 if one of 16 draws moves it by 1."""
 
 
 @dataclass(slots=True, eq=False)
 class Sides:
     """Two computations of the tensors `names`, sample by sample. Numbers of known shape are judged as in any program.
 
-    `exact`: those that must be equal, unless float64 says otherwise; `run` finds them. `run_both`: returns what was
-    computed and what was wanted, by name, for the number of a sample. `fed`: returns the inputs of the ONNX model at
-    `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes may differ from sample to sample.
-    `by_runtime`: nodes of the host, which are onnxruntime's own.
+    `run_both`: returns computed and wanted tensors by name, for the number of a sample. `fed`: returns the inputs of
+    the ONNX model at `model`, some inputs of which are `constants`. `open_shapes`: tensors whose shapes may differ
+    between samples. `by_runtime`: nodes on the host, which onnxruntime computes. `exact`: tensors that must be equal,
+    unless float64 says otherwise; `run` finds them.
     """
 
     names: Sequence[str]
@@ -52,7 +52,7 @@ class Sides:
         return dict(self.fed(number))
 
     def run(self, number: int) -> dict[Shown, tuple[Any, Any]]:
-        """Returns the numbers of known shape, as float32."""
+        """Returns computed and wanted numbers of known shape, as float32. Adds integer tensors to `exact`."""
         got, want = self.run_both(number)
         pairs = {n: (got[n], want[n]) for n in self.names if self._is_usual(n, got[n], want[n])}
         self.exact |= {n for n, (_, w) in pairs.items() if not is_floats(w)}
@@ -63,7 +63,7 @@ class Sides:
         return name not in self.open_shapes and alike and got.shape == want.shape
 
     def _strictly(self, one: Comparison) -> Comparison:
-        """Returns a comparison; an integer may be no farther from float64 than rounding moves it in some draws."""
+        """Fails an integer tensor that is farther from float64 than rounding moves it in some draws."""
         rounding = one.rounding
         if one.name not in self.exact or rounding is None:
             return one
@@ -83,13 +83,13 @@ class Sides:
 
 
 def is_floats(value: Any) -> bool:
-    """Tells whether a value is a tensor of floats that is not empty."""
+    """Tells whether a value is a non-empty tensor of floats."""
     array = array_of(value)
     return array is not None and array.size > 0 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 def _is_whole(value: Any) -> bool:
-    """Tells whether a value is a tensor of integers or truth values, not empty, that float32 holds exactly."""
+    """Tells whether a value is a non-empty tensor of integers or booleans that float32 represents exactly."""
     array = array_of(value)
     if array is None or array.size == 0 or array.dtype.kind not in "biu":
         return False
@@ -97,9 +97,9 @@ def _is_whole(value: Any) -> bool:
 
 
 def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Comparison:
-    """Compares one value: floats by the tolerance alone, all others must be equal, in type and shape, too.
+    """Compares one value: floats within the tolerance; all others, types and shapes must be equal.
 
-    Sequences and maps must have the same parts; the worst of them counts.
+    Sequences and maps must have the same parts; the worst part is returned.
     """
     got, want = array_of(computed), array_of(wanted)
     if got is not None and want is not None:
@@ -125,7 +125,7 @@ def _equal(name: str, shape: tuple[int, ...]) -> Comparison:
 
 
 def _unlike(name: str, shape: tuple[int, ...]) -> Comparison:
-    """Returns the comparison of values of other shapes or types."""
+    """Returns the failed comparison of values with different shapes or types."""
     return Comparison(name, shape, np.inf, np.inf, (), np.nan, np.nan, passed=False)
 
 

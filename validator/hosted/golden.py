@@ -1,4 +1,4 @@
-"""The whole model in onnxruntime, with the tensors at borders, and inputs for it."""
+"""Reference run of the whole model in onnxruntime, with the tensors at borders, and inputs for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +24,15 @@ from validator.kinds import draw
 from validator.session import read, session
 
 _OTHERS = Bounds(0, 1)
-"""Random integers where the model does not tell their range: these are right for most ids, lengths and flags."""
+"""Random integers where the model does not tell their range: right for most ids, lengths and flags."""
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeModel:
-    """A session of OUT/model.onnx. `names`: the outputs, and the tensors at borders that it computes.
+    """A session of OUT/model.onnx. `names`: the outputs, and the tensors at borders that the model computes.
 
-    `constants`: inputs that became constants when the model was compiled. `bounds`: values of inputs of integers.
+    `constants`: inputs that became constants when the model was compiled. `bounds`: ranges of inputs.
     """
 
     path: Path
@@ -52,9 +52,10 @@ class WholeModel:
 
 
 def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,)) -> WholeModel:
-    """Opens the original model. Raises `UserError` if it does not go with `segments.json`.
+    """Opens the original model. Raises `UserError` if it does not match `segments.json`.
 
-    `given`: inputs; random ones, with the seeds `numbers`, need bounds with which the model runs.
+    `given`: inputs; if there are none, the bounds of random integers are narrowed until the model runs for all seeds
+    `numbers`.
     """
     path, listed = hosted.folder / files.MODEL, hosted.listed
     model = read(path)
@@ -84,7 +85,7 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
 
 
 def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
-    """Rewrites nodes of the chip in which onnxruntime deviates from ONNX's own suite; those of the host are its own."""
+    """Rewrites chip nodes in which onnxruntime deviates from ONNX's own suite; nodes on the host stay as they are."""
     if not hosted.programs or not standard.may_depart(hosted.folder / files.MODEL):
         return ()
     shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.listed.inputs}
@@ -96,7 +97,7 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
 
 
 def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:
-    """Returns by input which values are right: rows of the tables that it chooses from, what the chip takes."""
+    """Returns the bounds of inputs: indices within the tables that they index, integers within what the chip takes."""
     places = [p for program in hosted.programs.values() for p in program.memory.inputs]
     taken = {p.name: Bounds(*value_range(p.coding)) for p in places if p.coding and not holds_floats(p.coding)}
     taken = {name: Bounds(max(found.low, 0), found.high) for name, found in taken.items()}
@@ -107,8 +108,7 @@ def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:
 def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> dict[str, Any]:
     """Returns the inputs of one sample, in the types of the model: given ones, or random ones from the seed `number`.
 
-    Floats are standard normal numbers; integers are those that the chip takes, rows of the table that they choose from,
-    else 0 or 1.
+    Random numbers are uniform within `whole.bounds`; without bounds, floats are standard normal and integers 0 or 1.
     """
     found, tensors = given_for(given, number), hosted.listed.inputs
     if isinstance(found, Mapping):
@@ -120,7 +120,7 @@ def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> 
 
 
 def inputs_of_kind(hosted: Hosted, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
-    """Returns one input of a kind (`validator.kinds`), in the types of the model."""
+    """Returns one sample of a kind of inputs (`validator.kinds`), in the types of the model."""
     rng = np.random.default_rng(number)
     return check_inputs(hosted, {t.name: _of_kind(t, whole, kind, rng) for t in hosted.listed.inputs})
 

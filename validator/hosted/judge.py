@@ -1,12 +1,12 @@
-"""Judges a program in segments: the whole against onnxruntime, and each segment alone, so that an error has one owner.
+"""Validates a program in segments: as a whole against onnxruntime, and each segment alone, to locate an error.
 
-1. The cut: each segment's ONNX model, in onnxruntime, on the tensors of the whole model, against the whole model.
+1. The cut: each segment's ONNX model in onnxruntime, on the tensors of the whole model, against the whole model.
 2. Each program of the chip, on the same tensors, against its ONNX model.
 3. All segments one after another, against the whole model.
 
-A host segment may turn a rounding error into another value, such as the other one of two classes, and so does rounding
-to integers near a tie. So where the third fails and the first two do not, the programs are judged again on the tensors
-of the third. If all are right there, each step of the computation is right, and the verdict says so.
+A host segment may turn a rounding error into another value, such as the other one of two classes, and so may rounding
+to integers near a tie. So if the third comparison fails and the first two pass, the programs are validated again on the
+tensors of the third. If all of them pass, each step of the computation is right, and the verdict says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +36,14 @@ from validator.session import session
 from validator.validation_report import SegmentVerdict, ValidationReport
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""Tensors that were computed, and those that were wanted, by name."""
+"""Computed and wanted tensors, keyed by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """One sample: `inputs` and `wanted` tensors of the whole model in its types, and the tensors at `borders`.
+    """Reference values of a sample: `inputs` and `wanted` tensors of the whole model, and the tensors at `borders`.
 
-    `made`: by segment, what its ONNX model computes in onnxruntime from the tensors at its borders.
+    `made`: for each segment, the results of its ONNX model in onnxruntime, computed from the tensors at its borders.
     """
 
     inputs: dict[str, Any]
@@ -54,7 +54,7 @@ class Known:
 
 @dataclass(slots=True, eq=False)
 class Judge:
-    """The whole model beside the segments, on the samples `numbers`."""
+    """Validates a program in segments against its whole model, on the samples `numbers`."""
 
     hosted: Hosted
     whole: WholeModel
@@ -67,7 +67,7 @@ class Judge:
     _ran: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
 
     def known(self, number: int) -> Known:
-        """Returns a sample; each is computed once."""
+        """Returns the reference values of a sample; each is computed once."""
         if number not in self._known:
             start = perf_counter()
             self._known[number] = self._compute(number)
@@ -81,7 +81,7 @@ class Judge:
         there = at_borders(self.hosted, wanted)
         for segment in self.hosted.listed.segments:
             made[segment.path] = self._in_onnxruntime(segment, borders)
-            # What the original model does not name, the segments make: the inner tensors of functions and loops.
+            # Segments make the tensors that the original model does not name: inner tensors of functions and loops.
             borders |= made[segment.path] | {n: there[n] for n in segment.makes if n in there}
         return Known(inputs, wanted, borders, made)
 
@@ -100,7 +100,7 @@ class Judge:
         return run_session(golden, segment, borders)
 
     def ran(self, number: int) -> HostedResult:
-        """Returns the run of all segments one after another."""
+        """Returns the run of all segments one after another; each sample is run once."""
         if number not in self._ran:
             inputs, start = self.known(number).inputs, perf_counter()
             self._ran[number] = run_hosted(self.hosted, inputs, **self.settings.running)
@@ -132,7 +132,7 @@ class Judge:
         )
 
     def of_kind(self, seed: int, kind: str) -> ValidationReport | None:
-        """Judges one input of another kind; None if onnxruntime makes no finite numbers of it."""
+        """Validates one input of another kind; None if onnxruntime does not make finite numbers of it."""
 
         def given(number: int) -> dict[str, Any]:
             return inputs_of_kind(self.hosted, self.whole, kind, number)
@@ -148,7 +148,7 @@ class Judge:
         return other.report(seed, 0.0)
 
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
-        """Returns two sides whose judge in float64 is the whole model."""
+        """Returns two sides whose float64 reference is the whole model."""
         whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
         shapes = self._open_shapes()
         return Sides(names, self.numbers, run_both, self._inputs, whole.path, whole.constants, shapes, on_host)
@@ -191,7 +191,7 @@ class Judge:
         )
 
     def _program(self, segment: SegmentFile, values: Callable[[int], dict[str, Any]]) -> ValidationReport:
-        """Validates a program of the chip on tensors at its borders; `values`: these by the number of a sample."""
+        """Validates a program of the chip on tensors at its borders; `values` returns these for a sample's number."""
 
         def fed(number: int) -> dict[str, Any]:
             found = values(number)
@@ -200,9 +200,9 @@ class Judge:
         return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
 
     def _right_on_its_own_way(self) -> bool:
-        """Tells whether every program is right on the tensors that it gets when all run one after another.
+        """Tells whether every program is right on the tensors that it gets when all segments run one after another.
 
-        Only a host and integers can turn a difference within rounding into another value.
+        False without a host and without integers: nothing else turns a difference within rounding into another value.
         """
         chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
         turns = self._has_host or any(p.has_integers for p in self.hosted.programs.values())
@@ -235,9 +235,9 @@ def validate_hosted(
     *,
     kinds: bool = False,
 ) -> ValidationReport:
-    """Judges a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that it took to load.
+    """Validates a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that loading took.
 
-    `kinds`: also on inputs of other kinds than standard normal numbers.
+    `kinds`: validate other kinds of inputs than standard normal numbers as well.
     """
     quick = min((quick_count(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
     numbers = range(seed, seed + (1 if given else samples or quick))

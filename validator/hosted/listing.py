@@ -1,4 +1,4 @@
-"""The list of segments of a program, without loading them."""
+"""Reads the list of segments of a program, without loading the segments."""
 
 from pathlib import Path
 
@@ -19,17 +19,17 @@ def has_rounds(folder: str | Path) -> bool:
 
 
 def read_segments(folder: Path) -> Segments:
-    """Reads `segments.json`, and no other file."""
+    """Reads `segments.json` only."""
     return storage.read(Segments, folder, files.SEGMENTS)
 
 
 def chip_folders(folder: Path) -> list[Path]:
-    """Returns the directories of the segments of the chip. Raises `UserError` for one that is not there."""
+    """Returns the directories of the segments of the chip. Raises `UserError` if one is missing."""
     return [directory(folder, s) for s in read_segments(folder).segments if s.kind == "chip"]
 
 
 def directory(folder: Path, segment: SegmentFile) -> Path:
-    """Returns the directory of a segment of the chip. Raises `UserError` for a link, or if there is none."""
+    """Returns the directory of a segment of the chip. Raises `UserError` if it is missing or a symbolic link."""
     path = folder / segment.path
     if path.is_symlink() or not path.is_dir():
         raise UserError(f"{path}: missing, or not a directory of this program")
@@ -37,7 +37,7 @@ def directory(folder: Path, segment: SegmentFile) -> Path:
 
 
 def one_segment(folder: str | Path, what: str) -> None:
-    """Raises `UserError` for a program in segments, where `what` is of one program; says which ones there are."""
+    """Raises `UserError` for a program in segments if `what` needs one program; the message names the segments."""
     if is_hosted(folder):
         found = chip_folders(Path(folder))
         there = f"one of {', '.join(map(str, found))}" if found else "it has none for the chip"
@@ -45,7 +45,7 @@ def one_segment(folder: str | Path, what: str) -> None:
 
 
 def not_modelled(listed: Segments) -> str:
-    """Says what no time and no energy contains; empty without the host."""
+    """Describes the nodes whose time and energy no figure includes; empty without a host."""
     if not listed.host_nodes:
         return ""
     hosts = sum(s.kind == "host" for s in listed.segments)

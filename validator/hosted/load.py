@@ -22,7 +22,7 @@ _LARGEST_MODEL = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hosted:
-    """A program in segments: `programs` of the chip and `sessions` of the host, by the path of the segment."""
+    """A loaded program in segments: `programs` of the chip and `sessions` of the host, keyed by segment path."""
 
     folder: Path
     listed: Segments
@@ -30,9 +30,9 @@ class Hosted:
     sessions: Mapping[str, Any]
 
     def on_device(self, write: Writer) -> "Hosted":
-        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them.
+        """Returns the program with its matrices in external crossbars, where `write` puts them.
 
-        Segments share the crossbars; rounds have them in turns.
+        Segments share the crossbars; rounds use them in turns.
         """
         programs = self.programs.values()
         places = write.in_turns([*programs]) if self.has_rounds else [write(program) for program in programs]
@@ -41,7 +41,7 @@ class Hosted:
 
     @property
     def has_rounds(self) -> bool:
-        """True if the weights of the segments are on the chip one after another."""
+        """True if the segments are rounds, whose weights take turns on the chip."""
         return files.ROUNDS in self.listed.files
 
     @property
@@ -50,7 +50,7 @@ class Hosted:
 
 
 def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Hosted:
-    """Reads the directory and checks everything that can be checked without running it, as `load` does."""
+    """Reads the directory and checks everything that can be checked without running it, like `load`."""
     folder = Path(path)
     listed = read_segments(folder)
     for name, entry in listed.files.items():
@@ -89,7 +89,7 @@ def _check_extra(folder: Path, listed: Segments) -> None:
 
 
 def _open(path: Path, segment: SegmentFile) -> Any:
-    """Opens the model of a segment on the host, whose inputs and outputs must be those that are listed."""
+    """Opens the model of a host segment. Raises `UserError` if its inputs and outputs are not the listed ones."""
     opened = session(storage.read_bytes(path.parent, path.name, limit_bytes=_LARGEST_MODEL), path)
     found = {i.name for i in opened.get_inputs()}, {o.name for o in opened.get_outputs()}
     _check_names(path, segment, *found)
@@ -119,7 +119,7 @@ def _check_places(program: Program, segment: SegmentFile, listed: Segments) -> N
 
 
 def check_cores(programs: Mapping[str, Program]) -> None:
-    """Raises `UserError` for a core that two segments use: the weights of all must be on the chip at once."""
+    """Raises `UserError` if two segments use the same core: the weights of all must be on the chip at once."""
     users: dict[int, str] = {}
     for path, program in programs.items():
         for core in _used(program):
@@ -128,7 +128,7 @@ def check_cores(programs: Mapping[str, Program]) -> None:
 
 
 def check_sizes(programs: Mapping[str, Program]) -> None:
-    """Raises `UserError` for programs of different chips."""
+    """Raises `UserError` for programs of chips with different numbers of cores."""
     sizes = {path: program.core_count for path, program in programs.items()}
     if len(set(sizes.values())) > 1:
         raise UserError(f"{', '.join(sizes)}: made for chips of different sizes: {sorted(set(sizes.values()))} cores")

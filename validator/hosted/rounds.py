@@ -1,7 +1,7 @@
-"""Rounds of a program: segments whose weights take turns on the chip. What `rounds.json` says is checked here.
+"""Rounds of a program: segments whose weights take turns on the chip. Checks the contents of `rounds.json`.
 
-The judge knows no decision of the compiler: it follows what every crossbar holds, and finds a matrix that is needed
-and was not written.
+The validator knows no decision of the compiler: it tracks the content of every crossbar, and finds a matrix that is
+needed but was not written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ from raptor.target.device_file import DeviceFile
 from validator.program import Program
 
 _Held = dict[tuple[int, int], tuple[str, int]]
-"""Content of each crossbar, by core and number: the digest of a matrix, and the number of its part."""
+"""Content of each crossbar, keyed by core and number: the digest of a matrix, and the number of its part."""
 
 
 def read_rounds(folder: Path, listed: Segments) -> Rounds | None:
-    """Reads `rounds.json`; None if segments do not take turns. Raises `UserError` if it names other segments."""
+    """Reads `rounds.json`; None if there are no rounds. Raises `UserError` if it names other segments."""
     if files.ROUNDS not in listed.files:
         return None
     rounds = storage.read(Rounds, folder, files.ROUNDS)
@@ -30,14 +30,14 @@ def read_rounds(folder: Path, listed: Segments) -> Rounds | None:
 
 
 def read_device(folder: Path) -> DeviceFile:
-    """Reads the device that is written."""
+    """Reads the device file of the crossbars that are written."""
     return storage.read(DeviceFile, folder, files.DEVICE)
 
 
 def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
-    """Raises `UserError` unless every crossbar holds what its program multiplies with, from the second batch on.
+    """Raises `UserError` unless every crossbar holds the matrix that its program uses, from the second batch on.
 
-    For the first batch all is written.
+    In the first batch every matrix is written.
     """
     held: _Held = {}
     groups = {one.path: list(groups_of(programs[one.path])) for one in rounds.rounds}
@@ -55,7 +55,7 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
 
 
 def groups_of(program: Program) -> Iterator[GroupWrite]:
-    """Yields the array groups of a program; the cells are not counted."""
+    """Yields the array groups of a program; their `cells` are numbers of weights."""
     for core in range(program.core_count):
         matrices = (program.weights.matrix(core, group) for group in range(len(program.config.groups(core))))
         yield from program.config.written(core, matrices, lambda matrix: matrix.size)

@@ -17,7 +17,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class HostedResult:
-    """`outputs` in the types of the model; `values`: every tensor at a border; `instructions`: of the chip, in all."""
+    """Result of a run. `outputs` in the types of the model; `values`: border tensors; `instructions`: of the chip."""
 
     outputs: Values
     values: Values
@@ -25,7 +25,7 @@ class HostedResult:
 
 
 def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> HostedResult:
-    """Runs all segments in order; `options` are those of `validator.run.run`. Raises as it does."""
+    """Runs all segments in order. Options and errors are those of `validator.run.run`."""
     values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
     for segment in hosted.listed.segments:
         if segment.kind == "host":
@@ -40,7 +40,7 @@ def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> Hos
 
 
 def check_inputs(hosted: Hosted, inputs: Mapping[str, Any]) -> Values:
-    """Returns the inputs in the types of the model. Raises `UserError` for unknown, missing or wrong ones."""
+    """Returns the inputs in the types of the model. Raises `UserError` for unknown, missing or invalid inputs."""
     wanted = {tensor.name: tensor for tensor in hosted.listed.inputs}
     if unknown := sorted(set(inputs) - set(wanted)):
         raise UserError(f"{unknown[0]!r} is no input of the model; its inputs: {', '.join(sorted(wanted))}")
@@ -50,23 +50,23 @@ def check_inputs(hosted: Hosted, inputs: Mapping[str, Any]) -> Values:
 
 
 def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
-    """Returns tensors of the model in the types that they have between segments."""
+    """Returns the tensors that are at a border, in their types there."""
     types = {c.name: c.type for c in hosted.listed.crossings}
     return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
 
 
 def bordered(hosted: Hosted, outputs: Mapping[str, Any]) -> Values:
-    """Returns outputs of a program of the chip as the next segment reads them."""
+    """Returns outputs of a program of the chip in the types that the next segment reads."""
     return at_borders(hosted, {name: np.asarray(value) for name, value in outputs.items()})
 
 
 def run_host(hosted: Hosted, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
-    """Runs a segment in onnxruntime. Raises `UserError` if it cannot."""
+    """Runs a host segment in onnxruntime. Raises `UserError` if that fails."""
     return run_session(hosted.sessions[segment.path], segment, values)
 
 
 def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
-    """Runs the ONNX model of a segment."""
+    """Runs the ONNX model of a segment. Raises `UserError` if that fails."""
     try:
         found = opened.run(list(segment.makes), {name: values[name] for name in segment.reads})
     except Exception as e:  # onnxruntime's exceptions have no common base

@@ -16,7 +16,7 @@ _OTHERS = ("bfloat16", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float
 
 
 def dtype_of(type_: str) -> "np.dtype[Any] | None":
-    """Returns numpy's type for `tensor(float)`; None for what is not one tensor of a known type."""
+    """Returns numpy's type for `tensor(float)`; None if it is not a tensor of a known type."""
     if not type_.startswith("tensor("):
         return None
     name = type_.removeprefix("tensor(").removesuffix(")")
@@ -29,7 +29,7 @@ def dtype_of(type_: str) -> "np.dtype[Any] | None":
 
 
 def given(value: Any, tensor: Crossing) -> Any:
-    """Returns what a caller gives for an input, in the model's type.
+    """Converts the value of an input, as a caller passes it, to the model's type.
 
     Raises `UserError` for another shape, and for numbers that the type does not have, such as NaN for an integer.
     """
@@ -51,10 +51,10 @@ def array_of(value: Any) -> Array | None:
 
 
 def parts_of(name: str, value: Any) -> dict[str, Array]:
-    """Returns a value as arrays by name: of a sequence `name/0`, `name/1` ..., of a map its values and `name/keys`.
+    """Returns a value as named arrays: for a sequence `name/0`, `name/1` ..., for a map its values and `name/keys`.
 
-    Maps of the same keys, such as a classifier makes for each sample, are one array with a row for each map. An absent
-    value and an empty sequence have no arrays.
+    A sequence of maps with equal keys, as a classifier makes for samples, is one array with a row for each map. An
+    absent value and an empty sequence have no arrays.
     """
     match value:
         case None:
@@ -73,19 +73,19 @@ def parts_of(name: str, value: Any) -> dict[str, Array]:
 
 
 def _table(name: str, maps: Sequence[Mapping[Any, Any]]) -> dict[str, Array]:
-    """Returns a row for each map of the same keys. Python's floats stand for float32, of which onnxruntime has maps."""
+    """Returns a row for each of these maps with equal keys. Python's floats become float32, as in onnxruntime."""
     keys = list(maps[0])
     rows = np.asarray([[one[key] for key in keys] for one in maps])
     return {name: rows.astype(np.float32) if rows.dtype.kind == "f" else rows, f"{name}/keys": np.asarray(keys)}
 
 
 def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
-    """Tells whether a shape is the declared one; None is any size."""
+    """Tells whether a shape matches declared sizes, of which None matches any size."""
     return len(shape) == len(sizes) and all(wanted in (None, size) for size, wanted in zip(shape, sizes, strict=True))
 
 
 def convert(value: Any, dtype: "np.dtype[Any] | None", what: str) -> Any:
-    """Returns a tensor in another type; whole numbers must stay the same. Other values stay as they are."""
+    """Converts a tensor to another type. Raises `UserError` if that changes an integer. Other values stay unchanged."""
     array = array_of(value)
     if dtype is None or array is None or array.dtype == dtype:
         return value
@@ -98,5 +98,5 @@ def convert(value: Any, dtype: "np.dtype[Any] | None", what: str) -> Any:
 
 
 def to_type(value: Any, type_: str, what: str) -> Any:
-    """Returns a value in the type of another border."""
+    """Converts a value to a type by onnxruntime's name."""
     return convert(value, dtype_of(type_), what)

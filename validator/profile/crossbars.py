@@ -1,4 +1,4 @@
-"""Used part of each crossbar, from the sizes of the matrices."""
+"""Utilisation of each crossbar, from the sizes of the matrices."""
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,9 @@ def crossbars_of(read: Source) -> Crossbars | None:
 
 
 def _uses(read: Source, groups: int) -> tuple[Ints, Ints, Ints]:
-    """Returns for each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight.
+    """Returns for each array group the part of its last product (or `NOBODY`), its products, and its weight bits.
 
-    For a group without products the widest weight of the program is assumed.
+    A group without products is assumed to have the widest weights of the program.
     """
     machine, starts = read.machine, read.subject.group_starts
     at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])

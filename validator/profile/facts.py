@@ -31,8 +31,8 @@ NOBODY = -1
 class Estimate:
     """Time and energy of a sample, from the cycle model. `interval_ns`: time between samples in the steady state.
 
-    `energy_pj` is the energy of one sample alone, `interval_energy_pj` that of one of `samples`; both by part
-    (docs/explanation/energy.md). `no_interval`: reason why the interval is unknown, or empty.
+    `energy_pj`: energy of one sample alone; `interval_energy_pj`: energy per sample if `samples` follow one another;
+    both keyed by part of the chip (docs/energy.md). `no_interval`: reason why the interval is unknown, or empty.
     """
 
     estimator: str
@@ -50,10 +50,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Numbers of an ONNX node, or of a kind of instruction. `critical_ns`: its time on the critical path.
+    """Figures of an ONNX node, or of a kind of instruction. `critical_ns`: its time on the critical path.
 
-    `moved_bytes`: bytes sent to other cores; `global_bytes`: bytes to and from global memory. `energy_pj`: the energy
-    that can be divided among parts, without static energy, decode, register file and scalar unit.
+    `moved_bytes`: bytes sent to other cores; `global_bytes`: bytes to and from global memory. `energy_pj`: energy that
+    can be attributed to parts, without static energy, decode, register file and scalar unit.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Part:
 class CoreFacts:
     """A core of the program. `use` is None without times, and for a core without instructions.
 
-    `parts`: names of parts and the ns that the units of the core work for them, the largest first; without times the
-    number of instructions. `waits`: the cores that it waits for, and for how many ns, the longest first. `local_bytes`:
-    bytes of local memory that it uses, according to the compiler.
+    `parts`: names of parts with the ns that the core's units work for them, the largest first; without times, with the
+    number of instructions. `waits`: cores that it waits for, with the ns, the longest first. `local_bytes`: bytes of
+    local memory that it uses, according to the compiler.
     """
 
     core: int
@@ -88,7 +88,7 @@ class CoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Rows and columns of the chip. `known`: from the architecture file; else the most square mesh is assumed."""
+    """Rows and columns of the mesh of cores. `known`: from the architecture file; else nearly square by assumption."""
 
     rows: int
     cols: int
@@ -98,7 +98,7 @@ class Mesh:
         return divmod(core, self.cols)
 
     def hops(self, a: int, b: int) -> int:
-        """Returns the number of links on the shortest way through the mesh."""
+        """Returns the number of links on a shortest path through the mesh."""
         (row_a, col_a), (row_b, col_b) = self.place(a), self.place(b)
         return abs(row_a - row_b) + abs(col_a - col_b)
 
@@ -123,9 +123,9 @@ class Timeline:
     """Activity of each core over time, in equal intervals (bins) of the latency.
 
     `shares[kind, core, bin]`: part of the interval that the core spends with the kind (an index of `KINDS`); array
-    groups that work at the same time count each. `part[core, bin]`: index of the part that takes most of the work and
-    the waiting. `partner[core, bin]`: the core that was waited for longest. Both are `NOBODY` if there is none.
-    `cores`: the core numbers of the rows.
+    groups that work at the same time count each. `part[core, bin]`: index of the part with most work and waiting.
+    `partner[core, bin]`: the core that was waited for longest. Both are `NOBODY` if there is none. `cores`: the core
+    numbers of the rows.
     """
 
     cores: tuple[int, ...]
@@ -155,9 +155,9 @@ class LocalMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossbars:
-    """Crossbars in use, one entry each. `rows`, `cols`: the part of the matrix that it holds.
+    """Columns of the crossbars in use, with one entry each. `rows`, `cols`: the part of the matrix that it holds.
 
-    `fill`: part of its cells that the matrix covers, zeros included. `part`: index of the part that uses it, or -1.
+    `fill`: share of its cells that the matrix covers, zeros included. `part`: index of the part that uses it, or -1.
     `products`: number of products of its array group.
     """
 
@@ -175,9 +175,9 @@ class Crossbars:
 class Profile:
     """Profile of a program. `parts_are`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
-    `part_names`: names for the indices in `Timeline.part` and `Crossbars.part`, also of parts without instructions.
+    `part_names`: names for the indices in `Timeline.part` and `Crossbars.part`, parts without instructions included.
     `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture). `reloading`: only
-    of a program in rounds, whose estimate is for a batch with writing.
+    for a program in rounds, whose estimate is for a batch with writing.
     """
 
     program: str

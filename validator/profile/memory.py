@@ -1,4 +1,4 @@
-"""Counts the bytes of local memory in use, by core and time, from the streams and the times of a run."""
+"""Counts the bytes of local memory in use by each core over time, from the streams and the times of a run."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from validator.profile.source import Source
 from validator.profile.timeline import bins_for
 
 REMEMBERED_BYTES = 2**24
-"""Size of a core's memory that is followed; higher addresses are left out."""
+"""Bytes of a core's memory that are tracked; higher addresses are left out."""
 _TABLE = 2**8
-"""Elements of the largest table."""
+"""Elements of the largest lookup table."""
 
 
 def local_memory_of(read: Source) -> LocalMemory | None:
@@ -44,7 +44,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
 
 
 def _reach(subject: Subject) -> int:
-    """Returns an upper bound of the addresses, to keep the table small; at most `REMEMBERED_BYTES`."""
+    """Returns an upper bound on the addresses, at most `REMEMBERED_BYTES`, which keeps the table small."""
     s = subject.columns
     if (RULES[s.opcode, Rule.STRIDED] == 1).any():
         return REMEMBERED_BYTES

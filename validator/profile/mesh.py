@@ -1,4 +1,4 @@
-"""Places of the cores on the chip."""
+"""Positions of the cores on the chip."""
 
 from raptor.target.arch import mesh_layout
 from validator.profile.facts import Mesh

@@ -1,4 +1,4 @@
-"""Instructions, bytes, time and energy by ONNX node, or by instruction if nodes are not known."""
+"""Instructions, bytes, time and energy of each ONNX node, or of each kind of instruction if nodes are not known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from validator.simulate.state import Port
 Floats = npt.NDArray[np.float64]
 
 _D = 4
-"""Index of the word of an instruction that holds its length."""
+"""Index of the instruction word that holds the length."""
 
 
 def part_count(read: Source) -> int:
@@ -54,7 +54,7 @@ def parts_of(read: Source) -> tuple[Part, ...]:
 
 
 def mixes(row: npt.NDArray[np.int64], opcodes: npt.NDArray[Any], count: int) -> list[Mapping[str, int]]:
-    """Returns for each of `count` rows the number of its instructions by name, most frequent first."""
+    """Returns for each of `count` rows the number of its instructions, keyed by name, most frequent first."""
     table = np.bincount(row * 256 + opcodes, minlength=count * 256).reshape(count, 256)
     return [
         {BY_OPCODE[int(op)].name: int(line[op]) for op in sorted(np.flatnonzero(line), key=lambda op: (-line[op], op))}
@@ -75,7 +75,7 @@ def _times(read: Source, count: int) -> dict[str, Floats | None]:
 
 
 def _energies(read: Source, count: int) -> Floats:
-    """Returns the energy of each part's instructions, pJ. Static energy is left out, because it depends on time."""
+    """Returns the dynamic energy of each part's instructions, pJ. Static energy is left out: it depends on time."""
     rows = energy.counts_by(read.machine, read.part, count)
     nothing = np.zeros((1, len(Port)), np.int64)
     return np.array([energy.energy_of(read.machine, row[None, :], nothing, 0.0).total for row in rows])

@@ -1,4 +1,4 @@
-"""Compiled loops that put millions of instructions into bins of time."""
+"""Compiled loops that distribute millions of instructions over bins of time."""
 
 # Kernels are untyped for numba's sake; `timeline` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -26,7 +26,7 @@ def spread(core_of, kind, begin, end, width, out) -> None:
 
 @kernel
 def longest(first, item, items, begin, end, width, out) -> None:
-    """Sets out[core, bin] to the item whose instructions take most of the bin; leaves it if there are none."""
+    """Sets out[core, bin] to the item whose instructions take most of the bin; unchanged if there are none."""
     last = out.shape[1] - 1
     amount = np.zeros((out.shape[1], items), np.int64)
     for core in range(len(first) - 1):

@@ -1,6 +1,6 @@
-"""Profile of a program in segments: that of the chip, on which its segments have different cores and take turns.
+"""Profile of a program in segments, which use different cores of the chip or take turns on it.
 
-The host is in no figure. Pictures over time are of one segment each, and are left out here.
+The host is not included. Data over time belong to single segments, and are left out.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ Values = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 def profile_any(path: str | Path, arch: str | Path | None = None) -> Profile:
-    """Profiles a program as `profile` does, in one segment or in several.
+    """Profiles a program with one segment or several, like `profile`.
 
-    Raises `UserError` as it does, and if no segment is for the chip.
+    Raises `UserError` as `profile` does, and if no segment is for the chip.
     """
     folder = Path(path)
     if not is_hosted(folder):
@@ -42,7 +42,7 @@ def profile_any(path: str | Path, arch: str | Path | None = None) -> Profile:
 
 
 def _in_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile:
-    """Returns the profile of programs that take turns on the chip: times are of a batch, with writing."""
+    """Returns the profile of a program in rounds: times are for a batch, with writing."""
     if found.estimate is None:
         return found
     report = simulate(folder, arch, mode="throughput", samples=found.estimate.samples)
@@ -58,7 +58,7 @@ def _in_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile
 
 
 def _together(program: str, parts: Sequence[Profile]) -> Profile:
-    """Adds up the profiles of segments."""
+    """Merges the profiles of segments."""
     first = parts[0]
     by_node = all(p.parts_are == "node" for p in parts)
     return Profile(
@@ -82,7 +82,7 @@ def _together(program: str, parts: Sequence[Profile]) -> Profile:
 
 
 def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
-    """Returns the facts of each core: those of the segment that uses it, or of all that take turns on it."""
+    """Returns the facts of each core, merged if several segments take turns on it."""
     found: dict[int, CoreFacts] = {}
     for core in (core for p in parts for core in p.cores):
         known = found.get(core.core)
@@ -94,7 +94,7 @@ def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
 
 
 def _both(one: CoreFacts, other: CoreFacts) -> CoreFacts:
-    """Joins the facts of a core that serves one program after another."""
+    """Merges the facts of a core that serves two segments in turn."""
     counts = Counter(one.instructions) + Counter(other.instructions)
     sizes = [size for size in (one.local_bytes, other.local_bytes) if size is not None]
     return CoreFacts(
@@ -114,14 +114,14 @@ def _sum(one: CoreUse, other: CoreUse) -> CoreUse:
 
 
 def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:
-    """Adds up times and energies. Streaming, segments work on different samples, and the slowest gives the interval."""
+    """Adds latencies and energies. The slowest segment gives the interval: segments work on different samples."""
     known = [p for p in parts if p is not None]
     if not known or len(known) < len(parts):
         return None
     intervals = [p.interval_ns for p in known if p.interval_ns is not None]
     streams = len(intervals) == len(known)
     energy = _summed(p.interval_energy_pj for p in known) if streams else {}
-    if "static" in energy:  # the chip stands by once, while all segments work
+    if "static" in energy:  # static energy counts once for the chip, while all segments work
         energy["static"] = max(p.interval_energy_pj.get("static", 0.0) for p in known)
     return Estimate(
         estimator=known[0].estimator,
@@ -142,7 +142,7 @@ def _summed(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _crossbars(parts: Sequence[Profile]) -> Crossbars | None:
-    """Joins the crossbars; indices of parts are those of the joined names."""
+    """Joins the crossbars and shifts their part indices to the joined names."""
     known = [p.crossbars for p in parts if p.crossbars is not None]
     if len(known) < len(parts):
         return None

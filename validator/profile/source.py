@@ -1,4 +1,4 @@
-"""Reads program and chip once for all modules, and runs the cycle model if that is possible."""
+"""Loads program and chip once for all modules, and runs the cycle model if that is possible."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +37,7 @@ SAMPLES = 16
 class Source:
     """A program, its chip and its run.
 
-    `run` is None if the program cannot be run; `untimed` is the reason. If `chip` is None, `machine` is laid out for an
+    `run` is None if the program cannot be run; `untimed` is the reason. If `chip` is None, `machine` is built for an
     assumed chip.
     """
 
@@ -51,7 +51,7 @@ class Source:
 
     @cached_property
     def part(self) -> Ints:
-        """Index of the part of every instruction: ONNX node, or opcode."""
+        """Index of the part of each instruction: its ONNX node, or its opcode."""
         return self.of.node[self.of.step] if self.of.has_nodes else self.machine.opcodes.astype(np.int64)
 
 
@@ -97,7 +97,7 @@ def _raw(subject: Subject) -> RawProgram:
 
 
 def _assumed(program: RawProgram) -> SimulatedChip:
-    """Makes a chip with as many cores as the program, to count instructions without an architecture.
+    """Returns a chip with as many cores as the program, to count instructions without an architecture.
 
     Its times are not used.
     """
@@ -116,7 +116,7 @@ def _run(machine: CycleModel) -> tuple[Run | None, str]:
 
 
 def estimate(read: Source) -> Estimate | None:
-    """Estimates time and energy, for one sample alone and for many one after another; None without a run."""
+    """Estimates time and energy of one sample alone, and in the steady state; None without a run."""
     machine, run = read.machine, read.run
     if run is None:
         return None

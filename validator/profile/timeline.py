@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 MOST_BINS = 400
 MOST_CELLS = 100_000
-"""Most bins of all cores together, so that a page stays small on a chip of thousands of cores."""
+"""Most bins of all cores together, so that a page stays small for thousands of cores."""
 
 
 def bins_for(cores: int) -> int:

@@ -35,7 +35,7 @@ def traffic_of(read: Source) -> tuple[Flow, ...]:
 def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: int) -> Flow:
     machine, memory = read.machine, read.machine.count
     ends = [GLOBAL_MEMORY if end == memory else int(machine.cores[end]) for end in (source, to)]
-    # The table has only the direction from core to memory, and a load is charged for it.
+    # The table has only the direction from core to memory, which is charged for loads as well.
     row, col = (to, source) if source == memory else (source, to)
     return Flow(
         source=ends[0],
@@ -48,9 +48,9 @@ def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: i
 
 
 def partners(read: Source) -> Ints:
-    """Returns for every instruction the index of the core that it exchanges a message with, or `NOBODY`.
+    """Returns for each instruction the index of the core with which it exchanges a message, or `NOBODY`.
 
-    A `wait` got its tokens from that core; this is known only after a run.
+    For a `wait`, it is the core that sent the token; this is known only after a run.
     """
     machine = read.machine
     partner = np.full(len(machine.words), NOBODY, np.int64)
