@@ -16,7 +16,7 @@ _U = np.uint64
 
 @helper
 def place(core, address, size, memories, fault):
-    """Returns a code (0 or a fault) and the position in `local` of `size` bytes at `address` of a core."""
+    """Returns a code (0 or a fault), and the index in `local` of `size` bytes at `address` of a core."""
     local_first, length, width = memories[1], memories[2][core], memories[4]
     code, index = within(np.int64(address), size, length, width, fault)
     return code, _U(local_first[core] + index)
@@ -24,7 +24,7 @@ def place(core, address, size, memories, fault):
 
 @helper
 def within(address, size, length, width, fault):
-    """Returns a code (0 or a fault) and the first element of a span. `length`: elements of the memory."""
+    """Returns a code (0 or a fault), and the first element of a span of bytes. `length`: elements of the memory."""
     if width > 1 and (address % width != 0 or size % width != 0):
         code = _UNALIGNED
     elif address < 0 or size < 0 or address + size > length * width:
@@ -37,7 +37,7 @@ def within(address, size, length, width, fault):
 
 @helper
 def apart(target, count, source, source_count, exact, memories, core, fault):
-    """Returns a fault code if a target overlaps a source. `exact`: a target that is equal to the source is allowed."""
+    """Returns a fault code if a target overlaps a source, else 0. `exact`: both may be the same range."""
     if target + count <= source or source + source_count <= target or (exact and target == source):
         return _OK
     width = np.int64(memories[4])

@@ -1,4 +1,4 @@
-"""Runs a command without `raptor`: `python -m validator`, `python -m validator.checks`."""
+"""Command lines that need no `raptor`: `python -m validator` and `python -m validator.checks`."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from raptor.common.spelling import flags
 
 @flags()
 def run_alone(command: Callable[..., None], name: str, arguments: Sequence[str] | None = None) -> int:
-    """Runs `command` under `name` and returns its exit status. Default of `arguments`: those of the process."""
+    """Runs `command` under `name` and returns its exit status. `arguments`: None for those of the process."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
     try:

@@ -1,4 +1,4 @@
-"""Programs of one segment or of several: loaded and run in the same way."""
+"""Loads and runs programs of one segment and of several in the same way."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,26 +18,26 @@ Shapes = Mapping[str, tuple[int | None, ...]]
 
 
 def load_any(folder: str | Path) -> Program | Hosted:
-    """Loads an output directory. Raises `UserError` as `load` does."""
+    """Loads an output directory. Raises `UserError` like `load`."""
     return load_hosted(folder) if is_hosted(folder) else load(folder)
 
 
 def shapes(program: Program | Hosted) -> tuple[Shapes, Shapes]:
-    """Returns the shapes of inputs and outputs by name; None for a size that depends on values."""
+    """Returns the shapes of inputs and outputs, keyed by name; None for a size that depends on values."""
     listed = program.listed if isinstance(program, Hosted) else program.memory
     inputs, outputs = ({tensor.name: tuple(tensor.shape) for tensor in t} for t in (listed.inputs, listed.outputs))
     return inputs, outputs
 
 
 def other_than_tensors(program: Program | Hosted) -> frozenset[str]:
-    """Returns the outputs that are sequences, maps or optional."""
+    """Returns the outputs that are sequences, maps or optional values instead of tensors."""
     if not isinstance(program, Hosted):
         return frozenset()
     return frozenset(o.name for o in program.listed.outputs if not o.type.startswith("tensor("))
 
 
 def read_inputs(program: Program | Hosted, given: Sequence[str], seed: int) -> Mapping[str, Any]:
-    """Reads inputs from files; without any, makes standard normal numbers from `seed`.
+    """Reads inputs from files; without files, makes standard normal numbers from `seed`.
 
     Raises `UserError` for files that cannot be read, and for a program in segments without files.
     """
@@ -49,7 +49,7 @@ def read_inputs(program: Program | Hosted, given: Sequence[str], seed: int) -> M
 
 
 def run_any(program: Program | Hosted, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the outputs by name, in ONNX shapes."""
+    """Returns the outputs in ONNX shapes, keyed by name."""
     if isinstance(program, Hosted):
         return run_hosted(program, inputs).outputs
     return run(program, inputs).outputs

@@ -1,9 +1,9 @@
-"""Judges a program with integers: every integer must be that of the definition, with no tolerance.
+"""Validates an integer program without tolerance: every integer must equal that of the definition.
 
-The definition itself is compared with onnxruntime, node by node; each difference must be explained by a tie.
-Where a program has sections of floats, every node is judged from the program's own values before it, and what a section
-quantises may differ by the tolerance of floats. The same holds for a program with short multipliers, which round some
-sums to the integer beside that of the definition: each node may differ by one.
+The definition itself is compared with onnxruntime, node by node; each difference must be explained by a tie. In a
+program with float sections, every node is judged from the program's own values before it, and integers quantised from a
+section may differ within the tolerance of floats. The same holds for a program with short multipliers, which round some
+sums to a neighbouring integer: each node may differ by one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,10 +38,10 @@ from validator.validation_report import IntegerFigures
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """One tensor of the program over several inputs: elements that differ, and the first of them (or of all).
+    """Differences of one tensor over several inputs. `at`, `got`, `want`: the first element that differs, or of all.
 
     `node`: the ONNX node that computes it; `largest`: the largest difference; `is_float`: its elements are floats.
-    `excused` integers differ as little as the floats before them, or a short multiplier, may.
+    `excused`: integers whose difference float sections, or a short multiplier, may cause.
     """
 
     node: str
@@ -56,7 +56,7 @@ class Count:
     want: float = 0.0
 
     def add(self, pair: Pair, wrong: Array) -> None:
-        """Adds one input; `wrong` marks the elements that may not be as they are."""
+        """Adds one input; `wrong` marks the elements whose difference is not allowed."""
         if not self.differing and (wrong.any() or not self.elements):
             self.at = first_index(wrong)
             self.got, self.want = float(pair.got[self.at]), float(pair.want[self.at])
@@ -69,7 +69,7 @@ class Count:
         self.largest = max(self.largest, float(np.nan_to_num(apart, nan=np.inf).max()))
 
     def comparison(self, tensor: str) -> Comparison:
-        """Returns the comparison for the report. Errors are counted in integers."""
+        """Returns the comparison for the report. Errors of integers are in integer steps."""
         relative = self.largest / max(abs(self.want), 1.0)
         return Comparison(
             tensor, self.shape, self.largest, relative, self.at, self.got, self.want, passed=not self.differing
@@ -78,11 +78,11 @@ class Count:
 
 @dataclass(slots=True, eq=False)
 class BitTrue:
-    """A program with integers beside its definition. `tolerance` is that of sections of floats.
+    """Validation of an integer program against its definition. `tolerance` is for float sections.
 
-    `bounds`: of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: by tensor of the
-    program; `witnessed`: by tensor of the model, the differences of onnxruntime. `whole`: a session of the model as it
-    is, with the constants to feed; it has computed `outputs` values, some of which depart.
+    `bounds`: ranges of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: differences of
+    each tensor of the program; `witnessed`: differences of onnxruntime for each tensor of the model. `whole`: a session
+    of the unchanged model, and its constants; it has computed `outputs` values, `outputs_departing` of which differ.
     """
 
     program: Program
@@ -111,13 +111,13 @@ class BitTrue:
 
     @property
     def short(self) -> bool:
-        """True if the program says that it requantises with short multipliers."""
+        """True if the manifest says that the program requantises with short multipliers."""
         proved = self.program.manifest.integers
         return proved is not None and proved.requant == "short"
 
     @property
     def by_node(self) -> bool:
-        """True if each node is judged from the program's own values."""
+        """True if each node is judged from the program's own values before it."""
         return self.mixed or self.short
 
     def judge(self) -> None:
@@ -165,7 +165,7 @@ class BitTrue:
         )
 
     def _defined(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
-        """Computes the definition; each node from what the program has computed before it, if `by_node`."""
+        """Runs the definition; if `by_node`, each node reads what the program has computed before it."""
         codings = {p.tensor: p.coding for p in self._probes() if p.coding is not None}
         keep = [name for name, coding in codings.items() if coding.scale or coding.kind == "float"]
         if not self.by_node:
@@ -200,7 +200,7 @@ class BitTrue:
         self.counts[shown].add(pair, self._wrong(name, pair, known))
 
     def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
-        """Marks the elements that may not be as they are."""
+        """Marks the elements whose difference is not allowed."""
         if pair.is_float:
             allowed = self.tolerance * measure(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
@@ -213,7 +213,7 @@ class BitTrue:
         return wrong
 
     def _of_floats(self, name: str, known: Known) -> bool:
-        """Tells whether a quantised tensor comes out of floats: in the model, or by floats that the program shows."""
+        """Tells whether a quantised tensor is computed from floats, in the model or in floats of the program."""
         floats = {p.tensor for p in self._probes() if p.coding is not None and p.coding.kind == "float"}
         return name in self.definition.by_floats or bool(floats & self.definition.inner(name, known.values))
 
@@ -225,7 +225,7 @@ class BitTrue:
         return rounded.explains(pair.got, at, doubt)
 
     def _from_end_to_end(self, inputs: Mapping[str, Array], known: Known) -> None:
-        """Counts the outputs in which onnxruntime departs, if it computes the model from its inputs."""
+        """Counts the outputs in which onnxruntime differs when it computes the whole model from its inputs."""
         if self.whole is None or self.mixed:
             return
         opened, constants = self.whole
@@ -238,7 +238,7 @@ class BitTrue:
                 self._require_equal(name, numbers, got, known)
 
     def _require_equal(self, name: str, want: Array, got: Array, known: Known) -> None:
-        """Counts an output in which onnxruntime departs as unexplained, if its arithmetic rounds nothing anywhere."""
+        """Records the differences of an output as unexplained if onnxruntime's arithmetic is exact everywhere."""
         wrong = want != got
         if not wrong.any() or not self.definition.is_certain(known):
             return
@@ -249,7 +249,7 @@ class BitTrue:
         )
 
     def _ask(self, inputs: Mapping[str, Array], known: Known) -> None:
-        """Compares the definition with onnxruntime."""
+        """Compares the definition with onnxruntime, node by node."""
         if self._witness is None:
             self._witness = load_witness(self.definition, known, self.program.folder / files.MODEL)
         computed = self._witness.run(inputs, known.values)
@@ -264,14 +264,14 @@ def load_bit_true(
     numbers: Sequence[int],
     **options: Any,
 ) -> BitTrue:
-    """Opens the model of a program with integers. Raises `UserError` for one that does not fit memory.json."""
+    """Opens the model of an integer program. Raises `UserError` if the model does not match memory.json."""
     path = program.folder / files.MODEL
     if files.MODEL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     model = read(path)
     rounded = _small_inputs(model)
     other = widen.other_floats(model)
-    # Where floats are of 16 or 64 bits, the program computes in float32, and so do its judges.
+    # If floats have 16 or 64 bits, the program computes in float32, and so do its judges.
     model = widen.model(model, np.float32) if other else model
     opened = session(model.SerializeToString() if other else str(path), path)
     constants = constant_inputs(program.manifest.options, opened.get_inputs())
@@ -290,7 +290,7 @@ def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:
 
 
 def _check(program: Program, definition: Definition, constants: set[str]) -> None:
-    """Raises `UserError` unless the model's inputs and outputs are those of the program."""
+    """Raises `UserError` unless the model and the program have the same inputs and outputs."""
     graph = definition.model.graph
     fixed = constants | {t.name for t in graph.initializer}
     for kind, places, values in (

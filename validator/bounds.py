@@ -1,4 +1,4 @@
-"""Values that an input may have where a model chooses by it: rows of its tables, found backwards through the model."""
+"""Bounds on inputs that a model uses as indices: the sizes of its tables, propagated backwards through the model."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Shape = Sequence[int | None]
 _MOST_ELEMENTS = 2**20
-"""Largest constant that is looked at."""
+"""Most elements of a constant whose values are read."""
 
 
 class Bounds(NamedTuple):
-    """Smallest and largest value."""
+    """Smallest and largest value, both included."""
 
     low: int
     high: int
 
     def meet(self, other: "Bounds") -> "Bounds":
-        """Returns the values in both; if there are none, the smallest one of either."""
+        """Returns the intersection; if it is empty, only the smaller of the two lower ends."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Bounds(low, high) if low <= high else Bounds(min(self.low, other.low), min(self.low, other.low))
 
@@ -39,14 +39,14 @@ NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 
 
 def may_index(path: Path) -> bool:
-    """Tells whether a file names an operator that reads indices."""
+    """Tells whether the bytes of a file name an operator that reads indices."""
     return has_mark(path, _MARKS)
 
 
 def index_bounds(model: "ModelProto") -> dict[str, Bounds]:
-    """Returns the values of those inputs from which a model computes indices, so that every index is in its table.
+    """Returns bounds of the inputs from which a model computes indices, so that every index is in its table.
 
-    Inputs without a table are left out. A bound is a hint: through operators that are not known it is not followed.
+    Inputs without a table are left out. Bounds are hints: they are not propagated through unknown operators.
     """
     import onnx.inliner
 
@@ -59,8 +59,8 @@ def narrowed(
 ) -> Mapping[str, Bounds]:
     """Returns bounds of random inputs with which a model runs.
 
-    `names`: inputs of integers. If the `bounds` found are not enough, these are 0 or 1, or all 0; most ids, lengths and
-    flags may be. `attempt` runs the model. Raises the error of the first attempt if none succeeds.
+    `names`: integer inputs. If `bounds` do not suffice, these inputs are 0 or 1, and then all 0, which most ids,
+    lengths and flags may be. `attempt` runs the model. Raises the error of the first attempt if none succeeds.
     """
     first: UserError | None = None
     for high in (None, 1, 0):
@@ -77,7 +77,7 @@ def narrowed(
 
 @dataclass(slots=True, eq=False)
 class _Search:
-    """Bounds found so far, by tensor. `inferred`: shapes of all tensors, found when one is asked for."""
+    """Bounds found so far, keyed by tensor. `inferred`: shapes of all tensors, inferred when one is needed."""
 
     model: "ModelProto"
     inputs: Sequence[str]
@@ -142,7 +142,7 @@ class _Search:
                     yield inputs[1], Bounds(0, size - 1)
 
     def indexed(self, node: "NodeProto") -> int | None:
-        """Returns how many values the second input of a node may have; None for other nodes, or if it is not known."""
+        """Returns how many values the index input of a node may have; None for other nodes, or if it is not known."""
         table, ids = node.input[:2] if len(node.input) > 1 else ("", "")
         match node.op_type:
             case "Gather" | "GatherElements" | "ScatterElements" | "Scatter":
@@ -157,7 +157,7 @@ class _Search:
                 return None
 
     def backwards(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
-        """Yields the bounds of operands with which the first result of a node is within bounds."""
+        """Yields the bounds of operands that keep the first result of a node within `wanted`."""
         if node.op_type in _SAME:
             yield from ((name, wanted) for name in _SAME[node.op_type](node.input))
         elif node.op_type == "If":
@@ -197,7 +197,7 @@ def _attribute(node: "NodeProto", name: str) -> int:
 
 
 def _inverse(op_type: str, wanted: Bounds, known: Bounds) -> Bounds:
-    """Returns the bounds of x where `x op known` is wanted, for all known values."""
+    """Returns the bounds of x that keep `x op known` within `wanted` for all known values."""
     match op_type:
         case "Add":
             return Bounds(wanted.low - known.low, wanted.high - known.high)
@@ -214,7 +214,7 @@ def _inverse(op_type: str, wanted: Bounds, known: Bounds) -> Bounds:
 
 
 def _shared(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
-    """Returns bounds of two operands that are both computed."""
+    """Splits the wanted bounds between two operands that are both computed."""
     middle, root = (wanted.low + wanted.high) // 2, math.isqrt(max(wanted.high, 0))
     match op_type:
         case "Add":
@@ -258,11 +258,11 @@ _SAME: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType
         "ScatterND": lambda names: [*names[:1], *names[2:]],
     }
 )
-"""Operators whose results are elements of these operands, or lie between them."""
+"""Operands of which an operator's results are elements, or between which they lie."""
 
 
 def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
-    """Yields all nodes in order, those of branches and bodies before the node that has them."""
+    """Yields all nodes in order; the nodes of a subgraph come before the node that contains it."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -271,7 +271,7 @@ def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
 
 
 def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, Array]:
-    """Returns the smaller constants by name, and an empty array for larger ones."""
+    """Returns small constants, keyed by name, with an empty array for each large one."""
     from onnx import TensorProto, numpy_helper
 
     found: dict[str, Array] = {}
@@ -295,12 +295,12 @@ def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, A
 
 
 def _inferred(model: "ModelProto") -> dict[str, Shape]:
-    """Returns shapes, None for open sizes; none at all if onnx infers none."""
+    """Returns inferred shapes, with None for open sizes; only declared shapes if onnx cannot infer any."""
     import onnx
 
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception:  # those of onnx have no common base, and bounds are hints
+    except Exception:  # exceptions of onnx have no common base, and bounds are hints
         graph = model.graph
     values = (*graph.input, *graph.value_info, *graph.output)
     return {

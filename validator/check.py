@@ -1,4 +1,4 @@
-"""Checks streams without running them.
+"""Checks instruction streams without running them.
 
 Streams have no branches, so the order of a stream is the order of execution, and most rules look at whole columns.
 """
@@ -69,7 +69,7 @@ def _registers(_program: Program, _arch: ArchFile, core: int, records: Records) 
 
 
 def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indices) -> None:
-    """Lowers `first[register]` to the first instruction of `where` that names the register. `where` is sorted."""
+    """Lowers `first[register]` to the first instruction of `where`, which is sorted, that names the register."""
     found = np.full(REGISTER_COUNT, np.iinfo(np.int64).max)
     found[registers[::-1]] = where[::-1]  # for equal indices, numpy keeps the last value assigned
     np.minimum(first, found, out=first)
@@ -87,7 +87,7 @@ def _widths(program: Program, _arch: ArchFile, core: int, records: Records) -> N
 
 
 def _integers(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
-    """Refuses instructions that have no meaning at the widths set before them."""
+    """Refuses instructions that have no meaning at the element widths in force."""
     if not program.has_integers:
         return
     if program.manifest.numbers == "int":
@@ -122,7 +122,7 @@ def _weights(program: Program, _arch: ArchFile, core: int, records: Records) -> 
 
 
 def _most_bits(matrix: Matrix) -> int:
-    """Returns the bits of the largest integer of a matrix, with its sign."""
+    """Returns the bits of the largest integer of a matrix, including its sign."""
     low, high = min(0, int(matrix.min())), max(0, int(matrix.max()))
     return 1 + max(high.bit_length(), (~low if low else 0).bit_length())
 
@@ -182,7 +182,7 @@ _RULES: tuple[Rule, ...] = (
 _AFTER_SETBW, _AFTER_SETFP, _CONVERTS = (
     mask(lambda row, names=names: row.name in names) for names in (INTEGERS, FLOATS | CONVERSIONS, CONVERSIONS)
 )
-"""Masks of opcodes that have a meaning after each, and of those that have one with other widths than 32 after setfp."""
+"""Masks of opcodes that are defined after setbw, after setfp, and after setfp with widths other than 32."""
 
 
 def _is(records: Records, name: str) -> Mask:
@@ -190,7 +190,7 @@ def _is(records: Records, name: str) -> Mask:
 
 
 def _operands(records: Records, kind: Kind) -> Iterator[tuple[Indices, str]]:
-    """Yields the operands of `kind`, for each opcode: its instructions in ascending order, and the slot."""
+    """Yields for each opcode with operands of `kind` its instructions in ascending order, and the operand's slot."""
     for opcode in np.flatnonzero(np.bincount(records["opcode"], minlength=256)):
         operands = [o for o in BY_OPCODE[int(opcode)].operands if o.kind is kind]
         if operands:

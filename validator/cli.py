@@ -126,7 +126,7 @@ def command(
 def _programmed(
     context: typer.Context, crossbar: CrossbarKind | None, cells: str | None, settings: Sequence[str]
 ) -> "Callable[[Program], Program] | None":
-    """Returns what gives a program the crossbars of the command line; None if they are exact."""
+    """Returns a function that installs the crossbars of the command line in a program; None if they are exact."""
     if crossbar not in ("sliced", "noisy"):
         refuse_given(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
     if crossbar is None:
@@ -138,7 +138,7 @@ def _programmed(
 
 
 def _open(context: typer.Context, device: str) -> AbstractContextManager[Any]:
-    """Opens a device by what the command line of `raptor` offers: the validator itself knows no device."""
+    """Opens a device through the command line of `raptor`: the validator itself knows no device."""
     if context.obj is None:
         raise UserError(f"--device {device}: only with `raptor validate`")
     return context.obj(device)

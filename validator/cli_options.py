@@ -1,4 +1,4 @@
-"""Options of the command line that several commands share."""
+"""Command-line options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,6 @@ from validator.options import CrossbarKind
 
 
 def _devices() -> list[str]:
-    """Returns the presets of device files, for completion."""
     from raptor.target.device_file import device_presets
 
     return list(device_presets())

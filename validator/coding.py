@@ -1,4 +1,4 @@
-"""Elements on the chip and values of the model: checks of a `Coding`, and conversions in both directions."""
+"""Conversions between elements on the chip and values of the model, and checks of a `Coding`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _FEW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz
 _SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("int2", "uint2", "int4", "uint4", "bfloat16", *_FEW_BITS)}
 _FLOATS = ("bfloat16", "float16", "float32", "float64", *_FEW_BITS)
 _SCALED = _FLOATS[:4]
-"""Types of real numbers for which integers with a scale can stand; they are computed in float32."""
+"""Types of real numbers that integers with a scale can represent; they are computed in float32."""
 _HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", *_FEW_BITS)
 
 
@@ -36,28 +36,28 @@ def dtype_range(name: str) -> tuple[int, int]:
 
 
 def element_range(coding: Coding) -> tuple[int, int]:
-    """Returns the smallest and the largest integer of the elements."""
+    """Returns the smallest and the largest integer that an element can hold."""
     return -(2 ** (coding.bits - 1)), 2 ** (coding.bits - 1) - 1
 
 
 def element_bytes(coding: Coding | None, floats: int = 1) -> int:
-    """Returns the bytes of an element; `floats` in a program of floats, which counts elements where this is 1."""
+    """Returns the bytes of an element; `floats` in a program of floats (1 where it counts memory in elements)."""
     return -(-coding.bits // 8) if coding and coding.bits else floats
 
 
 def value_range(coding: Coding) -> tuple[int, int]:
-    """Returns the smallest and the largest value that may be given to an input of integers or bool."""
+    """Returns the smallest and the largest value that an input of integers or booleans accepts."""
     low, high = dtype_range(coding.dtype)
     return (low if coding.low is None else coding.low), (high if coding.high is None else coding.high)
 
 
 def holds_floats(coding: Coding | None) -> bool:
-    """Tells whether the model's tensor is of floats."""
+    """Tells whether the model's tensor has a float type."""
     return coding is None or coding.dtype in _FLOATS
 
 
 def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str | None:
-    """Returns what is wrong with the coding of a tensor of `shape` in such a program, or None."""
+    """Returns what is wrong with the coding of a tensor of `shape` in a program of these `numbers`, or None."""
     if (coding.low is None) != (coding.high is None):
         return "low and high belong together"
     if coding.kind == "float":
@@ -122,7 +122,7 @@ def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
 
 
 def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np.float32]:
-    """Returns the elements for values of the model. Raises `UserError` for values that have none."""
+    """Converts values of the model to elements. Raises `UserError` for values that have none."""
     if coding.kind == "float":
         return _as_floats(array, coding, what)
     if coding.scale:
@@ -132,7 +132,7 @@ def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np
 
 
 def _as_floats(array: Array, coding: Coding, what: str) -> npt.NDArray[np.float32]:
-    """Returns the values as float32, rounded to the model's type; whole numbers within the bounds of the program."""
+    """Returns values as float32, rounded to the model's type. Raises `UserError` for integers out of bounds."""
     if holds_floats(coding):
         with np.errstate(over="ignore"):
             return array.astype(dtype_of(coding.dtype)).astype(np.float32)
@@ -191,14 +191,14 @@ def _check_range(values: Integers, low: int, high: int, message: str) -> None:
 
 
 def _along(entries: Array, coding: Coding, dims: int) -> Array:
-    """Gives the entries of `scale` or `zero_point` the shape that lines them up with the axis."""
+    """Reshapes the entries of `scale` or `zero_point` to broadcast along the axis of the coding."""
     if coding.axis is None:
         return entries[0]
     return entries.reshape([-1 if k == coding.axis else 1 for k in range(dims)])
 
 
 def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: str) -> Array:
-    """Returns the values of the model, in its type: (e - zero_point) * scale in float32, or e + offset."""
+    """Converts elements to values in the model's type: (e - zero_point) * scale in float32, or e + offset."""
     if coding.kind == "float":
         return _as_values(elements, coding, what)
     if coding.scale:
@@ -214,7 +214,7 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
 
 
 def _as_values(elements: Array, coding: Coding, what: str) -> Array:
-    """Returns floats in the model's type. Raises `UserError` for a number that is no value of it."""
+    """Returns floats in the model's type. Raises `UserError` for a number that this type cannot represent."""
     dtype = dtype_of(coding.dtype)
     if holds_floats(coding):
         with np.errstate(over="ignore"):
@@ -229,7 +229,7 @@ def _as_values(elements: Array, coding: Coding, what: str) -> Array:
 
 
 def to_bytes(elements: Array, coding: Coding) -> Bytes:
-    """Returns the bytes of elements, one after another."""
+    """Returns the bytes of elements, in order."""
     if coding.kind == "float":
         return np.ascontiguousarray(elements, "<f4").view(np.uint8).ravel()
     content = np.ascontiguousarray(elements, "<i8").view(np.uint8).reshape(-1, 8)

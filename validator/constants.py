@@ -1,4 +1,4 @@
-"""Inputs that became constants when the model was compiled: onnxruntime is given the same values."""
+"""Inputs that became constants when the model was compiled: onnxruntime gets the same values."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,11 +28,11 @@ _TYPES: Mapping[str, tuple[npt.DTypeLike, str]] = MappingProxyType(
         "tensor(string)": (np.object_, "U"),
     }
 )
-"""onnxruntime's name of a type -> numpy's type, and the kinds that its values have in JSON."""
+"""numpy's type for onnxruntime's name of a type, and the kinds that its values have in JSON."""
 
 
 def constant_inputs(options: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, Array]:
-    """Returns the constants of `options` by name, in the types of the model's `inputs` (as onnxruntime describes them).
+    """Returns the constants in `options`, keyed by name, in the types of `inputs` (as onnxruntime describes them).
 
     Raises `UserError` for a name that is not an input, and for a value of another type.
     """

@@ -1,4 +1,4 @@
-"""ONNX's convolution: one matrix product for each row of the kernel."""
+"""ONNX's convolution in numpy: one matrix product for each row of the kernel."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeLike | None = None) -> Array:
     """Computes a Conv. `operands`: image [N, C, ...], kernel [M, C / group, ...] and perhaps bias [M], as in ONNX.
 
-    Products of a row of the kernel are added in the precision of the image, and rows in `sums` (None: likewise).
+    Products within a row of the kernel are added in the precision of the image, and rows in `sums` (None: the same).
     """
     image, kernel, bias = (*operands, None)[:3]
     assert image is not None
@@ -49,7 +49,7 @@ def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeL
 def _pads(
     given: dict[str, Any], image: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Returns the padding before and behind each dimension."""
+    """Returns the padding before and after each dimension."""
     how, rank = given.get("auto_pad", b"NOTSET").decode(), len(reach)
     if how == "VALID":
         return [(0, 0)] * rank

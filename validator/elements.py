@@ -1,4 +1,4 @@
-"""Elements of a program with integers, beside the numbers of the definition that they stand for (`Coding`)."""
+"""Elements of an integer program, paired with the numbers of the definition that they represent (`Coding`)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from validator.definition.values import Array, Ints, Value, is_codes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A tensor of the program and the same of the definition, in one shape: integers, or float32 in a float section."""
+    """A tensor of the program and of the definition, in one shape: integers, or float32 in a float section."""
 
     got: Array
     want: Array
@@ -25,13 +25,13 @@ class Pair:
 
 
 def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
-    """Puts the elements of the program and the value of the definition side by side.
+    """Pairs the elements of a tensor of the program with its value in the definition.
 
-    Raises `UserError` if the coding is not that of the tensor.
+    Raises `UserError` if the coding does not match the value.
     """
     if coding.kind == "float":
-        # Truth values and integers can be held as floats; the coding says so.
-        # Floats of other types are computed in float32, by the program and by the definition.
+        # Booleans and integers can be held as floats, if the coding says so. Floats of other types are computed in
+        # float32, by the program and by the definition.
         wanted = "float32" if holds_floats(coding) else coding.dtype
         if not isinstance(value, np.ndarray) or value.dtype.name != wanted:
             raise _other(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
@@ -49,7 +49,7 @@ def _whole(elements: Array) -> Ints:
 
 
 def _units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
-    """Compares integers that stand for real numbers: without the zero point, and with the scale of the definition."""
+    """Pairs integers that represent real numbers: without the zero point, and with the scale of the definition."""
     term = value.single
     if term is None or not coding.scale or term.over.size != 1:
         raise _other(name, coding, "a sum of several numbers")
@@ -62,14 +62,14 @@ def _units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
 
 
 def along(parameter: Array, axis: int | None, shape: tuple[int, ...]) -> Array:
-    """Gives a parameter of one entry, or of one for each index of `axis`, the shape in which it broadcasts."""
+    """Reshapes a parameter of one entry, or of one for each index of `axis`, to broadcast to `shape`."""
     if axis is None or parameter.size == 1:
         return parameter.reshape(-1)[:1].reshape(())
     return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
 
 
 def codes_of(elements: Array, coding: Coding, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Array:
-    """Returns the integers of the model for which elements of a program stand."""
+    """Returns the integers of the model that elements of a program represent."""
     return (_whole(elements) + coding.offset).reshape(shape).astype(dtype)
 
 

@@ -9,19 +9,19 @@ from validator.machine import Fault, Machine, Stop
 from validator.program import Values
 
 _US = 12.0
-"""Microseconds that `reference` takes for an instruction of a program of floats."""
+"""Microseconds that `reference` takes per instruction of a program of floats."""
 _MOST_US = 4e6
-"""Microseconds in a process up to which `reference` is quicker than to compile the kernel."""
+"""Microseconds in a process up to which `reference` is quicker than compiling the kernel."""
 
 
 class _Spent:
-    """Counts the microseconds that were left to `reference` in this process."""
+    """Estimated microseconds that `reference` has taken in this process."""
 
     us = 0.0
 
 
 def is_quicker(machine: Machine) -> bool:
-    """Tells whether `execute` is quicker than `reference.execute`, also if the kernel has no machine code yet.
+    """Tells whether `execute` is quicker than `reference.execute`, including the compilation of the kernel if needed.
 
     For integers it always is: `reference` takes longer for them.
     """
@@ -35,9 +35,9 @@ def is_quicker(machine: Machine) -> bool:
 
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
-    """Runs all cores like `reference.execute`, some thousand times faster.
+    """Runs all cores like `reference.execute`, several thousand times faster.
 
-    The first call on a computer compiles for some seconds.
+    The first call on a computer compiles for several seconds.
     """
     from validator.engine_kernels import run  # numba takes a while to import
 
@@ -60,7 +60,7 @@ def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values,
 
 
 def _integers(machine: Machine) -> tuple[Any, ...] | None:
-    """Returns what `integer_kernels` need: widths, views of local memory, space for operands and results, crossbars.
+    """Returns the operands of `integer_kernels`: widths, views of local memory, scratch space, crossbars.
 
     Crossbars are None if products are exact: numba then leaves them out, which halves the time to compile the engine.
     """

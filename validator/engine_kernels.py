@@ -1,11 +1,11 @@
-"""Compiled engine. It does what `reference` does, in the same order of float operations, with the same checks.
+"""Compiled engine. It executes like `reference`, in the same order of float operations, with the same checks.
 
-A memory is a tuple of planes: its values, and with integers also a byte for each, 1 if it was written. Moves
-copy all planes. `integers` is None in a program of floats; numba then leaves out what is behind the test for it.
+A memory is a tuple of planes: its values and, with integers, a byte for each value that is 1 if it was written. Moves
+copy all planes. `integers` is None in a program of floats; numba then leaves out the code that tests for it.
 
 Import it only where it runs (`raptor.common.jit`). Positions in memories are unsigned. Indexing then needs no test for
-negative positions, so the compiler turns the small loops into vector code. Slices would have the same effect, but they
-take long to make. NOTE: in numba, an operation of a signed and an unsigned integer gives a float.
+negative positions, so the compiler turns the small loops into vector code. Slices would have the same effect, but take
+long to make. NOTE: in numba, an operation of a signed and an unsigned integer gives a float.
 
 The memory that an instruction reads and writes is given by `rules` (`raptor.target.opcode_tables`); the computation is
 here.
@@ -37,7 +37,7 @@ _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
 _YES, _NO = np.True_, np.False_
-"""Plain truth values would have types of their own, for which numba would compile `apart` once more."""
+"""Plain booleans would have literal types, for which numba would compile `apart` once more."""
 
 _SLDI, _SLD, _MVMUL, _LMV, _LD, _ST, _LLDI = (OPCODE[n] for n in ("sldi", "sld", "mvmul", "lmv", "ld", "st", "lldi"))
 _SEND, _RECV, _WAIT, _SYNC, _NOP, _SETBW = (OPCODE[n] for n in ("send", "recv", "wait", "sync", "nop", "setbw"))
@@ -58,8 +58,8 @@ def run(
 ) -> int:
     """Runs all cores until they have finished, none can continue, or there is a fault. Returns a `Stop`.
 
-    `fault` receives the entries of `Fault`. A blocked core is woken by the core that it waits for, through a
-    queue. `block`: run each core until it blocks, else one instruction of each core in turn.
+    `fault` receives the fields of `Fault`. A blocked core is woken by the core that it waits for, through a queue.
+    `block`: run each core until it blocks, else one instruction of each core in turn.
     """
     pc, first = cores[1], cores[2]
     count = pc.size
@@ -108,7 +108,7 @@ def _advance(  # noqa: C901 the dispatch
 ):
     """Executes up to `limit` instructions of a core, but none after an instruction that may wake another core.
 
-    Returns a code (0, blocked, or a fault) and the number of instructions executed, including that of a partner.
+    Returns a code (0, blocked, or a fault) and the number of instructions executed, including the partner's.
     """
     words, pc, first, all_registers, events = cores[:5]
     local, local_first, width = memories[0], memories[1], memories[4]
@@ -312,7 +312,7 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
 
 @helper
 def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault):
-    """Executes `sld`: loads the number of a row of the table for which it is."""
+    """Executes `sld`: loads the number of a row, which must exist in the table of this lookup."""
     memory, width, owners = memories[3], memories[4], memories[5]
     rows, next_id = cores[5], cores[6]
     address = (np.int64(registers[rs1]) << 32) + (np.int64(registers[rs1 + 1]) & 0xFFFFFFFF) + offset
@@ -336,7 +336,7 @@ def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault)
 
 @helper
 def _id(memory, g, integers):
-    """Returns a code (0 or a fault) and the number at element `g` of global memory."""
+    """Returns a code (0 or a fault), and the row number at element `g` of global memory."""
     if integers is None:
         value = np.float64(memory[0][_U(g)])
         return (_OK if value == np.floor(value) else _NOT_WHOLE), value
@@ -362,7 +362,7 @@ def _owns(core, op, owners, start, count):
 def _meet(core, op, partner, cores, memories, probes, fault):
     """Executes a rendezvous: copies the data and advances the partner.
 
-    Returns 0, blocked if the partner is not at the matching instruction, or a fault code.
+    Returns 0, `_BLOCKED` if the partner is not at the matching instruction, or a fault code.
     """
     words, pc, first, registers = cores[0], cores[1], cores[2], cores[3]
     local, local_first, width = memories[0], memories[1], memories[4]

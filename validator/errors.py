@@ -1,4 +1,4 @@
-"""Errors of programs, in addition to `raptor.common.errors`."""
+"""Errors of the execution of programs, in addition to `raptor.common.errors`."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from raptor.common.errors import RaptorError, UserError
 
 
 class ProgramError(UserError):
-    """An instruction does something that has no meaning. Exit status 2."""
+    """An instruction does something that is not defined. Exit status 2."""
 
     def __init__(self, core: int, pc: int, instruction: str, reason: str) -> None:
         self.core, self.pc, self.instruction, self.reason = core, pc, instruction, reason
@@ -14,12 +14,12 @@ class ProgramError(UserError):
 
 
 class IdError(ProgramError):
-    """A number that should choose a row of a table is not the number of one. Exit status 2."""
+    """A number that selects a row of a table is not the number of a row. Exit status 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A core that waits for ever: its position, and the state of the core it waits for."""
+    """A core that is blocked permanently: its position, and the state of the core that it waits for."""
 
     core: int
     pc: int

@@ -1,4 +1,4 @@
-"""Computes the model without rounding, or nearly: node by node in float64, and again with random errors.
+"""Float64 reference: evaluates a model node by node in float64, and again with random rounding errors.
 
 Nothing of the compiler is used. A node is computed by the first of these that is possible:
 
@@ -37,7 +37,7 @@ UNDERFLOW = 2.0**-126
 AGREE = 1e-3
 """Allowed difference of another float64 kernel from onnxruntime's float32 kernel, relative to the largest value."""
 ROUNDING = 32
-"""Allowed difference, as a multiple of the change that half a unit in each operand causes in the result."""
+"""Allowed difference, as a multiple of the change of the result if each operand changes by half a unit."""
 REFERENCE_ELEMENTS = 2**16
 """Largest result for the reference implementation, which is slow Python; above it the float32 kernel is used."""
 ROUND_NOTHING = frozenset([
@@ -48,19 +48,19 @@ ROUND_NOTHING = frozenset([
     "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ])  # fmt: skip
-"""Operators that move, select or clip elements, and so add no error."""
+"""Operators that only move, select or clip elements, and so add no rounding error."""
 INNER_ONES = frozenset(
     [
         *("Acosh", "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus"),
         "Swish",
     ]
 )
-"""Functions with inner steps as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
+"""Functions with intermediate results as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
 _OF_SHAPES = frozenset(["Shape", "Size"])
 TRANSFORMS = frozenset(["DFT", "STFT"])
-"""Sums of a signal with factors up to 1, themselves rounded, which make results near 0 as inexact as large ones."""
+"""Sums of a signal times rounded factors up to 1, which make results near 0 as inexact as large ones."""
 EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
-"""Index of the first operand that is a parameter and gets no error: an exponent of 2 must stay 2, as must scales."""
+"""Index of the first operand that is a parameter and gets no error: exponents and scales must stay exact."""
 
 
 class UnknownError(RaptorError):
@@ -71,7 +71,7 @@ class UnknownError(RaptorError):
 class Kernel:
     """Function that computes a node.
 
-    `error`: relative size of the random errors; float32 kernels cannot see half a unit.
+    `error`: relative size of the random errors; a float32 kernel needs more, because it rounds half a unit away.
     """
 
     run: Run
@@ -80,7 +80,7 @@ class Kernel:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A node. `reads`, `writes`: names; `fixed`: those of `reads` that are parameters, such as sizes and axes.
+    """A node, and the names that it reads and writes. `fixed`: operands that are parameters, such as sizes and axes.
 
     `fixed`, and `kernel` or `steps`, are set when the node runs for the first time.
     """
@@ -99,10 +99,10 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class Exact:
-    """A model that is computed in float64.
+    """A model that is evaluated in float64.
 
-    `constants`: tensors that do not depend on inputs, in float32; the first run fills them. `types`: those of inputs
-    that are no floats.
+    `constants`: tensors that do not depend on inputs, in float32; the first run fills them. `types`: types of inputs
+    that are not floats.
     """
 
     nodes: Sequence[_Node]
@@ -115,8 +115,8 @@ class Exact:
     ) -> dict[str, Array]:
         """Returns the tensors `names` in float64. With `rng`, random errors are added at every node that rounds.
 
-        They change its operands and results by as much as one rounding to float32 can, with random sign and size. So
-        the results are wrong by about as much as float32 is. Raises `UnknownError`.
+        The errors change operands and results by as much as one rounding to float32 can, with random sign and size, so
+        the results are about as wrong as float32 results. Raises `UnknownError` if the model cannot be computed.
         """
         try:
             with np.errstate(all="ignore"):
@@ -124,13 +124,13 @@ class Exact:
                 return self.compute(given, names, rng)
         except MemoryError:
             raise
-        except Exception as e:  # those of onnx, onnxruntime and numpy have no common base
+        except Exception as e:  # exceptions of onnx, onnxruntime and numpy have no common base
             raise UnknownError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
-        """Computes as `run` does, from inputs in float64; raises the errors of the libraries."""
+        """Computes tensors like `run`, from inputs in float64; raises the errors of the libraries."""
         needed = _needed(self.nodes, names)
         last = {name: k for k, node in enumerate(needed) for name in node.reads}
         values: dict[str, Array] = {**self.constants, **inputs}
@@ -154,7 +154,8 @@ class Exact:
     ) -> dict[str, Array]:
         """Computes a node.
 
-        What depends on constants and shapes is computed in float32 without random errors: sizes may follow from it.
+        Nodes that depend only on constants and shapes are computed in float32 without errors: sizes may follow from
+        them.
         """
         operands = {name: _cast(values[name], np.float64) for name in node.reads}
         if node.kernel is None and node.steps is None:
@@ -192,9 +193,9 @@ def load_exact(
     shapes: Mapping[str, Sequence[int]] | None = None,
     leave: Collection[str] = (),
 ) -> Exact:
-    """Reads a model in which some inputs are `constants`. `shapes`: those of its inputs.
+    """Reads a model in which some inputs are `constants`. `shapes`: shapes of its inputs.
 
-    Nodes in which onnxruntime deviates from ONNX's own suite are computed as the suite does, but for those in `leave`.
+    Nodes in which onnxruntime deviates from ONNX's own suite are computed as in the suite, except those in `leave`.
     Raises `UnknownError` for a model that cannot be computed node by node.
     """
     try:
@@ -204,7 +205,7 @@ def load_exact(
         return _exact(model, constants)
     except MemoryError:
         raise
-    except Exception as e:  # those of protobuf and onnx have no common base
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
         raise UnknownError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
 
 
@@ -227,7 +228,7 @@ def _in_steps(protos: Sequence[NodeProto]) -> Exact:
 
 
 def _branch(node: _Node, opsets: Opsets, operands: Mapping[str, Array], known: Mapping[str, Array]) -> Exact:
-    """Returns the branch that an If takes. As one node, an error in an exponent of 2 would make it NaN."""
+    """Returns the nodes of the branch that an If takes. Inside one If, an error in an exponent of 2 would make NaN."""
     taken = "then_branch" if operands[node.proto.input[0]].all() else "else_branch"
     graph = next(a.g for a in node.proto.attribute if a.name == taken)
     results = (
@@ -238,7 +239,7 @@ def _branch(node: _Node, opsets: Opsets, operands: Mapping[str, Array], known: M
 
 
 def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
-    """Returns the nodes that `names` depend on, in the model's order."""
+    """Returns the nodes on which `names` depend, in the model's order."""
     wanted, found = set(names), list[_Node]()
     for node in reversed(nodes):
         if wanted.intersection(node.writes):
@@ -248,7 +249,7 @@ def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
 
 
 def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
-    """Returns the size of what a node rounds inside, however small its result is."""
+    """Returns the least size of the numbers that a node rounds inside, however small its result is."""
     if proto.op_type in TRANSFORMS:
         return float(np.abs(operands[proto.input[0]]).max(initial=0.0))
     if proto.op_type == "Det":  # a sum of products of one element of each row
@@ -257,7 +258,7 @@ def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
 
 
 def _disturbed(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
-    """Moves each element by up to `error` of itself, or of `least` if that is more. Zeros are exact and stay."""
+    """Moves each element by up to `error` times its size, or times `least` if that is more. Zeros stay."""
     if array.dtype.kind != "f":
         return array
     size = array if not least else np.where(array == 0, 0.0, np.maximum(np.abs(array), least))
@@ -268,7 +269,7 @@ def _disturbed(array: Array, rng: np.random.Generator, error: float, least: floa
 
 
 def _underflown(array: Array, rng: np.random.Generator) -> Array:
-    """Moves results so small that float32 may make them zero, by as much as that."""
+    """Moves results so small that float32 may make them zero, by up to the smallest normal float32."""
     small = (array != 0) & (np.abs(array) < UNDERFLOW / HALF_UNIT) if array.dtype.kind == "f" else np.False_
     return np.where(small, array + UNDERFLOW * rng.uniform(-1, 1, array.shape), array) if small.any() else array
 
@@ -329,7 +330,7 @@ def _onnxruntime(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dty
     names = [value.name for value in model.graph.input]
     try:
         session = open_session(model.SerializeToString(), path)
-    except UserError:  # a Resize, for one, wants to know how many sizes there are
+    except UserError:  # Resize, for example, needs the number of sizes
         for value in model.graph.input:
             for dim, size in zip(value.type.tensor_type.shape.dim, operands[value.name].shape, strict=True):
                 dim.dim_value = size
@@ -352,7 +353,7 @@ def _cast(array: Array, dtype: type[np.floating]) -> Array:
 
 
 def _model(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> ModelProto:
-    """Makes a model of the node alone, with its `fixed` operands as constants."""
+    """Returns a model of a single node, with its `fixed` operands as constants."""
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(_cast(a, dtype).dtype), [None] * a.ndim)
         for n, a in operands.items()

@@ -1,4 +1,4 @@
-"""Compiled functions of float32 numbers: products and vectors. The order of operations is that of `float_meanings`.
+"""Compiled float32 functions of products and vectors, in the order of operations of `float_meanings`.
 
 Positions are unsigned (`engine_kernels`).
 """
@@ -61,7 +61,7 @@ def product(v, x, n, w, o, m, t):
 
 @helper
 def _conducted(v, x, n, w, o, m, t):
-    """Computes what `product` computes, without infinity times 0."""
+    """Computes `product` with infinity times 0 counted as 0."""
     for j in range(m):
         t[j] = 0
     for i in range(n):

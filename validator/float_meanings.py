@@ -1,11 +1,11 @@
-"""Meaning of the matrix and vector instructions of float32 numbers, in plain Python.
+"""Meaning of float32 matrix and vector instructions, in plain Python.
 
-The places that an instruction reads and writes follow from its row (`raptor.target.isa`); `FUNCTIONS` gives what it
+The memory that an instruction reads and writes follows from its row (`raptor.target.isa`); `FUNCTIONS` gives what it
 computes.
 
 All results are float32. Elementwise operations are computed in float32; the transcendental functions, means and dot
-products in float64 and rounded once; a matrix product adds its rows in order, every product and sum rounded to
-float32. Both engines keep to this order, so their results are equal to the bit.
+products in float64 and rounded once; a matrix product adds its rows in order, every product and sum rounded to float32.
+Both engines keep this order, so their results are equal to the bit.
 """
 
 import math
@@ -22,7 +22,7 @@ from validator.reference_core import COMMON, Core, Instruction, Semantics
 
 
 def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
-    """Makes a vector instruction. `function` gets an array for each operand that is read, also for a bound in rs2."""
+    """Makes a vector instruction. `function` gets an array for each operand that is read, and for a bound in rs2."""
 
     def run(core: Core, i: Instruction) -> None:
         row = BY_OPCODE[i.opcode]
@@ -41,7 +41,7 @@ def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
 
 
 def _result(core: Core, i: Instruction, row: isa.Instruction, *, strided: bool) -> tuple[slice, bool]:
-    """Returns the elements written, and true if it is a single one.
+    """Returns the elements that are written, and true if there is only one.
 
     A single result, and vmv, have no offset (ISA 4.3.6, 4.3.10).
     """
@@ -98,7 +98,7 @@ def _mask(x: Floats, y: Floats) -> Floats:
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Floats], npt.ArrayLike]:
-    """Makes a function of arrays that applies `function` to each element in double precision, like the other engine."""
+    """Makes a function of arrays that applies `function` in double precision to each element, like the other engine."""
     return lambda x: [function(value) for value in x.tolist()]
 
 
@@ -178,11 +178,11 @@ FUNCTIONS: dict[str, Callable[..., npt.ArrayLike]] = {
     "vrsu": _minimum,
     "vrsl": _maximum,
 }
-"""Function of each vector instruction, from an array for each operand that is read, and for the bound in rs2."""
+"""Function of each vector instruction, from an array for each operand that is read, and for a bound in rs2."""
 MEANINGS: dict[str, Semantics] = {
     **COMMON,
     "setbw": _setbw,
     "mvmul": _mvmul,
     **{name: _vector(function) for name, function in FUNCTIONS.items()},
 }
-"""Meaning by name. Every instruction that `check` accepts has one (tested)."""
+"""Meaning of each instruction, keyed by name. Every instruction that `check` accepts has one (tested)."""

@@ -1,4 +1,4 @@
-"""The expected tensors: onnxruntime with every graph optimisation off, on one thread."""
+"""Reference tensors: onnxruntime with every graph optimisation off, on one thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from validator.session import ALL_DTYPES, read, session
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A session of onnxruntime for OUT/model.onnx; `layers` are the intermediate tensors it can return.
+    """An onnxruntime session for OUT/model.onnx. `layers`: the intermediate tensors that it can return.
 
-    `constants`: inputs whose values were fixed when the model was compiled. `by_suite`: nodes that are judged by ONNX's
-    own suite, because onnxruntime deviates from it (`validator.standard`).
+    `constants`: inputs that became constants when the model was compiled. `by_suite`: nodes that are computed as in
+    ONNX's own suite, because onnxruntime deviates from it (`validator.standard`).
     """
 
     session: Any
@@ -35,7 +35,7 @@ class Golden:
         return ALL_DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
-        """Returns the tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
+        """Returns the tensors `names` (outputs or `layers`) as float32; inputs are cast to the model's types."""
         feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()} | dict(self.constants)
         try:
             values = cast(list[npt.NDArray[Any]], self.session.run(list(names), feed))
@@ -45,9 +45,9 @@ class Golden:
 
 
 def load_golden(program: Program, *, layers: bool = False) -> Golden:
-    """Opens the model in the output directory; with `layers` its intermediate tensors become outputs as well.
+    """Opens the model in the output directory; with `layers`, its intermediate tensors become outputs as well.
 
-    Raises `UserError` for a model that onnxruntime refuses, or that does not fit memory.json.
+    Raises `UserError` for a model that onnxruntime refuses, or that does not match memory.json.
     """
     if files.MODEL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
@@ -66,7 +66,7 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
 
 
 def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
-    """Raises `UserError` if the model's tensors are not those that the program was compiled for."""
+    """Raises `UserError` if tensors of the model have other sizes than those of the program."""
     for place in program.memory.outputs:
         if values[place.name].shape != place.shape:
             shapes = f"{list(values[place.name].shape)}, {files.MEMORY} says {list(place.shape)}"
@@ -78,7 +78,7 @@ def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
 
 
 def _of_any_size(model: str | bytes, path: Path) -> Any:
-    """Opens a session. Inputs may have any size where the model says so, also by a size of 0."""
+    """Opens a session. A size of 0 in the shape of an input stands for any size."""
     opened = session(model, path)
     zero = {i.name for i in opened.get_inputs() if 0 in i.shape}
     if not zero:
@@ -95,15 +95,15 @@ def _prepared(
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Returns the model with the tensors `names` as outputs.
 
-    Also returns the names that it computes, those that were no outputs before, and the nodes that are rewritten as
-    ONNX's own suite computes them.
+    Also returns the tensors of `names` that it computes, those that were no outputs before, and the nodes that are
+    rewritten as in ONNX's own suite.
     """
     import onnx
 
     model = read(path)
     try:
         by_suite = standard.follow_suite(model, shapes)
-    except Exception as e:  # protobuf's and onnx's have no common base
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
         raise UserError(f"{path}: not an ONNX model: {e}") from e
     computed = {name for node in model.graph.node for name in node.output if name}
     shown = tuple(name for name in names if name in computed)
@@ -121,7 +121,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -> None:
-    """Raises `UserError` unless the model's inputs and outputs (without `added`) are those of the program."""
+    """Raises `UserError` unless the model has the program's inputs and, besides `added`, its outputs."""
     given = {i.name: i for i in golden.session.get_inputs()}
     for place in program.memory.inputs:
         if place.name not in given:

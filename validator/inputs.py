@@ -1,4 +1,4 @@
-"""Inputs of a run: given as files, or seeded standard normal numbers."""
+"""Inputs of a run: from files or arrays, or seeded random numbers."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from validator.kinds import draw
 
 Array = npt.NDArray[Any]
 Given = Sequence[str] | Mapping[str, Array] | Callable[[int], Mapping[str, Array]]
-"""Inputs as files, as arrays by name, or as arrays for the number of a sample; empty for random numbers."""
+"""Inputs as files, as arrays by name, or as a function from a sample's number to arrays; empty for random numbers."""
 
 
 class Fed(Protocol):
@@ -33,7 +33,7 @@ class Fed(Protocol):
 
 
 def given_for(given: Given, number: int) -> Sequence[str] | Mapping[str, Array]:
-    """Returns what is given for one sample."""
+    """Returns the inputs that are given for one sample."""
     return given(number) if callable(given) else given
 
 
@@ -46,11 +46,11 @@ def make_inputs(
 ) -> dict[str, Floats]:
     """Returns one array for every input of the model.
 
-    `given` are arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
-    Without any, standard normal numbers from `seed` are used, for integers and `bounds` those within. Values are
-    rounded to the model's element type, so that both sides see the same.
-    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones, and for inputs that
-    became constants when the model was compiled.
+    `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
+    Without any, random numbers from `seed` are used: standard normal, or uniform within `bounds` or the range of an
+    integer type. Values are rounded to the model's element type, so that the program and onnxruntime get the same.
+    Raises `UserError` for unreadable files, unknown names, shapes other than the compiled ones, and inputs that became
+    constants when the model was compiled.
     """
     _no_constants(given, golden)
     if isinstance(given, Mapping):
@@ -65,13 +65,13 @@ def make_inputs(
 def random_inputs(
     places: Sequence[TensorPlace], seed: int, bounds: Mapping[str, Bounds] = NO_BOUNDS
 ) -> dict[str, Array]:
-    """Returns standard normal numbers for every input, for integers and `bounds` those within."""
+    """Returns random numbers for every input: standard normal, or uniform within `bounds` or the integers' range."""
     rng = np.random.default_rng(seed)
     return {place.name: _random(place, rng, bounds.get(place.name)) for place in places}
 
 
 def _random(place: TensorPlace, rng: np.random.Generator, bounds: Bounds | None) -> Array:
-    """Returns standard normal numbers, or all values within the bounds and those of integers with equal chance."""
+    """Returns standard normal numbers, or uniform ones within the bounds or the range of the integer type."""
     if place.coding is None or holds_floats(place.coding):
         if bounds is not None:
             return rng.uniform(*bounds, place.shape).astype(np.float32)
@@ -83,20 +83,20 @@ def _random(place: TensorPlace, rng: np.random.Generator, bounds: Bounds | None)
 def inputs_of_kind(
     kind: str, places: Sequence[TensorPlace], seed: int, bounds: Mapping[str, Bounds] = NO_BOUNDS
 ) -> dict[str, Array]:
-    """Returns numbers of a kind (`validator.kinds`) for every input, for integers and `bounds` those within."""
+    """Returns numbers of a kind (`validator.kinds`) for every input, within `bounds` or the range of integers."""
     rng = np.random.default_rng(seed)
     return {place.name: draw(kind, place.shape, _bounds_of(place, bounds), rng) for place in places}
 
 
 def _bounds_of(place: TensorPlace, bounds: Mapping[str, Bounds]) -> Bounds | None:
-    """Returns the values that an input may have; None for any float."""
+    """Returns the range of the values of an input; None for floats without bounds."""
     own = None if place.coding is None or holds_floats(place.coding) else Bounds(*value_range(place.coding))
     chosen = bounds.get(place.name)
     return own.meet(chosen) if own and chosen else own or chosen
 
 
 def places_of_integers(places: Sequence[TensorPlace]) -> list[str]:
-    """Returns the names of the inputs of integers and truth values."""
+    """Returns the names of the inputs of integers and booleans."""
     return [place.name for place in places if not holds_floats(place.coding)]
 
 
@@ -107,10 +107,10 @@ def coded_inputs(
     seed: int,
     bounds: Mapping[str, Bounds] = NO_BOUNDS,
 ) -> dict[str, Array]:
-    """Returns one array for every input of a program with integers, in the type of the model.
+    """Returns one array for every input of an integer program, in the type of the model.
 
-    Without any given, numbers from `seed` use all codes: every integer of the type; for an input that the model
-    quantises, every step of its scale and what lies between. Those with `bounds` lie within.
+    Without given inputs, numbers from `seed` cover all codes: every integer of the type or, for an input that the model
+    quantises, the real numbers over the range of its codes. Inputs with `bounds` stay within them.
     """
     if given:
         arrays = named_arrays(places, given) if isinstance(given, Mapping) else read_files(places, given)
@@ -153,7 +153,7 @@ def _no_constants(given: Sequence[str] | Mapping[str, Array], golden: Golden) ->
 def named_arrays(places: Sequence[Fed], given: object) -> dict[str, Array]:
     """Returns the inputs that a caller passes as arrays of numbers.
 
-    Raises `UserError` for anything but a mapping of known names to numbers; shapes are not checked.
+    Raises `UserError` unless they are a mapping of known names to numbers; shapes are not checked.
     """
     entries = by_name("inputs", given, "arrays by name of the input")
     names = sorted(place.name for place in places)
@@ -187,7 +187,7 @@ def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats
 
 
 def _shaped(arrays: dict[str, Array], place: TensorPlace) -> Array:
-    """Returns the numbers for an input. Raises `UserError` if there are none, or of another shape."""
+    """Returns the array of an input. Raises `UserError` if it is missing, or of another shape or type."""
     array = arrays.get(place.name)
     if array is None:
         raise UserError(f"{option('inputs')}: nothing for input {place.name!r}")
@@ -199,7 +199,7 @@ def _shaped(arrays: dict[str, Array], place: TensorPlace) -> Array:
 
 
 def read_files(places: Sequence[Fed], given: Sequence[str]) -> dict[str, Array]:
-    """Reads arrays for the inputs from files, each `FILE` or `NAME=FILE`."""
+    """Reads arrays for the inputs from files, each `FILE` or `NAME=FILE`. Raises `UserError` for unknown names."""
     names = {place.name for place in places}
     only = places[0].name if len(places) == 1 else None
     arrays: dict[str, Array] = {}
@@ -218,7 +218,7 @@ def read_files(places: Sequence[Fed], given: Sequence[str]) -> dict[str, Array]:
 
 
 def _split(argument: str, names: set[str]) -> tuple[str | None, Path]:
-    """Splits NAME=FILE if such an input exists; else it is a file, whose name may hold an equals sign."""
+    """Splits NAME=FILE if there is such an input; else it is a file, whose name may contain an equals sign."""
     name, equals, rest = argument.partition("=")
     if equals and name in names:
         return name, Path(rest)
@@ -238,7 +238,7 @@ def _read(path: Path) -> dict[str, Array]:
         raise UserError(f"{option('inputs', path)}: {e.strerror or e}") from e
     except MemoryError:
         raise
-    except Exception as e:  # those of numpy, zipfile, zlib and the tokenizer of headers have no common base
+    except Exception as e:  # exceptions of numpy, zipfile, zlib and the tokenizer of headers have no common base
         raise UserError(f"{option('inputs', path)}: cannot be read: {e}") from e
 
 

@@ -1,7 +1,7 @@
-"""Compiled meaning of matrix and vector instructions in programs with integers, as `integer_meanings` defines it.
+"""Compiled matrix and vector instructions on integers, with the meaning that `integer_meanings` defines.
 
-Vectors are done in chunks, in 64 bits: operands are loaded to `a` and `b`, results are made in `a`, checked and stored.
-If a check fails, the chunk is done again element by element, which finds the fault that the definition finds first.
+Vectors are computed in chunks, in 64 bits: operands are loaded to `a` and `b`, results are made in `a`, checked and
+stored. If a check fails, the chunk is done again element by element, to find the fault that the definition finds.
 
 `integers`: widths of each core; local memory as int8, int16, int32 and float32; `a`, `b`; the input of a product, its
 sums in 32 bits and in 64; the tables of the crossbars and the space for their products, or None for exact products.
@@ -23,7 +23,7 @@ from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, SIGN_BITS, TABLE_B
 from validator.machine import Stop
 
 CHUNK = 512
-"""Elements that are done together: few enough to stay in the first-level cache."""
+"""Elements that are computed together: few enough to stay in the first-level cache."""
 
 _OK, _NO_MEANING, _LOCAL = 0, int(Stop.NO_MEANING), int(Stop.LOCAL_RANGE)
 _OVERFLOW, _UNWRITTEN, _SHIFT = int(Stop.OVERFLOW), int(Stop.UNWRITTEN), int(Stop.SHIFT)
@@ -70,7 +70,7 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
 
 @helper
 def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars, fault):
-    """Computes wide = x times the matrix of group `g`; `narrow`: the same space in 32 bits, for sums that fit there."""
+    """Computes wide = x times the matrix of group `g`. `narrow`: space in 32 bits, for sums that fit there."""
     values, offset, rows, cols, _ = weights
     n, m, o = _U(rows[g]), _U(cols[g]), _U(offset[g])
     if crossbars is None:
@@ -86,7 +86,7 @@ def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars
 
 @helper
 def _on_crossbars(g, x, bits, target_bits, cols, found, crossbars, fault):
-    """Computes a product with slices, converters and noise. What leaves the width of the sums saturates."""
+    """Computes a product with slices, converters and noise. Results beyond the width of the sums saturate."""
     wrong = analog_product(g, x, bits, crossbars[0], crossbars[1], found)
     if wrong >= 0:
         fault[3], fault[4], fault[5] = wrong, x[wrong], SIGN_BITS
@@ -186,7 +186,7 @@ def integer_vector(  # noqa: C901 the order of the checks is that of the definit
 
 @bare_helper
 def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, fault):
-    """Computes a vector chunk by chunk."""
+    """Computes a vector chunk by chunk; a chunk with a fault is repeated element by element."""
     one = np.int64(1)
     for start in range(0, d, CHUNK):
         n = min(np.int64(CHUNK), d - start)
@@ -202,7 +202,7 @@ def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, 
 
 @bare_helper
 def _has_meaning(op, bits, out, floats):
-    """Tells whether an instruction has a meaning at these widths. `check` refuses those that have none."""
+    """Tells whether an instruction is defined at these widths. `check` refuses those that are not."""
     if not floats:
         if op == _VLUT:
             return bits <= TABLE_BITS
@@ -219,7 +219,7 @@ def _has_meaning(op, bits, out, floats):
 
 @bare_helper
 def _unit(rule, size, out):
-    """Returns the bytes of an element at rs2."""
+    """Returns the bytes of an element of the operand in rs2."""
     if rule[Rule.WIDTH_RS2] == IN_PARAMETERS:
         return np.int64(PARAMETER_BYTES)
     return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else _bytes(out)
@@ -243,7 +243,7 @@ def _unaligned(core, at, size, memories, fault):
 
 @bare_helper
 def _gather(y, x, size, stride, n, planes):
-    """Moves `n` elements that are `stride` apart, with what is known of them."""
+    """Moves `n` elements that are `stride` apart, in all planes."""
     for k in range(len(planes)):
         v = planes[k]
         for i in range(n):
@@ -371,7 +371,7 @@ def _requantise_aligned(a, v16, v32, first, start, n, fault):
 def _divide(x, m, shift):
     """Returns x * m / 2^shift, rounded to the nearest, ties to even.
 
-    |x * m| may be 2^63, so it is unsigned. A quotient beyond 2^62 is cut to that: the clamp that follows has 16 bits.
+    |x * m| may be 2^63, so the product is unsigned. The quotient is cut to 2^62: the clamp that follows has 16 bits.
     """
     negative = (x < 0) != (m < 0)
     product = _U(abs(x)) * _U(abs(m))
@@ -390,7 +390,7 @@ def _divide(x, m, shift):
 
 @bare_helper
 def _signed(v, at, size):
-    """Returns the integer of `size` bytes at a position that need not be aligned."""
+    """Returns the signed integer of `size` bytes at a position that may be unaligned."""
     value = np.int64(0)
     for k in range(size):
         value |= np.int64(v[at + _U(k)]) << np.int64(8 * k)
@@ -408,7 +408,7 @@ def _all_written(written, at, n):
 
 @bare_helper
 def _load(core, x, bits, start, n, a, memories, integers, fault):
-    """Fills a[:n] with integers of the vector at `x`, from element `start` on. Describes the first that is wrong."""
+    """Loads a[:n] from the vector at `x`, from element `start` on. Describes the first element that is wrong."""
     size = _bytes(bits)
     at = x + _U(start * size)
     if not _all_written(memories[0][1], at, _U(n * size)):
@@ -456,7 +456,6 @@ def _first_bad(core, x, bits, start, n, memories, fault):
 
 @bare_helper
 def _all_fit(a, n, bits):
-    """Tells whether all numbers are within the range of `bits`."""
     half, outside = np.int64(1) << (bits - 1), np.int64(0)
     for i in range(n):
         outside |= (a[i] + half) >> bits
@@ -465,7 +464,7 @@ def _all_fit(a, n, bits):
 
 @bare_helper
 def _store(y, bits, start, n, a, memories, integers, fault):  # noqa: C901 one loop for each width
-    """Writes a[:n] to the vector at `y`, from element `start` on; or describes the first number that does not fit."""
+    """Stores a[:n] in the vector at `y`, from element `start` on; or describes the first number that does not fit."""
     if not _all_fit(a, n, bits):
         half = np.int64(1) << (bits - 1)
         for i in range(n):
@@ -504,7 +503,7 @@ def _mark(written, at, n):
 
 @bare_helper
 def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
-    """Adds the products in two halves of 32 bits, because the sum may take more than 64."""
+    """Computes a dot product. The sum has two halves of 32 bits and more, because it may take more than 64."""
     a, b = integers[5], integers[6]
     low, high = np.int64(0), np.int64(0)
     for start in range(0, d, CHUNK):
@@ -550,7 +549,7 @@ def _store_floats(y, start, n, a, memories, integers):
 
 @bare_helper
 def _round(core, x, target_bits, start, n, memories, integers, fault):
-    """Computes a: float32 numbers rounded to the nearest integer, ties to even, and saturated."""
+    """Loads float32 numbers to `a`, rounded to the nearest integer, ties to even, and saturated."""
     a, v, at = integers[5], integers[4], (x >> _U(2)) + _U(start)
     code = _floats_written(core, x, start, n, memories, fault)
     if code != _OK:
@@ -579,7 +578,7 @@ def _floats_written(core, x, start, n, memories, fault):
 
 @helper
 def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fault):
-    """Executes an instruction of float32 numbers, at multiples of 4 bytes."""
+    """Executes an instruction on float32 numbers, which must be at multiples of 4 bytes."""
     v, result = integers[4], np.int64(1) if single else d
     two = rule[Rule.COUNT_RS2] != NO_ACCESS
     step = register if op == _VAVG else np.int64(1)

@@ -1,9 +1,9 @@
-"""Meaning of the matrix and vector instructions in programs with integers, in plain Python.
+"""Meaning of the matrix and vector instructions in integer programs, in plain Python.
 
-An integer of `bits` is stored in two's complement in whole bytes, the low byte first, its sign extended to all of them.
+An integer of `bits` bits is stored in two's complement in whole bytes, the low byte first, with its sign extended.
 Results are exact: a number that does not fit its width stops the program, and so does arithmetic on a byte that was
-never written. The elements of a vector are done one after another. After `setfp`, elements of 32 bits are float32 and
-are computed as in a program of floats; a NaN is stored as 7fc00000, whatever the computer makes of it.
+never written. The elements of a vector are computed one after another. After `setfp`, elements of 32 bits are float32
+and are computed as in a program of floats; every NaN is stored as 7fc00000.
 """
 
 import operator
@@ -21,20 +21,20 @@ from validator.reference_core import COMMON, Core, Instruction, Semantics, copy
 
 FLOAT_BITS = 32
 TABLE_BITS = 8
-"""The largest width of the input of `vlut`."""
+"""Largest width of the input of `vlut`, in bits."""
 PARAMETERS = np.dtype([("bias", "<i4"), ("m", "<i4"), ("s", "<i2"), ("z", "<i2"), ("lo", "<i2"), ("hi", "<i2")])
-"""The parameters of `vrequant` for an element."""
+"""Parameters of `vrequant` for one element."""
 MAX_SHIFT = 31
 SIGN_BITS = 2
-"""Bits of the inputs of crossbars whose rows are doubled: -1, 0 and 1."""
+"""Bits of the inputs of crossbars with doubled rows: -1, 0 and 1."""
 _INT64 = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
-    """The elements of a vector instruction: addresses in bytes of its operands, and the bits of their elements.
+    """Operands of a vector instruction: their addresses in bytes, and the bits of their elements.
 
-    `step`: distance of the elements of the source of `vmv` and `vavg`, in elements.
+    `step`: distance between the source elements of `vmv` and `vavg`, in elements.
     """
 
     core: Core
@@ -47,7 +47,7 @@ class _Vector:
     step: int
 
     def read(self, k: int, element: int) -> int:
-        """Returns an element of source `k`, checked."""
+        """Returns an element of source `k`. Raises `FaultError` if it was never written, or does not fit."""
         size = bytes_of(self.bits)
         return read(self.core, self.sources[k].start + element * size, self.bits, element)
 
@@ -116,7 +116,7 @@ def _product(core: Core, group: int, x: list[int], bits: int, target_bits: int) 
 
 
 def _on_crossbars(core: Core, group: int, x: list[int], bits: int, target_bits: int) -> list[int]:
-    """Computes a product with slices, converters and noise. What leaves the width of the sums saturates."""
+    """Computes a product with slices, converters and noise. Results beyond the width of the sums saturate."""
     from validator.crossbar.definition import product
 
     m, half = core.machine, 1 << target_bits - 1
@@ -140,7 +140,7 @@ def _widths(core: Core) -> tuple[int, int, bool]:
 
 
 def _operands(core: Core, i: Instruction) -> _Vector:
-    """Finds the operands, in the order target, first source, second source. Raises `FaultError` for wrong addresses."""
+    """Finds the operands, in the order target, first source, second source. Raises `FaultError` for bad addresses."""
     row = BY_OPCODE[i.opcode]
     bits, target_bits, _ = _widths(core)
     access, strided = row.operand("rd").access, any(o.access and o.access.strided for o in row.operands)
@@ -190,7 +190,7 @@ Function = Callable[..., int]
 
 
 def _vector(function: Function) -> Semantics:
-    """Makes an instruction of integers. `function` gets one element of each operand, or the bound in rs2."""
+    """Makes an instruction on integers. `function` gets one element of each operand, and the bound in rs2 if any."""
 
     def run(core: Core, i: Instruction) -> None:
         v = _operands(core, i)
@@ -202,7 +202,7 @@ def _vector(function: Function) -> Semantics:
 
 
 def _bounds(core: Core, i: Instruction, row: isa.Instruction) -> list[int]:
-    """Returns the bound in rs2, if the instruction has one. In strided ones rs2 is a distance."""
+    """Returns the bound in rs2, if the instruction has one. In strided instructions, rs2 is a stride."""
     strided = any(o.access is not None and o.access.strided for o in row.operands)
     return [core.register(i.a) for o in row.operands if o.kind is Kind.USE and not strided]
 
@@ -294,7 +294,7 @@ def _write_floats(core: Core, start: int, values: Floats) -> None:
 
 
 def _float_vector(name: str) -> Semantics:
-    """Makes an instruction of float32 numbers, which computes as in a program of floats."""
+    """Makes an instruction on float32 numbers, which computes as in a program of floats."""
 
     def run(core: Core, i: Instruction) -> None:
         v = _operands(core, i)
@@ -339,11 +339,11 @@ INTEGERS: dict[str, Semantics] = {
     "vlut": _look_up,
     "vrequant": _requantise,
 }
-"""Meaning by name after `setbw`."""
+"""Meaning of each instruction after `setbw`, keyed by name."""
 FLOATS: dict[str, Semantics] = {name: _float_vector(name) for name in FUNCTIONS} | {"vmv": _move}
-"""Meaning by name after `setfp 32, 32`."""
+"""Meaning of each instruction after `setfp 32, 32`, keyed by name."""
 CONVERSIONS: dict[str, Semantics] = {"vfloat": _to_float, "vround": _from_float, "vmv": _move}
-"""Meaning by name after `setfp` with any widths: `vfloat` needs an output of 32 bits, `vround` an input."""
+"""Meaning after `setfp` with any widths: `vfloat` needs an output of 32 bits, `vround` an input of 32 bits."""
 
 
 def _by_mode(name: str) -> Semantics:
@@ -367,4 +367,4 @@ MEANINGS: dict[str, Semantics] = {
     **_SET,
     **{name: _by_mode(name) for name in INTEGERS | FLOATS | CONVERSIONS},
 }
-"""Meaning by name; it depends on the last `setbw` or `setfp`."""
+"""Meaning of each instruction, keyed by name; it depends on the last `setbw` or `setfp`."""

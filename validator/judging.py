@@ -1,4 +1,4 @@
-"""Judges a program beside onnxruntime, sample by sample.
+"""Validates a program of one segment against onnxruntime, sample by sample.
 
 An error above the tolerance is judged a second time, by the precision of float32 (`rounding`).
 """
@@ -35,12 +35,12 @@ class Settings:
 
     @property
     def running(self) -> dict[str, Any]:
-        """Options of a run."""
+        """Options of `validator.run.run`."""
         return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
 
 
 _ALIKE = 4
-"""Errors that differ by less are of the same size."""
+"""Factor within which two errors count as equally large."""
 
 
 def validate_program(
@@ -52,9 +52,9 @@ def validate_program(
     loading: float = 0.0,
     kinds: Sequence[str] = (),
 ) -> ValidationReport:
-    """Validates a loaded program of one segment on the samples `numbers`, and on one input of each of some `kinds`.
+    """Validates a loaded program of one segment on the samples `numbers`, and on one input of each of the `kinds`.
 
-    `seed`: as shown; `loading`: seconds. A program of integers is not judged by kinds: its inputs use all codes.
+    `seed`: shown in the report; `loading`: seconds. Integer programs ignore `kinds`: their inputs use all codes.
     """
     layers = settings.layers or program.manifest.numbers == "mixed"
     if layers and program.layers is None:
@@ -80,9 +80,9 @@ def validate_program(
 def with_kinds(
     report: ValidationReport, kinds: Sequence[str], judge: Callable[[str], ValidationReport | None]
 ) -> ValidationReport:
-    """Returns the report with the judgements of other kinds of inputs; the first of them that fails is the verdict.
+    """Returns the report with the verdicts on other kinds of inputs; the first one that fails is the verdict.
 
-    `judge`: None for inputs from which onnxruntime makes no finite numbers.
+    `judge` returns None for inputs from which onnxruntime makes no finite numbers.
     """
     start = perf_counter()
     judged_kinds = {kind: judge(kind) for kind in kinds}
@@ -113,7 +113,7 @@ def _of_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationRe
 
 
 def _of_levels(tried: Samples, found: Mapping[Shown, Comparison]) -> str:
-    """Says so if onnxruntime differs from itself, with optimisations and without, about as much as the program does."""
+    """Returns a note if onnxruntime's own results, with and without optimisations, differ about as much; else ""."""
     wrong = {shown.tensor: c for shown, c in found.items() if shown.kind == "output" and not c.passed}
     if not wrong:
         return ""
@@ -170,7 +170,7 @@ def _integer_report(
 
 
 def tallied(tried: Tried) -> dict[Shown, Tally]:
-    """Runs all samples; returns the errors of each tensor."""
+    """Runs all samples; returns the errors of each tensor over all of them."""
     found: dict[Shown, Tally] = {}
     for number in tried.numbers:
         for shown, (got, want) in tried.run(number).items():
@@ -183,7 +183,7 @@ def tallied(tried: Tried) -> dict[Shown, Tally]:
 
 
 def judged(tried: Tried, tallies: Mapping[Shown, Tally], tolerance: float) -> tuple[dict[Shown, Comparison], str]:
-    """Judges every tensor, by the tolerance or by float64; also says why float64 could not be used where it was needed.
+    """Judges every tensor by the tolerance or by float64. Also returns why float64 could not judge, if it had to.
 
     A tolerance of 0 demands equal numbers: then rounding is no excuse.
     """
@@ -209,7 +209,7 @@ def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
 def _judged_again(
     tried: Tried, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], allowed: Mapping[Shown, float]
 ) -> tuple[dict[Shown, Comparison], str]:
-    """Returns the comparisons after the judgement by float64, and why float64 could not be used, if so."""
+    """Returns the comparisons after the judgement by float64, and why float64 could not judge, if so."""
     start = perf_counter()
     ran = sum(tried.seconds.values())
     off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
@@ -230,7 +230,7 @@ def _judged_again(
 
 
 def _one_judged(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
-    """Judges the tensors of `off` for one input, if they are wrong for it."""
+    """Judges by float64 the tensors of `off` that are wrong for one input."""
     pairs = tried.run(number) if off else {}
     doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
     doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.off.any()}

@@ -8,15 +8,15 @@ from validator.compare import Comparison
 from validator.validation_report import SegmentVerdict, ValidationReport, in_words
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold, not even as a reference."""
+"""Characters that XML 1.0 cannot contain, not even as a reference."""
 
 
 def to_junit(report: ValidationReport, name: str) -> bytes:
-    """Returns a suite with a test case for each output and each layer; `name` is that of a model that did not load.
+    """Returns a suite with a test case for each output and each layer; `name`: for a model that did not load.
 
-    A case fails if its tensor differs. A program of integers has one more case: its agreement with onnxruntime. A
-    program in segments has the cases of each segment before its own. If the program did not run to its end, the only
-    case is `run`, with the reason.
+    A case fails if its tensor differs. An integer program has one more case: its agreement with onnxruntime. A program
+    in segments has the cases of each segment before its own. If the program did not run to its end, the only case is
+    `run`, with the reason.
     """
     suite = Element("testsuite", name=_text(report.model or name))
     if report.message is not None:
@@ -30,7 +30,6 @@ def to_junit(report: ValidationReport, name: str) -> bytes:
 
 
 def _cases(suite: Element, report: ValidationReport, found: ValidationReport | SegmentVerdict, of: str = "") -> None:
-    """Adds the cases of a program, or of one segment of it."""
     for layer in found.layers:
         _tensor(suite, f"{of}layer {layer.node}", layer.comparison, report)
     for output in found.outputs:
@@ -73,5 +72,5 @@ def _document(suite: Element, seconds: float) -> bytes:
 
 
 def _text(value: str) -> str:
-    r"""Replaces what XML cannot hold by an escape, such as `\x00`."""
+    r"""Replaces characters that XML cannot contain by escapes, such as `\x00`."""
     return _NOT_XML.sub(lambda found: repr(found[0])[1:-1], value)

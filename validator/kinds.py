@@ -1,4 +1,4 @@
-"""Kinds of random inputs, as people have them: each is a function of shape and seed, with a name."""
+"""Kinds of random inputs that resemble real ones: functions of shape and random generator, keyed by name."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _LARGE, _SMALL = 1e4, 1e-6
 
 
 def draw(kind: str, shape: Sequence[int], bounds: Bounds | None, rng: Rng) -> Array:
-    """Returns numbers of a kind. With `bounds` they are within, as ids and codes are: whole, and at both ends."""
+    """Returns numbers of a kind. With `bounds`, they are integers within, and some reach both ends."""
     if bounds is None:
         return KINDS[kind](tuple(shape), rng)
     return _within(kind, tuple(shape), bounds, rng)
@@ -30,7 +30,7 @@ def _normal(shape: tuple[int, ...], rng: Rng) -> Array:
 
 
 def _image(shape: tuple[int, ...], rng: Rng) -> Array:
-    """Returns waves of few periods along every axis, from 0 to 255: neighbours are alike, and the mean is large."""
+    """Returns waves of few periods along every axis, from 0 to 255: neighbours are similar, and the mean is large."""
     total = np.zeros(shape)
     for _ in range(_WAVES):
         wave = np.ones(())
@@ -42,7 +42,6 @@ def _image(shape: tuple[int, ...], rng: Rng) -> Array:
 
 
 def _one_hot(shape: tuple[int, ...], rng: Rng) -> Array:
-    """Returns zeros with one 1 in each row."""
     if not shape:
         return np.ones(())
     return (np.arange(shape[-1]) == rng.integers(0, shape[-1], (*shape[:-1], 1))).astype(np.float64)
@@ -76,7 +75,7 @@ def _small(shape: tuple[int, ...], rng: Rng) -> Array:
 
 
 def _masked(shape: tuple[int, ...], rng: Rng) -> Array:
-    """Returns standard normal numbers, some of them -inf, as masks of attention are added."""
+    """Returns standard normal numbers, some of them replaced by -inf, as in the masks of attention."""
     return np.where(rng.random(shape) < _MASKED, -np.inf, _normal(shape, rng))
 
 
@@ -93,13 +92,13 @@ KINDS: Mapping[str, Callable[[tuple[int, ...], Rng], Array]] = MappingProxyType(
         "masked": _masked,
     }
 )
-"""All kinds of floats, by name."""
+"""All kinds of float inputs, keyed by name."""
 TRIED = ("image", "one-hot", "constant", "large", "small")
-"""Kinds that a validation tries beside standard normal numbers."""
+"""Kinds that a validation tries besides standard normal numbers."""
 
 
 def tried(samples: int) -> tuple[str, ...]:
-    """Returns the kinds beside so many random inputs: at most half as many, so that time grows by half at most."""
+    """Returns the kinds to try besides `samples` random inputs: at most half as many, to limit the time."""
     return TRIED[: samples // 2]
 
 
@@ -119,7 +118,7 @@ def _within(kind: str, shape: tuple[int, ...], bounds: Bounds, rng: Rng) -> Arra
 
 
 def _spread(values: Array, bounds: Bounds) -> Array:
-    """Returns values scaled so that they reach from one bound to the other."""
+    """Scales values so that they reach from one bound to the other."""
     least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
     share = (values - least) / (most - least) if most > least else np.zeros_like(values)
     return bounds.low + share * (bounds.high - bounds.low)

@@ -33,16 +33,15 @@ MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
 _FLOAT_BYTES = 4
 _BYTES_PER_LOCAL, _BYTES_PER_GLOBAL = 2, 6
-"""Bytes that the machine has for a byte of memory in a program with integers: its value, whether it was written, and in
-global memory its owner."""
+"""Bytes allocated per byte of memory in an integer program: value and written flag; in global memory also the owner."""
 
 
 def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Program:
     """Reads the directory and checks everything that can be checked without running the program.
 
-    `memory_limit_bytes` bounds the memory that the run allocates for the memories of the chip (4 bytes an element,
-    or some bytes for each byte in a program with integers).
-    Raises `UserError` naming the file and the field, or `ProgramError` naming the instruction.
+    `memory_limit_bytes` limits the bytes that a run allocates for the memories of the chip (4 bytes per element, or
+    some bytes per byte in an integer program). Raises `UserError` that names the file and the field, or `ProgramError`
+    that names the instruction.
     """
     folder = Path(path)
     check_given(folder, directory=True)
@@ -165,14 +164,14 @@ def _check_width(memory: Memory, *, floats: bool) -> None:
 
 
 def _needed(memory: Memory, *, floats: bool) -> int:
-    """Returns the bytes of the memories of the machine; global memory has owners."""
+    """Returns the bytes that a run allocates for the memories of the chip, owners of global memory included."""
     if floats:
         return (2 * memory.size_bytes + sum(memory.local_bytes)) // memory.element_bytes * _FLOAT_BYTES
     return _BYTES_PER_GLOBAL * memory.size_bytes + _BYTES_PER_LOCAL * sum(memory.local_bytes)
 
 
 def _check_coding(what: str, coding: Coding | None, shape: tuple[int, ...], manifest: Manifest) -> None:
-    """Raises `UserError` unless there is a coding that fits; in programs of floats, only other types need one."""
+    """Raises `UserError` for a wrong or missing coding; in programs of floats, float32 tensors need none."""
     if coding is None and manifest.numbers != "float":
         raise UserError(f"{what}: no coding, in a program with integers")
     fault = check_coding(coding, shape, manifest.numbers) if coding else None
@@ -198,7 +197,6 @@ def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int
 
 
 def _width(memory: Memory, coding: Coding | None) -> int:
-    """Returns the bytes of an element of a tensor."""
     return element_bytes(coding, memory.element_bytes)
 
 
@@ -226,7 +224,7 @@ def _check_span(what: str, address: int, size: int, memory: Memory) -> None:
 
 
 def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bool = True) -> None:
-    """Raises `UserError` unless every pixel and channel lies in a tile; with `once`, in exactly one."""
+    """Raises `UserError` unless tiles cover every pixel and channel; with `once`, exactly once."""
     cover = np.zeros((image.rows, image.width, image.channels), np.int16)
     for region in regions:
         cover[region.index()] += 1
@@ -238,7 +236,7 @@ def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bo
 
 
 def _check_layers(program: Program, limit_bytes: int) -> None:
-    """Checks layers.json. Tiles of a probe may overlap: neighbouring cores may both need a row."""
+    """Checks layers.json. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
     if program.layers is None:
         return
     memory, floats = program.memory, not program.has_integers

@@ -1,4 +1,4 @@
-"""Bounds of the numbers that `sld` reads: each is the number of a row of a table that memory.json declares."""
+"""Bounds on the row numbers that `sld` reads: each selects a row of a table that memory.json declares."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ NOT_DECLARED = "it loads from a computed address, and no table of memory.json ha
 
 
 def row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
-    """Returns for each `sld` of a stream, in order, the number of rows of the table for which it reads a row number.
+    """Returns for each `sld` of a stream, in order, the number of rows of the table that its row number indexes.
 
     Raises `NotALookupError` if the number is not used to load a row of a declared table.
     """
@@ -35,10 +35,10 @@ def row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
 
 
 def all_row_counts(program: Program) -> tuple[Indices, Indices]:
-    """Returns the `row_counts` of all cores, one after another, and the place of the first of each core.
+    """Returns the `row_counts` of all cores, one after another, and the index of the first entry of each core.
 
-    A program without tables has no `sld`, unless nobody checked it: then every number that a register holds is allowed.
-    After the last entry there is a 0, so that an instruction that was not there does not find a row.
+    A program without tables has no `sld`, unless it was not checked: then every number that a register holds is
+    allowed. After the last entry there is a 0, so that an unexpected `sld` finds no row.
     """
     tables = program.memory.tables
     counts = [row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
@@ -51,7 +51,7 @@ def _unbounded(records: Records) -> Indices:
 
 
 def token_of(program: Program, core: int, pc: int) -> str:
-    """Names the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if not known.
+    """Returns the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if unknown.
 
     Tokens are counted from 0, in the order of the ids. Without steps.json, the node is not known.
     """
@@ -69,7 +69,7 @@ def token_of(program: Program, core: int, pc: int) -> str:
 
 
 def check_lookups(core: int, records: Records, tables: Sequence[TablePlace]) -> None:
-    """Raises `ProgramError` for a number from global memory that does not choose a row of a declared table."""
+    """Raises `ProgramError` for an `sld` whose number does not select a row of a declared table."""
     try:
         row_counts(records, tables)
     except NotALookupError as e:

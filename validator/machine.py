@@ -2,11 +2,11 @@
 
 A program of floats has one float32 for every modelled element. Addresses in streams count bytes of elements of the
 modelled width; here they count elements. Local memory starts as NaN, so that the use of an element before it is written
-shows in the outputs. A program with integers has bytes, and `Written` remembers which of them were written.
+shows in the outputs. An integer program has bytes, and `Written` records which of them were written.
 
 The result of a program must not depend on the order in which cores run. Messages and events guarantee this if no core
-reads what another core writes in global memory. So the elements that are there at the start may be read by all cores,
-and every other element belongs to the core that stores it first.
+reads what another core writes in global memory. So all cores may read the elements that are there at the start, and
+every other element belongs to the core that stores it first.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EVENT_COUNT = 32
 WORD_BYTES = 4
-"""Bytes that `sld` reads in a program with integers; in one of floats it reads an element."""
+"""Bytes that `sld` reads in an integer program; in a program of floats it reads an element."""
 SHARED, UNUSED = -2, -1
-"""Owners of an element of global memory: all cores, which may read it, or nobody yet. Any other owner is a core."""
+"""Owners of an element of global memory: all cores, which may read it, or no core yet. Others are core numbers."""
 
 
 class Stop(IntEnum):
@@ -49,24 +49,24 @@ class Stop(IntEnum):
     NO_MEANING = 10
     """The engine does not know the instruction: an internal error, because `check` refuses unknown instructions."""
     OVERFLOW = 11
-    """A number does not fit its width: an operand or a result."""
+    """An operand or a result does not fit its width."""
     UNWRITTEN = 12
     """Arithmetic on a byte that was never written."""
     SHIFT = 13
     NOT_A_NUMBER = 14
-    """A NaN that should become an integer."""
+    """A NaN is converted to an integer."""
     NOT_WHOLE = 15
-    """An id that is not a whole number."""
+    """A row number is not an integer."""
     NO_ROW = 16
-    """An id that is the number of no row."""
+    """A row number is not in its table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Reason why an engine stopped, the core and the wrong span (bytes).
+    """Reason why an engine stopped, with the core and the wrong span (bytes).
 
-    The program counter of `core` stays at the instruction. In programs with integers also the index of the element in
-    its vector, its value (as near as 64 bits hold it), and the bits that it should fit.
+    The program counter of `core` stays at the instruction. Integer programs also give the index of the element in its
+    vector, its value (limited to 64 bits), and the bits that it should fit.
     """
 
     stop: Stop
@@ -82,8 +82,8 @@ class Fault:
 class Probes:
     """Spans of local memory that are copied to `captured` when a core reaches `pc`, sorted by core and pc.
 
-    `first[core]` is the first entry of a core, `next[core]` the next one to be copied. `offset`: place in `captured`.
-    Addresses, sizes and offsets are in elements; in bytes if the program has integers.
+    `first[core]`: first entry of a core; `next[core]`: next entry to be copied. `offset`: position in `captured`.
+    Addresses, sizes and offsets count elements, or bytes in an integer program.
     """
 
     pc: Indices
@@ -97,7 +97,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Bytes of the memories of `Machine`, and of those captured: 1 if the byte was written, else 0."""
+    """Flags of the bytes in the memories of `Machine`, and of the captured bytes: 1 if the byte was written, else 0."""
 
     local: Bytes
     memory: Bytes
@@ -109,11 +109,11 @@ class Machine:
     """Memories, registers and program counters of all cores. The arrays are changed in place.
 
     `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to `first[c +
-    1]`, and `pc[c]` is an index of the same kind. `rows`: for each `sld` of all streams, the rows of the table for
-    which it reads an id; those of the next one of core c are `rows[next_id[c]]`. The local memory of core c has
-    `local_size[c]` elements from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for
-    each core, bits of an input and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with
-    integers. `products`, `crossbars`: as in `Program`; `work`: space for products on `crossbars`.
+    1]`, and `pc[c]` is such an index. `rows`: for each `sld` of all streams, the rows of the table that its number
+    indexes; `rows[next_id[c]]` is for the next `sld` of core c. The local memory of core c has `local_size[c]` elements
+    from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for each core, bits of an input
+    and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with integers. `products`,
+    `crossbars`: as in `Program`; `work`: scratch space for products on `crossbars`.
     """
 
     words: npt.NDArray[np.int32]
@@ -148,10 +148,10 @@ class Machine:
 
 
 def create(program: Program, captures: Captures, *, sample: int = 0, watch: bool = False) -> Machine:
-    """Makes a chip with the program's constants in global memory.
+    """Returns a chip with the program's constants in global memory.
 
-    `sample`: number of the input, for the noise of crossbars. `watch`: the chip notes the lowest and the highest sum of
-    each converter.
+    `sample`: number of the input, which selects the noise of crossbars. `watch`: record the lowest and the highest sum
+    at each converter.
     """
     start, width = start_of(program), program.memory.element_bytes
     local, memory, captured = (

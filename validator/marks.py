@@ -1,4 +1,4 @@
-"""Names that a file of a model contains. Quick: large models need not be parsed to learn that they lack an operator."""
+"""Search for names in the bytes of a model file: tells without parsing that a large model lacks an operator."""
 
 from collections.abc import Iterable
 from mmap import ACCESS_READ, mmap
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def has_mark(path: Path, marks: Iterable[bytes]) -> bool:
-    """Tells whether a file contains one of some byte strings. What is empty, or no file, does not."""
+    """Tells whether a file contains one of some byte strings. False for an empty or missing file."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:

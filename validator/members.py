@@ -1,4 +1,4 @@
-"""Finds the members of a large JSON object as text, so that one of them can be read without the others."""
+"""Finds the members of a large JSON object as text, so that one can be decoded without the others."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from raptor.target.typed_json import UNREADABLE
 
 
 def members(text: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw]:
-    """Returns the text of each member of a JSON object. It shares its memory with `text`; empty for any other text."""
+    """Returns the text of each member of a JSON object, as views of `text`; empty for text that is no object."""
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except UNREADABLE:

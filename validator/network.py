@@ -1,6 +1,6 @@
 """Network tables, as pimsim-nn reads them: cost of a flit from one core to another, as time (ns) and energy (pJ).
 
-The table of 4000 cores has 317 MB. So a file is read row by row, and a preset's table is computed pair by pair.
+The table of 4000 cores has 317 MB. So a file is decoded row by row, and a preset's table is computed pair by pair.
 """
 
 import math
@@ -20,15 +20,15 @@ KINDS: tuple[Kind, Kind] = ("latency", "energy")
 
 
 class NetworkTable(Protocol):
-    """Cost of a flit. Cores are named as in the file: by their numbers, as text."""
+    """Cost of a flit. Cores are named by their numbers, as text, as in the file."""
 
     def cost(self, kind: Kind, source: str, to: str) -> float | None:
-        """Returns the cost; None for a pair that the table lacks, which costs nothing in the simulator."""
+        """Returns the cost in ns or pJ; None for a pair that the table lacks, which costs nothing in the simulator."""
         ...
 
 
 class MeshTable:
-    """The table that RAPTOR writes for a chip, computed instead of read."""
+    """The mesh table that RAPTOR writes for a chip, computed instead of read."""
 
     def __init__(self, arch: ArchFile) -> None:
         self._arch = arch
@@ -39,7 +39,7 @@ class MeshTable:
 
 
 class FileTable:
-    """A table from a file. Each row is read once if callers ask for pairs in the order of their source."""
+    """A table from a file. Each row is decoded once if pairs are requested in the order of their sources."""
 
     def __init__(self, path: Path) -> None:
         """Raises `UserError` for a file that is not a table."""

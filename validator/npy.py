@@ -13,7 +13,7 @@ from raptor.common.errors import UserError
 
 Array = npt.NDArray[Any]
 FLOATS, BYTES, INTEGERS = ("<f4",), ("|u1",), ("|i1", "<i2")
-"""Types of elements, by numpy's name: of a program of floats, of bytes, of integer weights."""
+"""Element types, by numpy's names: in a program of floats, of bytes, of integer weights."""
 _NAMES = {"<f4": "float32", "|u1": "uint8", "|i1": "int8", "<i2": "int16"}
 
 _MAGIC = b"\x93NUMPY"
@@ -27,7 +27,7 @@ _HEADER = re.compile(
 def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOATS) -> tuple[tuple[int, ...], str]:
     """Returns shape and type of the array in C order whose data follow in `stream`.
 
-    Raises `UserError` for anything else, and for a type that is not in `wanted`.
+    Raises `UserError` for other headers, and for a type that is not in `wanted`.
     """
     start = stream.read(len(_MAGIC) + 2)
     width = _LENGTH_BYTES.get(start[len(_MAGIC)]) if len(start) == len(_MAGIC) + 2 else None
@@ -46,7 +46,7 @@ def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOATS) -
 
 
 def read_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str) -> Array:
-    """Reads the array after its header. The caller has checked `shape`. Refuses missing bytes and bytes left over."""
+    """Reads the array after its header. The caller has checked `shape`. Raises `UserError` for a wrong byte count."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     content = stream.read(size + 1)
     if len(content) != size:
@@ -55,7 +55,7 @@ def read_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str)
 
 
 def parse_npy(content: bytes, shape: tuple[int, ...], where: str, wanted: Sequence[str] = FLOATS) -> Array:
-    """Returns the array of `shape` in `content`; floats may be infinite. Raises `UserError` for anything else."""
+    """Returns the array in `content`; infinities are allowed. Raises `UserError` for NaN and other shapes or types."""
     stream = io.BytesIO(content)
     found, dtype = read_header(stream, where, wanted)
     if found != shape:

@@ -1,4 +1,4 @@
-"""Choices shared by the command line and the functions behind it. Imports nothing slow."""
+"""Choices shared by the command line and the Python functions. Imports nothing slow."""
 
 from typing import Literal, get_args
 
@@ -15,4 +15,4 @@ MODE: OneOf[Mode] = OneOf("mode", get_args(Mode))
 DEFAULT_TOLERANCE = 1e-4
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 100
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 100_000
-"""Samples that a core begins in a simulation of throughput: two make an interval, and all end times are kept."""
+"""Limits of the samples that a core begins in a simulation of throughput: two make an interval."""

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Values = npt.NDArray[Any]
-"""Content of a memory: float32 numbers, or bytes in a program with integers."""
+"""Content of a memory: float32 numbers, or bytes in an integer program."""
 Matrix = npt.NDArray[Any]
-"""Weights: float32, or int8 or int16 in a program with integers."""
+"""Weights: float32, or int8 or int16 in an integer program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The matrices of all array groups, row-major one after another in `values`: int8 or int16 if it has integers.
+    """The matrices of all array groups, row-major one after another in `values`.
 
     Group g of core c is entry `first[c] + g` of `offset`, `rows` and `cols`.
     """
@@ -49,10 +49,10 @@ class Weights:
 
 
 class Products(Protocol):
-    """Crossbars outside of the engine that hold the matrices of a program."""
+    """External crossbars, outside of the engine, that hold the matrices of a program."""
 
     def begin(self) -> None:
-        """Writes the matrices that are not there. Called before each run."""
+        """Writes the matrices that the crossbars do not hold yet. Called before each run."""
         ...
 
     def __call__(self, core: int, group: int, vector: Matrix) -> Matrix:
@@ -61,25 +61,25 @@ class Products(Protocol):
 
 
 class Writer(ABC):
-    """Base of those who put the matrices of a program into crossbars outside of the engine."""
+    """Base of classes that write the matrices of a program into external crossbars."""
 
     __slots__ = ()
 
     @abstractmethod
     def __call__(self, program: "Program") -> Products:
-        """Writes the matrices of a program."""
+        """Writes the matrices of a program. Returns the crossbars."""
 
     @abstractmethod
     def in_turns(self, programs: Sequence["Program"]) -> Sequence[Products]:
-        """Returns the crossbars of programs that have them in turns: each writes its matrices when it begins."""
+        """Returns the crossbars of programs that take turns: each program writes its matrices when it begins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
-    """All data of the directory that a run needs. `layers` is None if the directory has no layers.json.
+    """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
-    `products`: computes every `mvmul`; None for the engine itself. `crossbars`: the chip as its cells and converters
-    are, for programs with integers; None for exact products.
+    `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
+    converters, for integer programs; None for exact products.
     """
 
     folder: Path
@@ -94,7 +94,7 @@ class Program:
     crossbars: "Crossbars | None" = None
 
     def on_device(self, write: Writer) -> "Program":
-        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
+        """Returns the program with its matrices in external crossbars, where `write` puts them."""
         return replace(self, products=write(self))
 
     @property

@@ -1,7 +1,7 @@
 """Reads pimsim-nn programs of any compiler: a directory of streams, or one JSON file, plain or gzipped.
 
 Unlike `load`, it needs only the program (no manifest, no memory map), and accepts what the simulator accepts. Faults
-that the simulator refuses, but that can be read, are noted in `RawProgram.faults`.
+that the simulator refuses, but that can be read, are recorded in `RawProgram.faults`.
 """
 
 import gzip
@@ -34,9 +34,9 @@ _GZIP = b"\x1f\x8b"
 class RawProgram:
     """A program whose instructions are not checked yet. Tuples have one entry for each core.
 
-    `groups`: crossbars of each array group (empty where the map has no entry). `instantiated`: false for a core that
-    a single-file program leaves out. `core_files`: where a stream was read from, for messages. `folder` holds the
-    program, `source` is the directory or file itself. `faults`: what pimsim-nn refuses when it loads the program.
+    `groups`: crossbars of each array group (empty where the map has no entry). `instantiated`: false for a core that a
+    single-file program leaves out. `core_files`: names of the files of streams, for messages. `folder` holds the
+    program, `source` is the directory or file itself. `faults`: reasons why pimsim-nn refuses to load the program.
     """
 
     core_cnt: int
@@ -56,7 +56,7 @@ class RawProgram:
 def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
     """Reads a directory or a single-file program. Raises `UserError` if it cannot be read at all.
 
-    `content`: text of a single file, if `read_content` has read it already.
+    `content`: content of a single file, if `read_content` has read it already.
     """
     source = Path(path)
     check_given(source)
@@ -86,7 +86,7 @@ def _read_directory(folder: Path) -> RawProgram:
 
 
 def _core_files(folder: Path, count: int) -> tuple[dict[int, str], list[str]]:
-    """Returns the stream file of each core: the first by name, but .pim before .json, as in the simulator."""
+    """Returns the stream file of each core (.pim before .json, else the first by name, as in the simulator)."""
     names: dict[int, str] = {}
     faults: list[str] = []
     for name in sorted(p.name for p in folder.iterdir() if p.name.startswith("core_") and p.is_file()):
@@ -111,7 +111,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
 
 
 def read_content(path: Path) -> bytes:
-    """Reads a single-file program as text, unpacked if it is gzipped."""
+    """Reads a single-file program, decompressed if it is gzipped."""
     content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
     if not content.startswith(_GZIP):
         return content
@@ -180,7 +180,7 @@ def _core_count(config: Mapping[str, Any], path: Path) -> int:
 def _groups(
     config: Mapping[str, Any], count: int, present: Iterable[int]
 ) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
-    """Returns crossbar counts of each core's groups, and the faults of the map."""
+    """Returns the crossbar counts of each core's groups, and the faults of the map."""
     raw = config.get("array_group_map")
     entries = cast(dict[str, object], raw) if isinstance(raw, dict) else {}
     faults: list[str] = [] if isinstance(raw, dict) else ["array_group_map is missing or not an object"]

@@ -1,7 +1,7 @@
-"""Splits recurrent layers into the nodes of one step in time, which is computed again and again.
+"""Splits recurrent layers into the nodes of one time step, which is computed again and again.
 
 onnxruntime has no float64 kernel for RNN, GRU and LSTM, and its float32 kernel loses more than a rounding in some
-activations: its Softplus is log(1 + exp(x)). In an unstable layer the steps behind make that large.
+activations: its Softplus is log(1 + exp(x)). In an unstable layer, later steps amplify that.
 
 Formulas, orders of gates and defaults are those of the ONNX operators RNN, GRU and LSTM.
 """
@@ -35,11 +35,11 @@ _PARAMETERS: Mapping[str, Mapping[str, float]] = {
     "Tanh": {},
     "ThresholdedRelu": {"alpha": 1.0},
 }
-"""The activations and defaults of their parameters. Where the ONNX text gives none, those of onnxruntime."""
+"""Default parameters of each activation. Where the ONNX text gives none, onnxruntime's are used."""
 
 
 class Step(Protocol):
-    """Computes the nodes of a step."""
+    """Evaluator of the nodes of one time step."""
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
@@ -48,7 +48,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent layer. `writes`: its outputs by their place, empty if unused. `attributes`: those given."""
+    """A recurrent layer. `writes`: its outputs by position, empty if unused. `attributes`: those set in the model."""
 
     op_type: str
     reads: tuple[str, ...]
@@ -57,10 +57,10 @@ class Layer:
 
     @classmethod
     def of(cls, proto: NodeProto, operands: Mapping[str, Array]) -> "Layer | None":
-        """Returns the layer that a node is.
+        """Returns the recurrent layer that a node describes.
 
-        None for other operators, if sequences end before the last step, and for what onnxruntime does not compute
-        either: batches first and unknown activations.
+        Returns None for other operators, if sequences end before the last step, and for features that onnxruntime does
+        not support: a layout with batches first and unknown activations.
         """
         if proto.domain or proto.op_type not in GATES:
             return None
@@ -72,7 +72,7 @@ class Layer:
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
-        """Tells for each direction whether it begins with the last element."""
+        """Tells for each direction whether it starts at the last element."""
         which = self.attributes.get("direction", b"forward").decode()
         return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[which]
 
@@ -91,7 +91,7 @@ class Layer:
         return found
 
     def nodes(self, direction: int) -> list[NodeProto]:
-        """Makes the nodes of a step: from x, h and c, and the weights of the gates, to h.next and c.next."""
+        """Returns the nodes of a step: they compute h.next and c.next from x, h, c and the weights of the gates."""
         each = len(_ACTIVATIONS[self.op_type])
         activations = self.activations[direction * each : (direction + 1) * each]
         given = frozenset(name for name, place in (("bias", 3), ("peepholes", 7)) if self.reads[place])
@@ -121,7 +121,7 @@ class Layer:
         return found
 
     def initial(self, direction: int, operands: Mapping[str, Array], batch: int) -> dict[str, Array]:
-        """Returns the state before the first step, each part [batch, hidden]."""
+        """Returns the state before the first step: h and, for an LSTM, c, each [batch, hidden]."""
         hidden, found = operands[self.reads[2]].shape[-1], dict[str, Array]()
         for name, place in (("h", 5), ("c", 6)):
             if name == "c" and self.op_type != "LSTM":
@@ -133,7 +133,7 @@ class Layer:
 
 @dataclass(slots=True)
 class _Nodes:
-    """The nodes of a step so far. `given`: which of bias and peepholes there are. `clip`: 0 for none."""
+    """Builder of the nodes of a step. `given`: which of bias and peepholes exist. `clip`: 0 for none."""
 
     activations: Sequence[tuple[str, dict[str, float]]]
     given: frozenset[str]
@@ -154,30 +154,30 @@ class _Nodes:
         return self.add("Identity", value, name=name)
 
     def of_input(self, gate: str) -> str:
-        """Adds what a gate gets from the input."""
+        """Adds the part of a gate that depends on the input."""
         product = self.add("MatMul", "x", f"w.{gate}")
         return self.add("Add", product, f"wb.{gate}") if "bias" in self.given else product
 
     def of_state(self, gate: str, state: str = "h") -> str:
-        """Adds what a gate gets from the state before."""
+        """Adds the part of a gate that depends on the previous state."""
         product = self.add("MatMul", state, f"r.{gate}")
         return self.add("Add", product, f"rb.{gate}") if "bias" in self.given else product
 
     def gate(self, gate: str, state: str = "h", cell: str = "") -> str:
-        """Adds the argument of a gate's activation. `cell`: the cell that a peephole reads."""
+        """Adds the argument of a gate's activation. `cell`: the cell state that a peephole reads."""
         total = self.add("Add", self.of_input(gate), self.of_state(gate, state))
         if cell and "peepholes" in self.given:
             total = self.add("Add", total, self.add("Mul", f"p.{gate}", cell))
         return total
 
     def activated(self, number: int, argument: str) -> str:
-        """Adds an activation of a gate, with the clipping in front of it."""
+        """Adds the activation of a gate, with the clipping before it."""
         if self.clip:
             argument = self.add("Clip", argument, self.number(-self.clip), self.number(self.clip))
         return self.function(number, argument)
 
     def function(self, number: int, argument: str) -> str:
-        """Adds an activation of the layer."""
+        """Adds an activation of the layer, given by its number."""
         name, parameters = self.activations[number]
         match name:
             case "Affine":
@@ -211,7 +211,7 @@ class _Nodes:
 
 @dataclass(slots=True, eq=False)
 class Recurrence:
-    """A layer, and for each direction what computes a step of it."""
+    """A recurrent layer, and the evaluator of a step for each direction."""
 
     layer: Layer
     steps: Sequence[Step]
@@ -219,9 +219,9 @@ class Recurrence:
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
-        """Computes the layer step by step; with `rng`, with errors in each (see `Exact.run`)."""
+        """Computes the layer step by step. With `rng`, errors are added in each step (see `Exact.run`)."""
         layer = self.layer
-        # Of each direction the states in the order of time, and the last.
+        # For each direction, the states in the order of time, and the last state.
         found = [self._direction(d, inputs[layer.reads[0]], inputs, rng) for d in range(len(self.steps))]
         every = np.stack([states for states, _ in found], 1)
         lasts = [np.stack([last[part] for _, last in found]) for part in ("h", "c") if part in found[0][1]]

@@ -1,4 +1,4 @@
-"""Plain Python engine: the definition of what streams compute. It is slow, and the compiled engine is compared with it.
+"""Plain Python engine: the definition of what streams compute. It is slow; the compiled engine is compared with it.
 
 The meaning of the instructions is in `reference_core`, `float_meanings` and `integer_meanings`.
 """
@@ -14,7 +14,7 @@ from validator.reference_core import Core, FaultError
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     """Runs all cores to the end, or until `max_steps` instructions; returns the reason why it stopped.
 
-    Each core runs until it blocks (`block`), or one instruction in turn (thesis, algorithm 5.1).
+    `block`: run each core until it blocks, else one instruction of each core in turn (thesis, algorithm 5.1).
     """
     try:
         with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""A core of the plain engine, and the instructions that mean the same in all programs: scalars, moves, messages.
+"""A core of the plain engine, and the instructions that are the same in all programs: scalars, moves, messages.
 
-`reference` has those of float32 numbers, `integer_reference` those of integers.
+`float_meanings` has the instructions on float32 numbers, `integer_meanings` those on integers.
 """
 
 import operator
@@ -15,7 +15,7 @@ from validator.machine import EVENT_COUNT, SHARED, UNUSED, WORD_BYTES, Fault, Ma
 from validator.program import Bytes, Values
 
 Planes = tuple[Values, ...]
-"""A memory: its values, and with integers also a byte for each, 1 if it was written. Moves copy all planes."""
+"""A memory: its values and, with integers, a flag for each: 1 if it was written. Moves copy all planes."""
 
 
 class Instruction(NamedTuple):
@@ -31,7 +31,7 @@ class Instruction(NamedTuple):
 
 
 class BlockedError(Exception):
-    """Raised if the instruction must wait for another core."""
+    """Raised if an instruction must wait for another core."""
 
 
 class FaultError(Exception):
@@ -42,7 +42,7 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One core of the machine. Its accesses are checked."""
+    """A core of the machine, with checked memory accesses."""
 
     machine: Machine
     number: int
@@ -62,7 +62,7 @@ class Core:
 
     @property
     def written(self) -> Bytes:
-        """Bytes of local memory that were written; only in programs with integers."""
+        """Flags of the bytes of local memory that were written; only in integer programs."""
         assert self.machine.written is not None  # tells the type checker
         return self.machine.written.local[self._part]
 
@@ -123,11 +123,11 @@ class Core:
         self.machine.registers[self.number, index] = (value + 2**31) % 2**32 - 2**31
 
     def fail(self, stop: Stop, address: int = 0, size: int = 0, **of_element: int) -> FaultError:
-        """Makes the error; `of_element`: the last entries of `Fault`."""
+        """Returns the exception for a fault; `of_element`: the last fields of `Fault`."""
         return FaultError(Fault(stop, self.number, address, size, **of_element))
 
     def span(self, memory: Values, address: int, size: int, range_fault: Stop) -> slice:
-        """Returns the elements of `size` bytes at `address`. Raises `FaultError` for a span that is not allowed."""
+        """Returns the elements of `size` bytes at `address`. Raises `FaultError` if they are unaligned or outside."""
         width = self.machine.element_bytes
         if address % width or size % width:
             raise self.fail(Stop.UNALIGNED, address, size)
@@ -146,14 +146,14 @@ class Core:
         return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
 
     def check_owner(self, part: slice, *, shared: bool) -> None:
-        """Raises `FaultError` if a part of global memory belongs to another core, or (unless `shared`) to all."""
+        """Raises `FaultError` if a part of global memory belongs to another core or (unless `shared`) to all cores."""
         owners = self.machine.owners[part]
         if not np.isin(owners, (self.number, UNUSED, *((SHARED,) if shared else ()))).all():
             width = self.machine.element_bytes
             raise self.fail(Stop.NOT_OWNED, part.start * width, len(owners) * width)
 
     def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
-        """Returns the operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
+        """Returns the operand of a vector instruction; bit `bit` of offset_select adds the offset, in elements."""
         offset = i.c * self.machine.element_bytes if i.b >> bit & 1 else 0
         return self.elements(self.register(register) + offset, count)
 
@@ -166,7 +166,7 @@ class Core:
 
 
 def copy(target: Planes, to: slice, source: Planes, of: slice) -> None:
-    """Copies a part of a memory with what is known of it."""
+    """Copies a part of a memory, in all planes."""
     for left, right in zip(target, source, strict=True):
         left[to] = right[of]
 
@@ -175,7 +175,7 @@ Semantics = Callable[[Core, Instruction], None]
 
 
 def _scalar(function: Callable[[int, int], int]) -> Semantics:
-    """Makes a scalar instruction. `function` gets register rs1, and rs2 or (in a row without it) `imm`."""
+    """Makes a scalar instruction. `function` gets registers rs1 and rs2, or rs1 and `imm` if there is no rs2."""
 
     def run(core: Core, i: Instruction) -> None:
         names = [o.name for o in BY_OPCODE[i.opcode].operands]
@@ -255,7 +255,7 @@ def _partner(core: Core, i: Instruction, opcode: int) -> Core:
 
 
 def _exchange(sender: Core, receiver: Core, first: Core | None = None) -> None:
-    """Copies the data and advances the core that waited; `step` advances the core that came last."""
+    """Copies the data and advances the core that waited; `step` advances the other core."""
     send, recv = sender.instruction(), receiver.instruction()
     waiting = sender if first is receiver else receiver
     waiting.capture()
@@ -298,4 +298,4 @@ COMMON: dict[str, Semantics] = {
     "wait": _wait,
     "sync": _sync,
 }
-"""Meaning by name."""
+"""Meaning of the common instructions, keyed by name."""

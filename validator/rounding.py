@@ -1,7 +1,7 @@
-"""Second judge: an error above the tolerance is right if float32 cannot be more exact.
+"""Judgement by float64: an error above the tolerance passes if float32 cannot be more exact.
 
-The model is computed in float64 (`exact`): once as it is, and several times with errors as large as one rounding in
-every node. The variation of the results, at each element and for this input, is the precision of float32.
+The model is computed in float64 (`exact`): once without errors, and several times with errors as large as one rounding
+in every node. The variation of the results, at each element and for this input, is the precision of float32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from validator.samples import Shown
 ALLOWED = 32
 """Largest error, in standard deviations of rounding; docs/explanation/verdict.md gives the reason."""
 FEWEST_DRAWS, MOST_DRAWS = 4, 16
-"""Number of draws. Few draws give an uncertain deviation: clear cases end after the fewest."""
+"""Number of draws. Few draws give an uncertain deviation, so only clear cases end after the fewest."""
 CLEAR = 32
-"""Multiple of the allowed error that cannot be bad luck."""
+"""Multiple of the allowed error that cannot be due to chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubt:
-    """A tensor of one input with an error above the tolerance: values computed, values wanted, and allowed errors."""
+    """A tensor of one input with an error above the tolerance: computed and wanted values, and allowed errors."""
 
     got: Floats
     wanted: Floats
@@ -54,7 +54,7 @@ def _exact(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Do
 
 
 def _apart(doubt: Doubt, exact: Array) -> Doubles:
-    """Returns the errors of the elements in doubt that float64 does not confirm within the tolerance; else 0."""
+    """Returns the errors against float64 of the elements in doubt; 0 where float64 confirms them."""
     error = errors(doubt.got, exact)
     return np.where(doubt.off & (error > doubt.within), error, 0.0)
 
@@ -62,7 +62,7 @@ def _apart(doubt: Doubt, exact: Array) -> Doubles:
 def _deviation(
     exact: Exact, inputs: Mapping[str, Floats], known: Mapping[Shown, Doubles], apart: Mapping[Shown, Doubles]
 ) -> dict[Shown, Doubles]:
-    """Returns how much rounding moves each element: root mean square of `FEWEST_DRAWS` to `MOST_DRAWS` draws."""
+    """Returns how much rounding moves each element: the root mean square of `FEWEST_DRAWS` to `MOST_DRAWS` draws."""
     squares = {shown: np.zeros(error.shape) for shown, error in apart.items()}
     names, deviation = list({shown.tensor for shown in apart}), dict[Shown, Doubles]()
     for draw in range(1, MOST_DRAWS + 1):
@@ -108,5 +108,5 @@ def _largest(array: Doubles) -> tuple[int, ...]:
 
 
 def worst(found: Sequence[Rounding]) -> Rounding:
-    """Returns the worst of the judgements for several inputs."""
+    """Returns the worst judgement over several inputs."""
     return max(found, key=lambda r: (not r.passed, r.ratio))

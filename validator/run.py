@@ -1,4 +1,4 @@
-"""Runs a loaded program: inputs in ONNX shapes in, outputs in ONNX shapes out."""
+"""Runs a loaded program: from inputs to outputs, both in ONNX shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,23 +27,23 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A tensor as it is on the chip: float32, or int64 for integers, with its coding if it has one."""
+    """A tensor in its representation on the chip: float32, or int64 for integers, with its coding if it has one."""
 
     values: Array
     coding: Coding | None
     what: str
 
     def decoded(self) -> Array:
-        """Returns the values of the model, in its type. Raises `UserError` for an element that has none."""
+        """Returns the values in the model's type. Raises `UserError` for an element that represents no value."""
         return self.values if self.coding is None else decode(self.values, self.coding, self.what)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Results of a run: outputs by name in ONNX shapes, probed tensors by name in their image shapes.
+    """Results of a run, keyed by name: outputs in ONNX shapes, probed tensors in their image shapes.
 
-    Values are those of the model, in its type. `output_elements` and `probe_elements` are the same tensors as they are
-    on the chip: float32, or int64 for integers in programs with integers.
+    Values are in the model's types. `output_elements` and `probe_elements`: the same tensors in their representation on
+    the chip: float32, or int64 for integers in integer programs.
     """
 
     outputs: dict[str, Array]
@@ -65,10 +65,10 @@ def run(
 ) -> Result:
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
 
-    `sample`: number of the input; crossbars with noise draw other numbers for another one.
+    `sample`: number of the input, which selects the noise of crossbars.
 
-    Raises `UserError` for inputs that do not fit, `ProgramError` for an instruction without meaning or after about
-    `max_steps` instructions, `DeadlockError` when no core can go on.
+    Raises `UserError` for invalid inputs, `ProgramError` for an undefined operation or after about `max_steps`
+    instructions, `DeadlockError` when no core can continue.
     """
     captures = captures_of(program) if probes else no_captures(program)
     state = prepare(program, inputs, captures, sample=sample)
@@ -95,9 +95,9 @@ def prepare(
     sample: int = 0,
     watch: bool = False,
 ) -> Machine:
-    """Returns the machine at start: constants and inputs are in global memory. `watch`: as in `machine.create`.
+    """Returns the machine at its start, with constants and inputs in global memory. `watch`: see `machine.create`.
 
-    `captures`: what to copy while it runs; None for nothing.
+    `captures`: spans to copy during the run; None for none.
     """
     arrays = named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
@@ -110,8 +110,8 @@ def prepare(
 
 
 def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: int = UNLIMITED) -> None:
-    """Runs a prepared machine to its end, or raises as `run` does."""
-    # NOTE: machine code cannot call crossbars outside of it.
+    """Runs a prepared machine to its end. Raises the same errors as `run`."""
+    # NOTE: compiled code cannot call external crossbars.
     is_compiled = state.products is None and (engine == "numba" or (engine == "auto" and compiled.is_quicker(state)))
     if state.products is not None:
         state.products.begin()
@@ -181,7 +181,7 @@ def _gather(
 
 
 def _read(what: str, content: Values, written: Bytes, part: slice, coding: Coding) -> Array:
-    """Returns elements from bytes. Raises `UserError` if one was never written: an integer cannot say so itself."""
+    """Returns elements from bytes. Raises `UserError` for bytes never written, which integers cannot show."""
     missing = np.flatnonzero(written[part] == 0)
     if len(missing):
         raise UserError(

@@ -24,23 +24,23 @@ from validator.session import DTYPES, read, session
 
 Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
-"""Instructions that an engine executes in some tenths of a second."""
+"""Instructions that each engine executes in some tenths of a second."""
 BYTES_OF_AN_INSTRUCTION = 100
-"""Bytes of memory that take as long to fill as an instruction takes."""
+"""Bytes of memory that take as long to initialise as an instruction takes to execute."""
 
 
 class Shown(NamedTuple):
-    """A tensor that the program shows. An output can be an inner tensor as well."""
+    """A tensor that is compared. An output can be an inner tensor as well."""
 
     kind: Literal["output", "layer"]
     tensor: str
 
 
 class Tried(Protocol):
-    """Two computations side by side, on the samples `numbers`.
+    """Two computations of the same tensors, on the samples `numbers`.
 
-    `model`, `constants`: the ONNX model of both, and its inputs that became constants, for the judgement in float64.
-    `exact`: the tensors that have no tolerance. `by_runtime`: nodes that are not computed as ONNX's own suite does.
+    `model`, `constants`: ONNX model of both, and inputs that became constants, for the judgement by float64. `exact`:
+    tensors without tolerance. `by_runtime`: nodes computed as in onnxruntime, not as in ONNX's own suite.
     """
 
     numbers: Sequence[int]
@@ -60,7 +60,7 @@ class Tried(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """Inputs to try: those given, or random ones with the seeds `numbers`.
+    """Inputs to validate: given ones, or random ones with the seeds `numbers`.
 
     `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run.
     """
@@ -78,7 +78,7 @@ class Samples:
     instructions: int = 0
 
     def within_bounds(self) -> "Samples":
-        """Returns the samples with bounds of random inputs of integers, with which the model computes something."""
+        """Returns the samples with bounds on random inputs with which the model runs."""
         places = self.program.memory.inputs
         integers = places_of_integers(places)
         if self.given or not self.numbers or not (integers or may_index(self.model)):
@@ -101,7 +101,7 @@ class Samples:
         return replace(self, given=given, numbers=self.numbers[:1], seconds=dict.fromkeys(self.seconds, 0.0))
 
     def has_meaning(self) -> bool:
-        """Tells whether onnxruntime computes finite outputs only."""
+        """Tells whether onnxruntime computes only finite outputs."""
         names = [place.name for place in self.program.memory.outputs]
         try:
             found = [self.golden.run(self.inputs(number), names) for number in self.numbers]
@@ -110,9 +110,9 @@ class Samples:
         return all(np.isfinite(array).all() for values in found for array in values.values())
 
     def overflows_inside(self) -> bool:
-        """Tells whether onnxruntime computes infinity or NaN in some inner tensor, and operators such as Relu drop it.
+        """Tells whether onnxruntime computes infinity or NaN in some inner tensor.
 
-        Then the outputs are finite by chance.
+        Then the outputs are finite by chance, because operators such as Relu drop these values.
         """
         model = read(self.model)
         names = [name for node in model.graph.node for name in node.output if name]
@@ -126,7 +126,7 @@ class Samples:
         return not all(np.isfinite(array).all() for values in found for array in values)
 
     def inner(self, golden: Golden, number: int) -> list[Array]:
-        """Returns all tensors of floats of a model that shows them."""
+        """Returns all float tensors of a model that has them as outputs."""
         floats = [o.name for o in golden.session.get_outputs() if o.type in DTYPES]
         return list(golden.run(self.inputs(number), floats).values())
 
@@ -144,7 +144,7 @@ class Samples:
 
     @property
     def exact(self) -> frozenset[str]:
-        """The tensors of integers and truth values."""
+        """The tensors of integers and booleans."""
         places = [(place.name, place.coding) for place in self.program.memory.outputs]
         probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
@@ -153,7 +153,7 @@ class Samples:
         return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number, self.bounds)
 
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
-        """Returns the tensors of the program and those of onnxruntime, in its shapes.
+        """Returns the tensors of the program and of onnxruntime, both in onnxruntime's shapes.
 
         Equal calls give equal results.
         """
@@ -177,7 +177,7 @@ class Samples:
 
 
 def quick_count(program: Program, engine: Engine) -> int:
-    """Returns how many inputs can be tried quickly; at least two.
+    """Returns how many inputs can be tried quickly, at least two.
 
     One input can hide a wrong operand of a maximum, or a clipped value. With long vectors this is rare. Small programs,
     whose vectors are short, run on many inputs.

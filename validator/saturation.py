@@ -1,8 +1,8 @@
-"""Products of 8-bit integers that onnxruntime rounds off on some machines, and models that avoid them.
+"""Products of 8-bit integers that saturate in onnxruntime on some machines, and models that avoid them.
 
 On x86 without VNNI, onnxruntime multiplies unsigned by signed bytes in pairs whose sum saturates at 16 bits ("S8S8 vs
-U8S8", onnxruntime's page on quantisation). Its session option against that acts with optimisations only, which a judge
-has off. Unsigned by unsigned bytes are exact everywhere, and a weight plus 128 with a zero point plus 128 is the same.
+U8S8", onnxruntime's page on quantisation). Its session option against that needs optimisations, which the validator
+turns off. Unsigned by unsigned bytes are exact everywhere, and 128 added to weight and zero point changes no value.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ _OPERANDS = {
     "QLinearMatMul": (0, 2, 3, 5),
     "QGemm": (0, 2, 3, 5),
 }
-"""Places of both operands among the inputs of a product, each with its zero point behind it."""
+"""Positions of both operands among the inputs of a product, each followed by the position of its zero point."""
 _MARKS = b"Integer", b"QLinear", b"QGemm"
-"""Parts of these operators' names, which a file of such a model contains."""
+"""Parts of these operators' names, which a file with such a product contains."""
 _MOST_BYTES = 2**31 - 1
-"""The largest content that onnxruntime takes."""
+"""Largest serialised model that onnxruntime accepts, in bytes."""
 
 
 def probe() -> tuple[bytes, dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
-    """Returns a product that saturates if any does, as a model, with its inputs and its exact result."""
+    """Returns a model with a product that saturates if any does, with its inputs and its exact result."""
     rows, inner, columns = 16, 64, 16
     a = helper.make_tensor_value_info("a", TensorProto.UINT8, (rows, inner))
     b = helper.make_tensor_value_info("b", TensorProto.INT8, (inner, columns))
@@ -43,9 +43,9 @@ def probe() -> tuple[bytes, dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
 
 
 def avoided(model: str | bytes) -> str | bytes:
-    """Returns a model, a file name or content, `with_unsigned_weights` if it needs them.
+    """Returns a model (a file name or content), rewritten by `with_unsigned_weights` if it needs that.
 
-    A file that is too large for content stays as it is.
+    A file that is too large to be serialised stays unchanged.
     """
     if not _may_multiply_bytes(model):
         return model
@@ -59,7 +59,7 @@ def _read(file: str) -> ModelProto:
 
 
 def _may_multiply_bytes(model: str | bytes) -> bool:
-    """Tells whether a model names a product of integers."""
+    """Tells whether the bytes of a model name a product of integers."""
     if isinstance(model, bytes):
         return any(mark in model for mark in _MARKS)
     return has_mark(Path(model), _MARKS)
@@ -68,7 +68,7 @@ def _may_multiply_bytes(model: str | bytes) -> bool:
 def with_unsigned_weights(model: ModelProto) -> ModelProto:
     """Returns the model with unsigned bytes wherever it multiplies unsigned by signed ones; the values are the same.
 
-    Conversions stand before the products, so tensors keep their names. Without such a product it is the model itself.
+    Conversions are inserted before the products, so tensors keep their names. Without such products, returns `model`.
     """
     copied = ModelProto.FromString(model.SerializeToString())
     change = _Change(_types(model), _unused(copied.graph))
@@ -81,7 +81,7 @@ def with_unsigned_weights(model: ModelProto) -> ModelProto:
 
 
 class _Change:
-    """The change of a model: element types by tensor, and a prefix that no tensor has."""
+    """Rewriter of a model, given element types by tensor, and a prefix that no tensor name has."""
 
     def __init__(self, types: Mapping[str, int], prefix: str) -> None:
         self._types = types
@@ -90,7 +90,7 @@ class _Change:
         self.made = 0
 
     def graph(self, graph: GraphProto) -> None:
-        """Puts conversions before the products of one graph."""
+        """Inserts conversions before the products of one graph."""
         nodes: list[NodeProto] = []
         for node in graph.node:
             if node.op_type in _OPERANDS and self._is_mixed(node):
@@ -108,7 +108,7 @@ class _Change:
         return kinds == [TensorProto.UINT8, TensorProto.INT8]
 
     def _converted(self, node: NodeProto) -> list[NodeProto]:
-        """Gives a product a converted operand and zero point. A zero point that was left out becomes 128."""
+        """Gives a product a converted operand and zero point. A missing zero point becomes 128."""
         _, _, operand, zero = _OPERANDS[node.op_type]
         node.input.extend([""] * (zero + 1 - len(node.input)))
         found: list[NodeProto] = []
@@ -126,7 +126,7 @@ class _Change:
 
 
 def _graphs(graph: GraphProto) -> list[GraphProto]:
-    """Returns a graph and those in its nodes' attributes."""
+    """Returns a graph and all graphs inside of its nodes."""
     inner = [g for node in graph.node for a in node.attribute for g in (*a.graphs, *([a.g] if a.HasField("g") else []))]
     return [graph, *(found for g in inner for found in _graphs(g))]
 

@@ -1,4 +1,4 @@
-"""Compiled meaning of the scalar instructions, for the engine and for code that follows registers without running."""
+"""Compiled scalar instructions, for the engine and for code that computes registers without running a program."""
 
 # Helpers are untyped for numba's sake.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false

@@ -16,20 +16,20 @@ DTYPES: dict[str, type[np.generic]] = {
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
 }
-"""Element types of floats, by onnxruntime's names."""
+"""Float types of elements, keyed by onnxruntime's names."""
 ALL_DTYPES: dict[str, np.dtype[np.generic]] = {
     **{name: np.dtype(kind) for name, kind in DTYPES.items()},
     **{f"tensor({name})": np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
     **{f"tensor({name})": np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
     "tensor(bool)": np.dtype(np.bool_),
 }
-"""Element types that are compared in a program of floats, by onnxruntime's names."""
+"""Element types that are compared in a program of floats, keyed by onnxruntime's names."""
 
 
 def session(model: str | bytes, path: Path) -> Any:
     """Opens a model, given as a file name or as content. Raises `UserError` that names `path`.
 
-    Its products of integers are exact, also on machines where onnxruntime's are not (`validator.saturation`).
+    Its products of integers are exact, also on machines where onnxruntime's saturate (`validator.saturation`).
     """
     try:
         return _opened(saturation.avoided(model) if _saturates() else model)
@@ -38,10 +38,10 @@ def session(model: str | bytes, path: Path) -> Any:
 
 
 def optimised(path: Path) -> Any:
-    """Opens a model with every optimisation of onnxruntime. Raises `UserError` as `session` does."""
+    """Opens a model with every optimisation of onnxruntime. Raises `UserError` like `session`."""
     try:
         return _opened(str(path), optimise=True)
-    except Exception as e:  # as there
+    except Exception as e:  # as in `session`
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 
@@ -65,9 +65,9 @@ def _saturates() -> bool:
 
 
 def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Returns shapes and types of tensors as onnxruntime infers them. Open shapes and other types are left out.
+    """Returns shapes and float types of tensors as onnxruntime infers them; open shapes and other types are left out.
 
-    It continues behind operators that are functions, where onnx's own inference stops.
+    It continues after operators that are functions, where onnx's own inference stops.
     """
     asked = ModelProto.FromString(model.SerializeToString())
     present = {output.name for output in asked.graph.output}
@@ -81,7 +81,7 @@ def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int,
 
 
 def read(path: Path) -> ModelProto:
-    """Reads a model. Raises `UserError` if it is none."""
+    """Reads an ONNX model. Raises `UserError` if the file is none."""
     import onnx
 
     try:

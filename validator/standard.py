@@ -1,14 +1,14 @@
 """Resize as ONNX's own suite computes it, where onnxruntime computes something else.
 
-onnxruntime is the judge, but it deviates from the suite's reference implementation (`onnx.reference`)
+The validator compares with onnxruntime, which deviates from the suite's reference implementation (`onnx.reference`)
 
-1. with `align_corners` and scales that give no whole length: it rounds the length down, the suite uses the product;
-2. with `tf_crop_and_resize` and channels last, linear with antialias or cubic: it extrapolates other elements than
-   those that lie outside.
+1. with `align_corners` and scales that give a fractional length: it rounds the length down, the suite uses the product;
+2. with `tf_crop_and_resize` and channels last, linear with antialias or cubic: it extrapolates elements that do not
+   lie outside, or does not extrapolate some that do.
 
-Resize is linear along each axis. So such a node becomes one product per axis. The reference implementation computes its
-matrix from the unit matrix. onnxruntime computes the rest of the model. It also computes nodes that cannot be
-rewritten, because sizes are not constant, or very large.
+Resize is linear along each axis. So such a node becomes one matrix product per axis, whose matrix the reference
+implementation computes from the unit matrix. onnxruntime computes the rest of the model, and also nodes that cannot be
+rewritten because their sizes are not constant, or very large.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ _MARKS = (b"align_corners", b"tf_crop_and_resize")
 
 
 _MOST_ELEMENTS = 2**24
-"""Maximum elements of a matrix; onnxruntime computes nodes with larger ones."""
+"""Most elements of a matrix; onnxruntime computes nodes with larger ones."""
 
 
 def may_depart(path: Path) -> bool:
-    """Tells whether a file names a mode in which onnxruntime deviates."""
+    """Tells whether the bytes of a file name a mode in which onnxruntime deviates."""
     return has_mark(path, _MARKS)
 
 
@@ -45,7 +45,7 @@ def follow_suite(
 ) -> tuple[str, ...]:
     """Rewrites the nodes in which onnxruntime deviates from the suite; returns their names.
 
-    `shapes`: those of the inputs. `leave`: names of nodes that stay as they are.
+    `shapes`: shapes of the inputs. `leave`: names of nodes that are not rewritten.
     """
     known = _Known.of(model, shapes)
     rewritten: list[str] = []
@@ -96,8 +96,8 @@ class _Known:
         computed = {name for node in model.graph.node for name in node.output}
         asked = sorted({name for n in resized for name in (n.input[0], n.output[0])} & computed)
         if asked:
-            # By onnxruntime, whose results are compared: behind an STFT, onnx takes other shapes, or none. No number is
-            # resized: where onnxruntime says so, it does not know the shape.
+            # Inferred by onnxruntime, whose results are compared: after an STFT, onnx infers other shapes, or none.
+            # Scalars are never resized, so an empty shape from onnxruntime means that the shape is unknown.
             more = infer(bound, asked)
             found |= {name: shape for name, (shape, _) in more.items() if shape}
             types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
@@ -116,7 +116,7 @@ def _coordinates(node: NodeProto) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Resize:
-    """A Resize whose input and scales, or sizes, are known. `factors`: one per axis, None for sizes."""
+    """A Resize with known input shape and scales, or sizes. `factors`: scale of each axis, None if sizes are given."""
 
     node: NodeProto
     attributes: Mapping[str, Any]
@@ -161,9 +161,9 @@ class _Resize:
         return coordinates == "tf_crop_and_resize" and bool(by_axis) and channels_last
 
     def scaled(self, axis: int) -> bool:
-        """Tells whether corners are aligned to a length that is not whole.
+        """Tells whether corners are aligned to a fractional length.
 
-        A length rounded to float32 counts as whole.
+        A length that differs from an integer only by rounding to float32 counts as an integer.
         """
         aligned = self.attribute("coordinate_transformation_mode", "") == "align_corners"
         factor = self.factors[axis]
@@ -171,7 +171,7 @@ class _Resize:
 
     @property
     def changed(self) -> Iterator[int]:
-        """Axes that change."""
+        """Axes that the Resize changes."""
         return (a for a in range(len(self.old)) if self.old[a] != self.new[a] or self.scaled(a))
 
     def along(self, axis: int, rows: Array, outside: float) -> Array:
@@ -193,7 +193,7 @@ class _Resize:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Makes the nodes that compute a Resize. `stem`: prefix of the names of new tensors."""
+    """Builder of the nodes that compute a Resize by products. `stem`: prefix of the names of new tensors."""
 
     model: ModelProto
     resize: _Resize

@@ -1,4 +1,4 @@
-"""Arrays that are the same whenever a program runs, found once. A run of a small program takes little else."""
+"""Arrays that are equal in all runs of a program, computed once: a run of a small program takes little else."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from validator.program import Indices, Program
 
 T = TypeVar("T")
 ALIGNMENT = 4
-"""In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
+"""In an integer program, each local memory starts at a multiple of this many bytes, for aligned access."""
 
 
 def _once(find: Callable[[Program], T]) -> Callable[[Program], T]:
-    """Keeps what a function returns for as long as the program lives."""
+    """Caches the result of a function for as long as the program lives."""
     known = WeakKeyDictionary[Program, T]()
 
     @wraps(find)
@@ -36,7 +36,7 @@ def _once(find: Callable[[Program], T]) -> Callable[[Program], T]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The arrays of `validator.machine.Machine` that no run changes, and those of which each run changes a copy.
+    """The arrays of `validator.machine.Machine` that all runs share, and those that each run copies and changes.
 
     The latter are `first`, which the program counters start from, and `next_id`.
     """
@@ -51,7 +51,7 @@ class Start:
 
 @_once
 def start_of(program: Program) -> Start:
-    """Returns the start of a program."""
+    """Returns the arrays that all runs of a program start from."""
     width, streams = program.memory.element_bytes, program.streams
     local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
     step = ALIGNMENT if program.has_integers else 1
@@ -67,9 +67,9 @@ def start_of(program: Program) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tile of a tensor in a memory: where it is there, and its index and shape as a part of [rows, width, channels].
+    """A tile of a tensor in a memory: its span there, and its index and shape in [rows, width, channels].
 
-    `part`: in elements; in bytes if the program has integers.
+    `part`: counts elements, or bytes in an integer program.
     """
 
     part: slice
@@ -94,8 +94,8 @@ def pieces_of(
 class Captures:
     """Spans of local memory that a run copies, sorted by core and instruction, and the tensors that they make up.
 
-    `first[core]` is the first of a core. Each is copied to `offset` before instruction `pc` of all streams. Addresses,
-    sizes and offsets are in elements; in bytes if the program has integers.
+    `first[core]`: first span of a core. Each span is copied to `offset` before instruction `pc`, counted over all
+    streams. Addresses, sizes and offsets count elements, or bytes in an integer program.
     """
 
     pc: Indices
@@ -108,13 +108,13 @@ class Captures:
 
 @_once
 def no_captures(program: Program) -> Captures:
-    """Returns what a run copies that shows outputs only: nothing."""
+    """Returns empty captures, for a run that returns outputs only."""
     return _captures(program, ())
 
 
 @_once
 def captures_of(program: Program) -> Captures:
-    """Returns what a run copies that shows the tensors of layers.json."""
+    """Returns the captures for a run that also returns the tensors of layers.json."""
     return _captures(program, program.layers.probes if program.layers else ())
 
 

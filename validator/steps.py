@@ -1,4 +1,4 @@
-"""Splits normalisations into the nodes of their steps, so that each step rounds.
+"""Splits normalisations into their elementary nodes, so that each step rounds.
 
 (x - mean) / deviation does not change when a number is added to x. So errors in x and in the result alone do not show
 that float32 rounds the mean.
@@ -18,7 +18,7 @@ OPSET = 13
 
 
 def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[NodeProto]:
-    """Returns the steps of a node with these operands. Empty for other operators, and if several results are wanted."""
+    """Returns the elementary nodes of a node; empty for other operators, and if several results are used."""
     if proto.domain or sum(map(bool, proto.output)) != 1:
         return []
     given: dict[str, Any] = attributes_of(proto)
@@ -41,9 +41,9 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
 
 
 def _among_channels(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int, ...]) -> list[NodeProto]:
-    """Makes the nodes of x / (bias + alpha / size * sum of near squares) ** beta.
+    """Returns the nodes of LRN: x / (bias + alpha / size * sum of squares in near channels) ** beta.
 
-    onnxruntime moves its sum from channel to channel, so that a large number leaves an error in all that follow.
+    onnxruntime updates its sum from channel to channel, so a large number leaves an error in all later channels.
     """
     image, size, channel = proto.input[0], int(given["size"]), np.arange(shape[1])
     apart = channel[None, :] - channel[:, None]
@@ -66,7 +66,7 @@ def _among_channels(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int
 
 
 def _of_length_one(proto: NodeProto, axis: int) -> list[NodeProto]:
-    """Makes the nodes of x / length, whose squares may underflow."""
+    """Returns the nodes of x / length (the Euclidean norm), whose squares may underflow."""
     image = proto.input[0]
     return [
         helper.make_node("Mul", [image, image], ["_square"]),
@@ -83,7 +83,7 @@ def _of_length_one(proto: NodeProto, axis: int) -> list[NodeProto]:
 
 
 def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer: float = 0.0) -> list[NodeProto]:
-    """Makes the nodes of (x - mean) / deviation. `inner` is added to the variance, `outer` to its root."""
+    """Returns the nodes of (x - mean) / deviation. `inner` is added to the variance, `outer` to its root."""
     image = proto.input[0]
     return [
         helper.make_node("ReduceMean", [image], ["_mean"], axes=axes),
@@ -100,7 +100,7 @@ def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer:
 
 
 def _affine(proto: NodeProto, pixels: int) -> list[NodeProto]:
-    """Makes the nodes that multiply by the scale and add the bias; `pixels` dimensions of 1 are added to both."""
+    """Returns the nodes that multiply by the scale and add the bias; both get `pixels` dimensions of size 1."""
     scale, bias = (*proto.input[1:], "")[:2]
     axes = list(range(1, pixels + 1))
     nodes = [

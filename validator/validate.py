@@ -1,4 +1,4 @@
-"""Executes a compiled model, computes the expected outputs with onnxruntime, and compares."""
+"""Validates a compiled model: executes it and compares its outputs with onnxruntime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,15 +54,15 @@ def validate(
 ) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
-    `inputs` are arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
-    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`). Beside
-    them it tries one input each of some other kinds (`validator.kinds`), at most half as many.
-    `tolerance` is the largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error is
-    right if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
-    integer must be that of the model's definition (`validator.definition`). With `layers`, every tensor of layers.json
-    is compared as well. `write` puts the matrices of a program into crossbars outside of the engine, which then is the
-    reference. `crossbars` gives a program of integers the crossbars of a real chip.
-    Raises `UserError` for bad input, or after about `max_steps` instructions, and `DeadlockError`.
+    `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
+    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`). In
+    addition, one input each of some other kinds is tried (`validator.kinds`), at most half as many. `tolerance`:
+    largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error passes if float32
+    cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each integer must
+    equal that of the model's definition (`validator.definition`). `layers`: compare every tensor of layers.json as
+    well. `write`: puts the matrices of a program into external crossbars; the engine is then the reference.
+    `crossbars`: gives an integer program the crossbars of a real chip. Raises `UserError` for bad input, or after about
+    `max_steps` instructions, and `DeadlockError`.
     """
     seed = whole("seed", seed, 0, MOST_SEED)
     samples = whole_or_none("samples", samples, 1)

@@ -30,7 +30,7 @@ class GroupLimit:
 
 
 def load_weights(folder: Path, manifest: Manifest, limits: list[list[GroupLimit]]) -> Weights:
-    """Reads the matrices of all cores, one per group. Raises `UserError` for missing, extra or too large ones."""
+    """Reads the matrices of all cores, one per group. Raises `UserError` for missing, extra or oversized matrices."""
     matrices: list[Matrix] = []
     for core, groups in enumerate(limits):
         matrices += _load_core(folder, manifest, core, groups)
@@ -45,7 +45,7 @@ def load_weights(folder: Path, manifest: Manifest, limits: list[list[GroupLimit]
 
 
 def _joined(matrices: list[Matrix], *, integers: bool) -> Matrix:
-    """Puts the matrices one after another. Integers have one type: int8 if all fit, else int16."""
+    """Concatenates the matrices. Integers have one type: int8 if all fit, else int16."""
     if not integers:
         return np.concatenate([m.ravel() for m in matrices]) if matrices else np.zeros(0, np.float32)
     small = np.iinfo(np.int8)
@@ -124,7 +124,7 @@ def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int, i
 
 
 def _npz_matrix(archive: zipfile.ZipFile, group: int, limit: GroupLimit, where: str, integers: bool) -> Matrix:
-    """Reads a matrix. The header is checked before data are unpacked, so a small file cannot ask for much memory."""
+    """Reads a matrix. The header is checked before data are unpacked, so a small file cannot claim much memory."""
     with archive.open(f"{group}.npy") as stream:
         shape, dtype = read_header(stream, where, INTEGERS if integers else FLOATS)
         _check_shape(shape, limit, where)

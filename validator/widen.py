@@ -12,7 +12,7 @@ _TYPES = frozenset(("dtype", "output_datatype", "output_dtype", "to"))
 
 
 def tensor(proto: TensorProto, dtype: type[np.floating]) -> TensorProto:
-    """Returns the tensor with its floats converted to `dtype`."""
+    """Returns the tensor with its floats converted to `dtype`; other tensors are returned unchanged."""
     if proto.data_type not in _FLOATS:
         return proto
     return numpy_helper.from_array(numpy_helper.to_array(proto).astype(dtype), proto.name)
@@ -71,7 +71,7 @@ def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
 
 
 def reads(proto: NodeProto) -> tuple[str, ...]:
-    """Returns the tensors that a node needs: its inputs, and those that graphs inside of it use from outside."""
+    """Returns the tensors that a node needs: its inputs, and the outer tensors that graphs inside of it read."""
     inner = (name for a in proto.attribute if a.type == AttributeProto.GRAPH for name in _captured(a.g))
     return tuple(dict.fromkeys([*filter(None, proto.input), *inner]))
 
@@ -84,7 +84,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with its own functions replaced by their nodes."""
+    """Returns the model with calls of its own functions replaced by their nodes."""
     if not model.functions:
         return model
     import onnx.inliner
