@@ -1,1 +1,1 @@
-"""Rounds: runs a model that is larger than the chip in parts, and writes the crossbars before each part."""
+"""Rounds: run a model that is larger than the chip in parts, and rewrite the crossbars before each part."""

@@ -1,4 +1,4 @@
-"""Compiles a model in rounds: cuts it by the plan, compiles each piece for the whole chip, and says what is written."""
+"""Compiles a model in rounds: cuts it by a plan, compiles each piece for the whole chip, lists the crossbar writes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +24,15 @@ from raptor.target.device_file import CrossbarWrite, DeviceFile
 from raptor.target.element import bytes_of
 
 MOST_SLICINGS = 4
-"""Times that slices of a layer are sliced again, until each fits."""
+"""Most times that the slices of a layer are sliced again until each of them fits the chip."""
 
 Compile = Callable[[Model, int, Target], Artifacts]
-"""Compiles a piece, with its number, for a target."""
+"""Function that compiles a piece, given its model, its number and its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Rounds that the user wants: samples of a batch, the device that is written, what shall be least, how to cut."""
+    """Options of rounds: samples per batch, the device to write, what to minimise, and how to cut."""
 
     batch: int
     device: DeviceFile
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A model to be compiled in rounds. `strategy`: the mapping; `refuse`: why a node may not be on the chip."""
+    """A model to compile in rounds. `strategy`: the mapping. `refuse`: says why a node cannot run on the chip."""
 
     source: ModelSource
     fixed: Fixed
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A model in units with the plan of its rounds. `split`: layers that were sliced; `cuts`: where it may be cut."""
+    """A model in units. `split`: sliced layers. `cuts`: units before which it may be cut. `method`: how to cut."""
 
     ranges: Ranges
     split: tuple[str, ...]
@@ -65,13 +65,13 @@ class Planned:
     method: Cuts
 
     def plan(self) -> Plan:
-        """Returns the plan of the wanted method with what is known by now."""
+        """Returns the plan by `method`, without the ranges and cuts that were refused so far."""
         return plan_rounds(self.ranges, self.cuts, self.batch, self.memory, self.method)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A model in rounds: the cut, the program of each piece, the plan, and what was split."""
+    """A model compiled in rounds. `cut`: its pieces as models. `programs`: the program of each piece."""
 
     cut: Cut
     programs: tuple[Artifacts, ...]
@@ -104,7 +104,7 @@ def planned(job: Job) -> Planned:
 
 
 def _known_as(units: Units, original: Units) -> Units:
-    """Gives a model that was sliced the name, the file and the interface of the original."""
+    """Gives a sliced model the name, the file and the interface of the original."""
     first = original.asked
     units.cutter.own = original.cutter.own
     units.cutter.asked = replace(
@@ -125,7 +125,7 @@ def _size_bytes(units: Units, name: str, arch: Target) -> int:
 
 
 def compile_rounds(job: Job, compile_one: Compile) -> Compiled:
-    """Compiles a model in rounds. A piece that cannot be compiled after all is left out of the next plan.
+    """Compiles a model in rounds. A piece that turns out not to fit is refused, and the plan is made again.
 
     Raises `UserError` if no plan is left.
     """
@@ -146,7 +146,7 @@ def compile_rounds(job: Job, compile_one: Compile) -> Compiled:
 
 
 def _forbid(found: Planned, plan: Plan, piece: int) -> None:
-    """Forbids the cuts around a piece that the front end refuses alone."""
+    """Forbids the cuts at both ends of a piece that the front end refuses. Raises `UserError` if none is left."""
     around = {0, *plan.cuts, len(found.ranges.units.nodes)}
     ends = sorted(around)[piece : piece + 2]
     if not found.cuts.intersection(ends):
@@ -163,7 +163,7 @@ def _compiled(
     number: int,
     compile_one: Compile,
 ) -> bool:
-    """Compiles a piece if it is new. Returns False, and takes note, if it does not fit after all."""
+    """Compiles a piece unless it is in `programs`. Returns False and records the refusal if it does not fit."""
     model = cut.segments[number].model
     assert model is not None, "every piece is for the chip"
     if (*ends, cores) in programs:
@@ -178,7 +178,7 @@ def _compiled(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """A compiled round. `path`: its directory; `waits`: tensors in global memory while it runs, with their bytes."""
+    """A compiled round. `path`: its directory. `waits`: bytes of each tensor in global memory during the round."""
 
     path: str
     program: Artifacts
@@ -186,7 +186,7 @@ class Round:
 
 
 def rounds_of(found: Sequence[Round], done: Sequence[Compiled], arch: Target, wanted: Wanted) -> files.Rounds:
-    """Makes `rounds.json`. Raises `UserError` if what waits does not fit into global memory."""
+    """Returns the content of `rounds.json`. Raises `UserError` if waiting tensors do not fit in global memory."""
     device, written = wanted.device, steady_writes([groups_of(one.program) for one in found])
     return files.Rounds(
         batch=wanted.batch,
@@ -215,7 +215,7 @@ def _round(one: Round, writes: tuple[files.GroupWrite, ...], arch: Target, wante
 
 
 def _memory_bytes(one: Round, arch: Target, batch: int) -> int:
-    """Returns the global memory of a round: its constants, and what waits of all samples."""
+    """Returns the bytes of global memory in a round: constants, plus waiting tensors of all samples of the batch."""
     constants = one.program.memory.constants.elements * one.program.memory.element_bytes
     needed = constants + batch * sum(one.waits.values())
     if arch.memory.size_given and needed > arch.memory.size_bytes:
@@ -228,7 +228,6 @@ def _memory_bytes(one: Round, arch: Target, batch: int) -> int:
 
 
 def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
-    """Yields where a model is cut, and why."""
     units, arch = done.planned.ranges.units, done.planned.ranges.arch
     for reason in done.plan.reasons:
         yield files.RoundCut(
@@ -240,7 +239,7 @@ def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
 
 
 def _alternative(each: tuple[Alternative, ...]) -> files.CutAlternative:
-    """Makes the record of a method to cut; of a model with segments on the host, it cuts each of the others."""
+    """Returns the record of a cutting method. `each`: its result for each part of the model between host segments."""
     times = [one.batch_ns for one in each if one.batch_ns is not None]
     return files.CutAlternative(
         name=each[0].name,
@@ -250,7 +249,7 @@ def _alternative(each: tuple[Alternative, ...]) -> files.CutAlternative:
 
 
 def waits_of(done: Compiled) -> Iterator[dict[str, int]]:
-    """Yields the tensors in global memory during each round: for it, made by it, and for later rounds."""
+    """Yields for each round the bytes of each tensor in global memory: inputs, results, tensors for later rounds."""
     units, arch = done.planned.ranges.units, done.planned.ranges.arch
     cuts = (0, *done.plan.cuts, len(units.nodes))
     for a, b in pairwise(cuts):
@@ -258,7 +257,7 @@ def waits_of(done: Compiled) -> Iterator[dict[str, int]]:
 
 
 def in_words(needed: int, arch: Target, device: DeviceFile) -> str:
-    """Says what rounds would take for `needed` crossbars, for the error about a chip that is too small."""
+    """Describes the cost of rounds for `needed` crossbars, for the error about a chip that is too small."""
     rounds = -(-needed // (arch.core_count * arch.xbars_per_core))
     cells = arch.xbar_rows * arch.xbar_cols
     each = [CrossbarWrite(k % arch.core_count, arch.xbar_rows, cells) for k in range(needed)]

@@ -1,4 +1,4 @@
-"""The best cuts of a sequence, by dynamic programming: optimal for the sum of the costs of the pieces."""
+"""Minimum-cost segmentation of a sequence, where the cost is the sum over the pieces."""
 
 import math
 from bisect import bisect_right
@@ -7,23 +7,23 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 Cost = Callable[[int, int], float | None]
-"""Cost of the piece from one unit up to another (excluded); None if neither it nor any longer one is possible."""
+"""Cost of a piece from one unit to another (excluded); None if neither it nor any longer piece is possible."""
 
 
 _ROUNDING = 1 + 1e-9
 
 Least = Callable[[int, int], float]
-"""Lower bound of the cost of all pieces from one unit up to another, however they are cut."""
+"""Lower bound of the total cost from one unit to another (excluded), however it is cut."""
 
 
 def best_cuts(
     count: int, cuts: Collection[int], cost: Cost, least: Least = lambda _, __: 0.0
 ) -> tuple[tuple[int, ...], float] | None:
-    """Returns where pieces begin (without 0) and the sum of their costs, the least; of equal ones the fewest pieces.
+    """Returns the cuts (without 0) of least total cost, and that cost; of equal ones, the fewest pieces.
 
-    `count`: number of units. `cuts`: units at which a piece may begin. Returns None if no cut is possible. Begins of
-    pieces are tried from the one that by `least` promises most (A*), so the others' O(count * m) costs are not asked
-    for, m = most units of a possible piece.
+    `count`: number of units. `cuts`: units at which a piece may begin. `least`: a lower bound. Returns None if no
+    segmentation is possible. The search is A* over the begins of pieces, so it evaluates far fewer than all O(count *
+    m) pieces, where m is the length of the longest possible piece.
     """
     ends = [*sorted(cuts), count]
     best: dict[int, tuple[float, int, tuple[int, ...]]] = {0: (0.0, 0, ())}
@@ -51,9 +51,9 @@ def best_cuts(
 
 
 def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
-    """Returns the cuts, and the sum of their costs, if each piece is as long as possible. None if that ends nowhere.
+    """Cuts greedily: each piece is as long as possible. Returns the cuts and their total cost; None if it gets stuck.
 
-    A piece whose cost is infinite is not possible, but a longer one may be.
+    An infinite cost forbids a piece, but not a longer one.
     """
     begun, total, first = list[int](), 0.0, 0
     while first < count:
@@ -72,7 +72,7 @@ def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int,
 
 
 def one_by_one(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
-    """Returns the cuts, and the sum of their costs, if each piece is as short as possible. None if one does not fit."""
+    """Cuts wherever possible. Returns the cuts and their total cost; None if a piece does not fit."""
     begun = [0, *sorted(cuts), count]
     own = [cost(a, b) for a, b in pairwise(begun)]
     known = [ns for ns in own if ns is not None]

@@ -19,12 +19,12 @@ _IN_WORDS: Mapping[Cuts, str] = {
     "first-fit": "longest rounds first",
     "each-layer": "one layer a round",
 }
-"""Methods to cut. What those take that were not wanted is told."""
+"""Names of the cutting methods in the list of alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A method to cut, the number of its rounds and the estimated time of a batch; None if it finds no way."""
+    """A cutting method, its number of rounds, and its estimated time of a batch; None if it finds no plan."""
 
     name: str
     rounds: int
@@ -33,7 +33,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason of a cut: the estimated time of a batch with it, and without it; None if that does not fit the chip."""
+    """Estimated times of a batch with a cut (`apart_ns`) and without it (`joined_ns`; None if that does not fit)."""
 
     cut: int
     apart_ns: float
@@ -42,7 +42,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen cuts with their reasons, and the way of each round. `batch_ns`: estimated time of a batch."""
+    """The chosen cuts and the configuration of each round (`ways`), with reasons and the results of other methods."""
 
     cuts: tuple[int, ...]
     ways: tuple[Way, ...]
@@ -57,21 +57,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Global memory that waiting tensors take: bytes of a sample during a round, and the limit; None for no limit."""
+    """Global memory for waiting tensors. `needed`: bytes per sample in a round. `limit_bytes`: None for no limit."""
 
     needed: Callable[[int, int], int]
     limit_bytes: int | None
 
     def fits(self, first: int, last: int, batch: int) -> bool:
-        """Tells whether the tensors that a round reads, makes and passes by fit for a batch."""
+        """Tells whether the tensors that a round reads, makes or passes on fit in global memory for a batch."""
         return self.limit_bytes is None or batch * self.needed(first, last) <= self.limit_bytes
 
 
 def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory, method: Cuts = "best") -> Plan:
-    """Returns the plan of a method for a batch.
-
-    Raises `UserError` if there is none, with the layer or memory that binds.
-    """
+    """Returns the plan by a cutting method. Raises `UserError` with the layer or memory that makes it impossible."""
     count = len(ranges.units.nodes)
 
     def cost(first: int, last: int) -> float | None:
@@ -95,7 +92,6 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
 
 
 def _reasons(ranges: Ranges, cuts: tuple[int, ...], ways: tuple[Way, ...], batch: int) -> Iterator[Reason]:
-    """Yields why each cut is there."""
     ends = (0, *cuts, len(ranges.units.nodes))
     for k, cut in enumerate(cuts):
         joined = ranges.way(ends[k], ends[k + 2])
@@ -116,13 +112,13 @@ def _alternative(name: str, found: Found, ranges: Ranges, count: int, batch: int
 
 
 def too_large(ranges: Ranges, cuts: Collection[int]) -> list[int]:
-    """Returns the units that do not fit the chip although they are as short as cuts allow."""
+    """Returns the begins of the shortest pieces that do not fit the chip."""
     begun = [0, *sorted(cuts), len(ranges.units.nodes)]
     return [a for a, b in pairwise(begun) if not ranges.ways(a, b)]
 
 
 def _fault(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> UserError:
-    """Says what makes all plans impossible: a layer, or the global memory."""
+    """Returns the error with the layer, or the global memory, that makes all plans impossible."""
     large = too_large(ranges, cuts)
     if large:
         levers = f"try {option('cores')} or {option('xbars_per_core')}"

@@ -1,4 +1,4 @@
-"""Ranges of units: what each takes as a round, by the mapping that would compile it and the cost model."""
+"""Estimates ranges of units as rounds, by the mapping that would compile them and its cost model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ from raptor.target.device_file import DeviceFile
 
 Floats = npt.NDArray[np.float64]
 WORTH_LESS = 0.1
-"""Part of a round's time that writing takes at least where fewer cores, with less to write, are tried."""
+"""Smaller parts of the chip are tried only if writing takes at least this share of a round's time."""
 
 Goal = Literal["time", "writes"]
 SHARES: Mapping[Goal, tuple[float, ...]] = {"time": (1.0, 0.5, 0.25), "writes": (1.0, 0.5, 0.25, 0.125, 0.0625)}
-"""Parts of the chip that a round may use: with fewer cores there are fewer copies of layers, so less is written."""
+"""Shares of the chip that a round may use: on fewer cores layers have fewer copies, so less is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to run a range as one round: on `cores` cores, with times in ns and cells to write, all by estimate."""
+    """A configuration of a range as one round, with estimates. `cores`: usable cores. `cells`: cells to write."""
 
     cores: int
     write_ns: float
@@ -42,13 +42,13 @@ class Way:
     cells: int
 
     def batch_ns(self, batch: int) -> float:
-        """Returns the time of the round for a batch: writing, the first sample, and one interval for each other."""
+        """Returns the time of a batch in ns: writing, the first sample, and an interval for each further sample."""
         return self.write_ns + self.latency_ns + (batch - 1) * self.interval_ns
 
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """The ranges of a model in units on a chip. `strategy`: the mapping; `known`: what is known of layers."""
+    """Memoised estimates of the ranges of a model's units. `strategy`: the mapping. `known`: cached plans of layers."""
 
     units: Units
     arch: Target
@@ -67,24 +67,24 @@ class Ranges:
 
     @property
     def graph(self) -> Graph:
-        """The whole model, prepared for the decision."""
+        """Graph of the whole model, after the passes that precede the mapping."""
         if self._graph is None:
             self._graph = pipeline.prepare(self.units.graph, self.arch, self.requantising)
         return self._graph
 
     @property
     def shapes(self) -> Shapes:
-        """Shapes of parts of the graph, as a mapping sees them."""
+        """Keys of subgraphs: those with equal keys get the same mapping, so they are estimated once."""
         if self._shapes is None:
             self._shapes = Shapes.of_all(self.graph)
         return self._shapes
 
     def part(self, first: int, last: int) -> Graph:
-        """Returns the graph of some units."""
+        """Returns the subgraph of units `first` to `last` (excluded)."""
         return subgraph(self.graph, self.units.unit_of, range(first, last))
 
     def ways(self, first: int, last: int) -> tuple[Way, ...]:
-        """Returns the ways to run some units as one round; none if they do not fit the chip."""
+        """Returns the configurations of units `first` to `last` (excluded) as one round; none if they do not fit."""
         if any(first <= a and b <= last for a, b in self.refused):
             return ()
         if (first, last) not in self._ways:
@@ -96,23 +96,23 @@ class Ranges:
         return self._ways[first, last]
 
     def way(self, first: int, last: int) -> Way | None:
-        """Returns the best way for a batch; None if the range does not fit the chip."""
+        """Returns the configuration that is best by `goal`; None if the range does not fit the chip."""
         found = self.ways(first, last)
         if self.goal == "writes":
             return min(found, key=lambda w: (w.cells, w.batch_ns(self.batch)), default=None)
         return min(found, key=lambda w: (w.batch_ns(self.batch), w.cells), default=None)
 
     def least(self, first: int, last: int) -> float:
-        """Returns a lower bound of the time of a batch for some units, however they are cut: their work, spread evenly.
+        """Returns a lower bound of the time of a batch for a range, however it is cut: its work spread over all cores.
 
-        It is 0 with the goal `writes`, and where attentions share cores with layers.
+        It is 0 with the goal `writes`, mappings other than `rows`, and models with products of two activations.
         """
         if self._work is None:
             self._work = np.concatenate([[0.0], np.cumsum(self._work_ns())])
         return float(self._work[last] - self._work[first]) / self.arch.core_count * self.batch
 
     def _work_ns(self) -> Floats:
-        """Returns the least work of each unit for a sample, of all its cores together."""
+        """Returns the least work of each unit for a sample, in ns, summed over its cores."""
         found = np.zeros(len(self.units.nodes))
         attends = any(isinstance(node.operator, Dot) for node in self.graph.nodes)
         if self.goal == "writes" or self.strategy != "rows" or attends:
@@ -124,11 +124,11 @@ class Ranges:
         return found
 
     def refuse(self, first: int, last: int, error: UserError) -> None:
-        """Takes note that a range cannot be compiled."""
+        """Records that a range cannot be compiled."""
         self.refused[first, last] = error
 
     def refusal(self, unit: int) -> UserError | None:
-        """Returns why the chip cannot hold a unit alone; None if that is not known."""
+        """Returns why a unit alone does not fit the chip; None if that is not known."""
         for (first, last), error in self.refused.items():
             if first >= unit and last - first == 1:
                 return error
@@ -159,12 +159,12 @@ class Ranges:
 
 
 def decide(strategy: str, graph: Graph, arch: Target, known: Known) -> Decision:
-    """Returns the decision of a strategy, with what is known."""
+    """Returns the decision of a mapping strategy; `known` holds cached plans for `rows`."""
     return map_rows(graph, arch, known=known) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
 
 
 def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:
-    """Estimates time and cells of writing all matrices of a decision: all rows of full crossbars."""
+    """Estimates the time in ns and the cells to write for all matrices of a decision: all rows of full crossbars."""
     held, weights = 0, 0
     for key, node in layer_nodes(graph).items():
         layer = decision.layers.get(key)

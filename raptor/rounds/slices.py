@@ -1,4 +1,4 @@
-"""Slices the layers that are too large for the chip, until each slice fits."""
+"""Slices layers that are too large for the chip until each slice fits."""
 
 import math
 from dataclasses import replace
@@ -11,9 +11,9 @@ from raptor.target.arch import Target
 
 
 def sliced(units: Units, large: list[int], arch: Target) -> Slicer | None:
-    """Slices the layers of these units. Returns the slicer with the new model; None if one of them cannot be sliced.
+    """Slices the layers of these units. Returns the slicer with the new model; None if one cannot be sliced.
 
-    A layer that became several filters, or one of groups of channels, cannot.
+    A layer that became several filters, or a grouped convolution, cannot be sliced.
     """
     slicer = Slicer.of(units.asked.proto)
     wanted = [(i, filters_in(units, i)) for unit in large for i in units.nodes[unit] if i in units.cutter.weighted]
@@ -29,13 +29,13 @@ def sliced(units: Units, large: list[int], arch: Target) -> Slicer | None:
 
 
 def filters_in(units: Units, node: int) -> list[Filter]:
-    """Returns the filters that an ONNX node became."""
+    """Returns the filters of the graph that an ONNX node was imported as."""
     found = (n.operator for n in units.asked.answers[node].nodes)
     return [operator for operator in found if isinstance(operator, Filter)]
 
 
 def _parts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, int] | None:
-    """Returns the fewest ranges of outputs, and then of inputs, with which every slice fits the chip."""
+    """Returns the numbers of output and input ranges with which each slice fits: fewest input ranges first; or None."""
     inputs, outputs = sizes
     width = arch.outputs_of(filter_.weight_bits)
     for sums in range(1, -(-inputs // arch.xbar_rows) + 1):
@@ -46,7 +46,7 @@ def _parts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, 
 
 
 def _fits(filter_: Filter, outputs: int, inputs: int, sums: int, arch: Target) -> bool:
-    """Tells whether a slice of a layer alone fits the chip, by kernel unfolding."""
+    """Tells whether a slice of a layer fits the chip alone, by kernel unfolding."""
     rows = math.ceil(filter_.weights.shape[1] * math.ceil(inputs / sums) / inputs)
     slice_ = replace(filter_, weights=filter_.weights[:, :rows, :outputs])
     matrices = tuple(kernel_unfolding(slice_, arch, tile_channels(arch, filter_.weight_bits)))

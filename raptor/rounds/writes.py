@@ -1,4 +1,4 @@
-"""Writes of each round: the matrices that the crossbars do not hold yet."""
+"""Crossbar writes before each round: the array groups whose contents the crossbars do not hold yet."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from raptor.target.device_file import CrossbarWrite
 
 
 def groups_of(artifacts: Artifacts) -> tuple[GroupWrite, ...]:
-    """Returns the array groups of a program with their places and contents."""
+    """Returns the array groups of a program with their crossbars and contents."""
     arch, config = artifacts.arch, artifacts.config
 
     def cells(matrix: Matrix) -> int:
@@ -20,7 +20,7 @@ def groups_of(artifacts: Artifacts) -> tuple[GroupWrite, ...]:
 
 
 def steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWrite, ...]]:
-    """Returns for each round the groups that the crossbars do not hold yet, when one batch follows another."""
+    """Returns the writes before each round in the steady state, where one batch follows another."""
     held: dict[tuple[int, int], tuple[str, int]] = {}
     found: list[tuple[GroupWrite, ...]] = []
     for groups in (*rounds, *rounds):
@@ -31,6 +31,6 @@ def steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWri
 
 
 def crossbars(groups: Sequence[GroupWrite], arch: Target) -> tuple[CrossbarWrite, ...]:
-    """Returns every crossbar that is written for some groups."""
+    """Returns an entry for each crossbar that is written for these groups."""
     each = (CrossbarWrite(g.core, min(g.rows, arch.xbar_rows), -(-g.cells // g.xbars)) for g in groups)
     return tuple(write for group, write in zip(groups, each, strict=True) for _ in range(group.xbars))

@@ -1,2 +1,1 @@
-"""Compares programs in the built-in simulator: `cost` measures one, `mappings` searches for the best of several,
-and `mixed` for the layers of few bits."""
+"""Search by simulation: `cost` measures a program, `mappings` searches for a mapping, `mixed` for bit widths."""

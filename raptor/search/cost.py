@@ -1,4 +1,4 @@
-"""Time and energy of a program in memory, by the built-in simulator: what searches and studies compare."""
+"""Time and energy of a program in memory, by the built-in simulator; searches and studies compare them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,16 +14,16 @@ from raptor.target import isa
 from raptor.target.arch import Target
 
 STEADY_SAMPLES = 4
-"""Samples that each core begins in a simulation of the steady state: of its throughput, and of its energy."""
+"""Samples that each core begins in a simulation of the steady state, which gives throughput and energy."""
 
 
 def cost_of(
     records: Mapping[int, isa.Records], groups: Mapping[int, Sequence[int]], arch: Target, samples: int
 ) -> Cost:
-    """Simulates a program of which each core begins `samples`; with 0, one sample runs alone.
+    """Simulates a program in which each core begins `samples` samples; with 0, one sample runs alone.
 
-    `records`: instructions by core. `groups`: crossbars of each array group by core. Cores without either are idle.
-    Raises `DeadlockError` with every core that waits.
+    `records`: instructions, keyed by core. `groups`: crossbars of each array group, keyed by core. Cores without either
+    are idle. Raises `DeadlockError` with every waiting core.
     """
     require_own("validator")
     from validator.programs import RawProgram
@@ -44,7 +44,7 @@ def cost_of(
 
 
 def cost_for(objective: Objective, program: PimProgram, streams: Streams, arch: Target) -> Cost:
-    """Simulates a program as an objective wants it: one sample alone for the latency, else the steady state."""
+    """Simulates a program as its objective needs: one sample alone for the latency, else the steady state."""
     records = {i: core.records for i, core in streams.cores.items()}
     groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
     return cost_of(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)

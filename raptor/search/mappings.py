@@ -2,11 +2,11 @@
 (docs/explanation/simulation.md).
 
 The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
-that does not fit the chip is recorded and skipped. The second one is the reference mapping, so with an effort of 2 or
-more, the result is never worse than the reference by the measure of the simulator.
+that does not fit the chip is recorded and skipped. The second candidate is the reference mapping, so with an effort of
+2 or more the simulator never finds the result worse than the reference.
 
-Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a better chip has the same
-ones. No latency of theirs was ever longer there, and few intervals, so the best of them hardly ever is slower.
+Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a faster chip has the same
+ones. In measurements it never had a longer latency with one of them, and rarely a longer interval.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,23 +37,23 @@ from raptor.spatial.orders import BALANCED, Aim
 from raptor.target.arch import Target
 
 EFFORT = 5
-"""Default number of mappings that a search tries for a graph that is not small; for a small one it tries all."""
+"""Default number of candidates for a graph that is not small; for a small graph all are tried."""
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
 """Weight of the latency against the interval (`Knobs.latency`)."""
 PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
-"""Factors on the patience of the orders from which each candidate takes its best."""
+"""Factors on the patience of the work orders of which each candidate takes the best."""
 DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
-"""Number of samples of these orders: the interval becomes shorter with the fifth one yet, the latency does not."""
+"""Number of samples in a work order: the fifth one still shortens the interval, but not the latency."""
 TURNED = 2
-"""Number of other settings of `rows` that a search tries by default for a small graph, with each pace."""
+"""Number of other settings of `rows` that are tried for a small graph, with each timing profile (pace)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best decision (the first of equal ones), and the trials in their order.
+    """Result of a search: the best decision (the first of equal ones), and all trials in order.
 
-    known: what the passes returned for the best, if this process tried it; else nothing.
+    known: results of the passes for the best decision if this process tried it, else empty.
     """
 
     decision: Decision
@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to map: its name, a strategy, the aim of the order of work, and the pace by which both go."""
+    """A way to compile: a mapping strategy, the aim of the work order, and the timing profile (`pace`) for both."""
 
     name: str
     strategy: Strategy
@@ -78,9 +78,9 @@ class Candidate:
 def search(
     graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
 ) -> Found:
-    """Tries at most `effort` candidates; by default `EFFORT`, or all of them for a small graph.
+    """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
 
-    `in_two`: a copy of the process tries every second one (see `Copy` for when there may be one). Raises the
+    `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
     `CapacityError` of the first trial if none fits the chip.
     """
     if is_small(graph):
@@ -109,7 +109,7 @@ def _best(trials: Sequence[Trial]) -> Trial:
 
 @dataclass(slots=True)
 class _Tries:
-    """Trials so far. known: what the passes returned for the best of them."""
+    """Trials so far. known: results of the passes for the best of them."""
 
     graph: Graph
     arch: Target
@@ -118,8 +118,8 @@ class _Tries:
     known: Results = field(default_factory=dict[str, Any])
 
     def run(self, chosen: Sequence[Candidate]) -> Self:
-        """Tries candidates."""
-        # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
+        """Tries candidates; each is compiled while the previous one is simulated."""
+        # NOTE: the simulator runs without Python's lock, so the next candidate is compiled at the same time.
         with ThreadPoolExecutor(1) as pool:
 
             def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
@@ -134,7 +134,7 @@ class _Tries:
         return self
 
     def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_Begun":
-        """Compiles one candidate and starts its simulation. Does not verify: that is for the best one."""
+        """Compiles a candidate and starts its simulation. Does not verify: only the best one is verified, later."""
         known: Results = {}
         name, unverified = candidate.name, Driver(verified=False)
         try:
@@ -147,7 +147,7 @@ class _Tries:
         return _Begun(Trial(name, self.objective, ordered), cost, known)
 
     def end(self, begun: "_Begun | None") -> None:
-        """Waits for a trial, and keeps its program only if it is the best so far."""
+        """Waits for the cost of a trial, and keeps its pass results only if it is the best so far."""
         if begun is None:
             return
         trial = begun.trial if begun.cost is None else replace(begun.trial, cost=begun.cost.result())
@@ -158,7 +158,7 @@ class _Tries:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A trial whose cost is still to come; without `cost`, there is none. known: what the passes returned."""
+    """A trial whose simulation is running; no `cost` if compilation failed. known: results of the passes."""
 
     trial: Trial
     cost: Future[Cost] | None = None
@@ -176,7 +176,7 @@ def candidates(objective: Objective) -> Iterator[Candidate]:
 
 
 def paced_candidates(objective: Objective) -> Iterator[Candidate]:
-    """Yields candidates for a small graph, none of which depends on the chip's times; the second is the reference."""
+    """Yields candidates for a small graph, which do not depend on the chip's times; the second is the reference."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
     first, *others = (
         Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in SEARCHED
@@ -196,7 +196,7 @@ def _aim(objective: Objective) -> Aim:
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
-    """Yields knobs that differ from `usual` in some numbers, the most useful ones first.
+    """Yields variations of the knobs `usual`, the most useful first.
 
     The order comes from measurements on the zoo (docs/lab/performance.md, "Search").
     """

@@ -1,7 +1,7 @@
-"""Mixed precision by search: layers get fewer bits until the program is as fast, or needs as little energy, as wanted.
+"""Mixed precision by search: lowers bits of layers until the program meets a budget of latency or energy.
 
-Each step lowers the weights or the input of one layer to 4 bits: where the simulator saves the most for the noise that
-it costs at the outputs. At the end, steps that are not needed any more are taken back, the noisiest first.
+Each step lowers the weights or the input of one layer to 4 bits: the operand with which the simulator saves the most
+per noise that it adds to the outputs. At the end, steps that are no longer needed are undone, the noisiest first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 GOAL: arguments.OneOf[Goal] = arguments.OneOf("budget", get_args(Goal))
 BITS = 4
-"""The bits to which a layer is lowered from 8: onnxruntime's quantiser has no others below."""
+"""Bits to which an operand is lowered from 8; onnxruntime's quantiser has no other lower width."""
 LEAST_LOSS = 1e-9
-"""Share of noise of which no less is counted, so that a step without noise has a finite gain for it."""
+"""Least noise that is counted for a step, as a share, so that the gain per noise is finite."""
 
 
 class Move(NamedTuple):
-    """A layer, and which of its operands has fewer bits."""
+    """A step of the search: one operand of a layer gets `BITS` bits."""
 
     layer: str
     operand: Operand
@@ -71,13 +71,13 @@ def search_policy(
     constants: Mapping[str, Any] | None = None,
     driver: Driver | None = None,
 ) -> PolicySearch:
-    """Searches for the layers that get 4 bits, so that the program meets a budget with little noise.
+    """Searches for weights and inputs of layers that can have 4 bits, so that a program meets a budget with low noise.
 
-    `budget` is {"latency": 0.7} or {"energy": 0.7}: a share of what 8 bits everywhere take on the chip, which `xbar`,
-    `cores`, `xbars_per_core`, `cell_bits`, `arch` and `fields` describe as in `compile`. The other options are those of
-    `quantize`, which makes the model of a policy. `driver` is told what is tried.
+    `budget` is {"latency": 0.7} or {"energy": 0.7}: a share of the cost with 8 bits everywhere on the chip, which
+    `xbar`, `cores`, `xbars_per_core`, `cell_bits`, `arch` and `fields` describe as in `compile`. The other options are
+    those of `quantize`, which makes the model of a policy. `driver` gets a message before each trial.
 
-    Raises `UserError` with the least that was reached if that is more than the budget.
+    Raises `UserError` with the least cost that was reached if it exceeds the budget.
     """
     (goal, share), told = _budget(budget), parse_driver(driver).started
     chip = architectures.load(
@@ -107,7 +107,7 @@ def _budget(value: object) -> tuple[Goal, float]:
 
 
 def policy_of(moves: Sequence[Move]) -> Policy:
-    """Returns the policy in which these operands have fewer bits."""
+    """Returns the policy in which these operands have `BITS` bits."""
     return Policy(
         weights={m.layer: BITS for m in moves if m.operand == "weights"},
         inputs={m.layer: BITS for m in moves if m.operand == "inputs"},
@@ -116,7 +116,7 @@ def policy_of(moves: Sequence[Move]) -> Policy:
 
 @dataclass(slots=True)
 class _Search:
-    """A search. `costs`: what programs cost, by the moves that make them."""
+    """A greedy search. `told`: takes progress messages. `costs`: simulated costs, keyed by the steps of the policy."""
 
     source: Calibrated
     chip: Target
@@ -162,7 +162,7 @@ class _Search:
         return tuple(Move(name, operand) for name, operands in found.items() for operand in operands)
 
     def _noise(self) -> dict[Move, float]:
-        """Returns the share of noise at the outputs that each move alone adds."""
+        """Returns the noise at the outputs that each step alone adds, as a share of the signal."""
         outputs = OutputNoise(self.source.prepared.proto, self.source.samples)
         without = outputs.share(self.source.quantised(Policy()))
         found: dict[Move, float] = {}
@@ -173,11 +173,11 @@ class _Search:
         return found
 
     def _best(self, taken: Moves, gains: dict[Move, float], noise: Mapping[Move, float]) -> Move | None:
-        """Returns the move that saves the most for its noise, after those that are taken; updates `gains`.
+        """Returns the step that is not in `taken` and saves the most per noise, and updates `gains`.
 
-        What a move saves changes little from step to step, so only moves are tried again that were good before, as long
-        as one of them is the best; all are if none of these saves anything. Then the one that costs the least is
-        returned, as it may make way for others; None if no move is left, or none fits the chip.
+        Savings change little from step to step, so steps are simulated again in the order of their old gains, until one
+        of these is the best. If none saves anything, all are simulated, and the one that costs least is returned, since
+        it may make other steps useful. Returns None if no step is left or none fits the chip.
         """
         left, tried = [m for m in noise if m not in taken], set[Move]()
 
@@ -196,7 +196,7 @@ class _Search:
         return None if best is None or gains[best] == -inf else best
 
     def _needed(self, taken: Moves, limit: float, noise: Mapping[Move, float]) -> Moves:
-        """Returns the moves without which the budget is not met."""
+        """Undoes steps that the budget does not need, the noisiest first, and returns the others."""
         for move in sorted(taken, key=lambda m: -noise[m]):
             without = tuple(m for m in taken if m != move)
             if self.cost(without) <= limit:
@@ -204,7 +204,7 @@ class _Search:
         return taken
 
     def cost(self, moves: Moves) -> float:
-        """Returns what the program of a policy costs in the simulator; infinite if the chip cannot have it."""
+        """Returns the simulated cost of the program of a policy; infinite if the chip cannot run it."""
         key = frozenset(moves)
         if key not in self.costs:
             self.told(f"program {len(self.costs) + 1}: {BITS} bits in {len(key)} places")
@@ -217,7 +217,7 @@ class _Search:
         return self.costs[key]
 
     def _simulated(self, model: "ModelProto") -> float:
-        """Compiles a model as `compile` does by default, but does not verify, and simulates it."""
+        """Compiles a model with the defaults of `compile` but without verification, and returns its simulated cost."""
         driver = Driver(verified=False)
         with without_collector():
             graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
