@@ -1,4 +1,4 @@
-"""Compares the tensors of a program with those of onnxruntime."""
+"""Compares tensors of a program with those of onnxruntime, within a tolerance."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +11,17 @@ from raptor.target.layout import Floats
 
 Doubles = npt.NDArray[np.float64]
 FEWEST_VALUES = 16
-"""Size of a group of values whose largest is not small by chance."""
+"""Least size of a group of values whose maximum is not small by chance."""
 SMALLEST = 2.0**-10
-"""Smallest scale of an error, as a part of the tensor's largest value: errors near zero are measured by it."""
+"""Smallest scale of an error, as a share of the tensor's largest value: the measure of errors near zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Judgement of a tensor by float64, at the element whose error is largest compared with rounding.
+    """Judgement of a tensor by float64, at the element whose error is largest relative to rounding.
 
-    `error` is the error of `got` against `exact`. `deviation` is the change of the element by rounding to float32. It
-    is 0 if float64 agrees with `got` within the tolerance: then onnxruntime's float32 was wrong, and nothing else is
-    needed.
+    `error`: error of `got` against `exact`. `deviation`: change of the element by rounding to float32; 0 if float64
+    agrees with `got` within the tolerance: then onnxruntime's float32 was wrong, and nothing else is needed.
     """
 
     passed: bool
@@ -42,11 +41,11 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result for one tensor. `max_relative` is the largest error, relative to the values wanted near it (`measure`).
+    """Result for one tensor. `max_relative`: largest error, relative to the wanted values near it (see `measure`).
 
-    Errors are infinite where one side is NaN or infinite and the other differs. `max_absolute` is the largest absolute
-    error; `worst` is the index of the largest relative one, `got` and `want` are the values there. `rounding` is the
-    judgement by float64, if `max_relative` is above the tolerance and float64 can compute the model.
+    Errors are infinite where one side is NaN or infinite and the other differs. `max_absolute`: largest absolute error.
+    `worst`: index of the largest relative error; `got` and `want`: the values there. `rounding`: judgement by float64,
+    if `max_relative` is above the tolerance and float64 can compute the model.
     """
 
     name: str
@@ -62,9 +61,9 @@ class Comparison:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """One tensor over several inputs: for each element the largest error, and the largest finite absolute value wanted.
+    """Errors of one tensor over several inputs: for each element the largest error and the largest wanted value.
 
-    `got` and `want` belong to the largest error; `finite` is true if any value wanted was finite.
+    `largest`: of finite absolute values. `got`, `want`: at the largest error. `finite`: some wanted value was finite.
     """
 
     error: Doubles
@@ -95,10 +94,10 @@ def tally(got: Floats, want: Floats) -> Tally:
 def measure(largest: Floats, inputs: int) -> Floats:
     """Returns the scale of each element's error, in a shape that broadcasts to that of `largest`.
 
-    It is the largest value wanted in a group of the element: the tensor, each slice of it (a channel, a row, a column),
-    or the element alone, all of them over all inputs. The group whose largest value is smallest counts, so that small
-    values beside large ones are seen. But only groups of `FEWEST_VALUES` count, because a few values may be small by
-    chance, and the scale is never less than `SMALLEST`. For a tensor that should be zero everywhere it is 1.
+    It is the largest wanted value in a group that contains the element: the tensor, a slice (a channel, a row, a
+    column), or the element alone, over all inputs. The group with the smallest maximum counts, so that errors of small
+    values beside large ones are seen. Groups of fewer than `FEWEST_VALUES` do not count: a few values may be small by
+    chance. The scale is at least `SMALLEST` times the tensor's largest value, and 1 for a tensor of zeros.
     """
     if not largest.any():
         return np.ones((1,) * largest.ndim, np.float32)
@@ -118,7 +117,7 @@ def within(found: Tally, tolerance: float) -> Doubles:
 
 
 def compare(name: str, found: Tally, tolerance: float) -> Comparison:
-    """Judges a tensor by the tolerance alone; passes if no error is larger than it allows."""
+    """Judges a tensor by the tolerance alone; passes if no error is larger than the tolerance allows."""
     ratio = found.error / measure(found.largest, found.inputs).astype(np.float64)
     worst = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
     return Comparison(
@@ -137,10 +136,10 @@ _LOWEST = np.finfo(np.float32).min
 
 
 def errors(got: Floats, want: npt.NDArray[np.floating[Any]]) -> Doubles:
-    """Returns absolute errors; 0 where both are NaN, or equal as float32, infinities among them."""
+    """Returns absolute errors: 0 where both are NaN or the same infinity, infinite where only one is."""
     with np.errstate(invalid="ignore", over="ignore"):
         same = (got == want.astype(np.float32)) & ~np.isfinite(got) | (np.isnan(got) & np.isnan(want))
-        # onnxruntime's largest of numbers that are all -inf is the smallest finite number, from which it begins.
+        # onnxruntime's maximum of numbers that are all -inf is the lowest finite number, from which it begins.
         same |= np.isneginf(got) & (want.astype(np.float32) == _LOWEST)
         error = np.abs(got.astype(np.float64) - want.astype(np.float64))
     return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))

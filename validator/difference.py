@@ -1,13 +1,13 @@
-"""Integers in which onnxruntime departs from the definition."""
+"""Differences between the integers of onnxruntime and of the definition."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An integer tensor of `total` elements, of which onnxruntime has `count` others; `explained` of them by a tie.
+    """An integer tensor of `total` elements: `count` differ in onnxruntime, and a tie explains `explained` of these.
 
-    `at`, `got` (of onnxruntime) and `want` belong to the first element that is not explained, else to the first.
+    `at`, `got` (of onnxruntime), `want`: at the first element that is not explained, else the first that differs.
     """
 
     tensor: str
@@ -24,7 +24,7 @@ class Difference:
         return self.count - self.explained
 
     def plus(self, other: "Difference") -> "Difference":
-        """Adds the same tensor for another input."""
+        """Adds the differences of the same tensor for another input."""
         shown = other if (other.unexplained, other.count) > (self.unexplained, self.count) else self
         total, count = self.total + other.total, self.count + other.count
         return replace(shown, total=total, count=count, explained=self.explained + other.explained)

@@ -1,4 +1,4 @@
-"""Writes the result of a validation, as a table for people and as JSON for programs."""
+"""Report of a validation, as a table for people and as JSON for programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,16 +29,16 @@ class LayerComparison:
 
 @dataclass(frozen=True, slots=True)
 class IntegerFigures:
-    """Counts of a program with integers.
+    """Counts for an integer program.
 
-    `compared` integers of the program lie beside the definition of the model, `differing` of them are not equal to it.
-    With float sections, `floats` numbers lie beside those of onnxruntime, `floats_differing` of them are off by more
-    than the tolerance, and `excused` integers differ as little as the floats before them may. `shortened` integers are
-    one off, as the short multipliers of the program allow.
-    onnxruntime computes `by_onnxruntime` integers from those of the definition, node by node; `departing` of them are
-    others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors. When it
-    computes the model from its inputs instead, `outputs_departing` of `outputs` values are others.
-    `tables`: functions of one quantised tensor; `float_sections`: integer tensors that are rounded from floats.
+    `compared` integers of the program are compared with the definition of the model; `differing` of them are not equal.
+    With float sections, `floats` numbers are compared with onnxruntime, `floats_differing` of them are off by more than
+    the tolerance, and `excused` integers differ no more than the floats before them may. `shortened` integers are off
+    by one, as the short multipliers of the program allow. onnxruntime computes `by_onnxruntime` integers from those of
+    the definition, node by node; `departing` of them differ, and `explained` of these are as near to a tie as float32
+    can tell. `departures` lists their tensors. When onnxruntime computes the model from its inputs instead,
+    `outputs_departing` of `outputs` values differ. `tables`: functions of one quantised tensor; `float_sections`:
+    integer tensors that are rounded from floats.
     """
 
     compared: int
@@ -59,10 +59,10 @@ class IntegerFigures:
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """The judgement of one segment, fed with the tensors that onnxruntime computes in the whole model.
+    """Verdict on one segment, fed with the tensors that onnxruntime computes in the whole model.
 
-    `cut`: its ONNX model in onnxruntime, against the whole model. On the chip, `outputs`, `layers` and `integers` are
-    those of its program, against its ONNX model. `reason` as in the report.
+    `cut`: its ONNX model in onnxruntime, against the whole model. On the chip, `outputs`, `layers` and `integers`
+    compare its program with its ONNX model. `reason`: as in `ValidationReport`.
     """
 
     path: str
@@ -78,7 +78,7 @@ class SegmentVerdict:
 
 @dataclass(frozen=True, slots=True)
 class KindVerdict:
-    """The judgement of one input of another kind than standard normal numbers (docs/explanation/verdict.md).
+    """Verdict on one input of another kind than standard normal numbers (docs/verdict.md).
 
     `no finite numbers`: onnxruntime itself computes none from it, or refuses it, so that nothing was compared.
     """
@@ -91,14 +91,13 @@ class KindVerdict:
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
-    `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
-    `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
-    `reason` is one sentence on the judgement by float64, if an error is above the tolerance
-    (docs/explanation/verdict.md). `integers` are the counts of a program with integers; errors of its tensors are
-    counted in integers. `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime
-    deviates from it. `segments` are the judgements of a program in segments, each alone; `outputs` are then those of
-    all together. `kinds` are the judgements of inputs of other kinds; where one fails, `outputs` and `reason` are of
-    it.
+    `outputs` and `layers`: the worst of `samples` inputs. `instructions`: of one run; `seconds`: of all.
+    `first_deviation`: the first ONNX node whose tensor differs. `message`: what stopped a run that did not end.
+    `reason`: one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
+    `integers`: counts for an integer program; errors of its tensors are in integer steps. `by_suite`: ONNX nodes that
+    are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`: verdicts on the segments of a
+    program, each alone; `outputs` are then those of the whole program. `kinds`: verdicts on inputs of other kinds; if
+    one fails, `outputs` and `reason` are for it.
     """
 
     verdict: Verdict
@@ -126,7 +125,7 @@ class ValidationReport:
 
 
 def reason(found: Iterable[Comparison], unknown: str) -> str | None:
-    """Explains the verdict where the tolerance alone did not decide it, by the tensor that matters most.
+    """Explains a verdict that the tolerance alone did not decide, by the tensor that matters most; else None.
 
     `unknown`: why float64 could not compute the model.
     """
@@ -175,7 +174,7 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
 
 
 def _of_kinds(report: ValidationReport) -> str:
-    """Names the kinds of inputs that were compared, and those of which the model makes no numbers."""
+    """Names the kinds of inputs that were compared, and those from which onnxruntime makes no finite numbers."""
     compared = [one.kind for one in report.kinds if one.verdict != "no finite numbers"]
     others = [one.kind for one in report.kinds if one.verdict == "no finite numbers"]
     seconds = report.seconds.get("kinds", 0.0)
@@ -184,7 +183,7 @@ def _of_kinds(report: ValidationReport) -> str:
 
 
 def _segment(segment: SegmentVerdict) -> str:
-    """Writes one line for a segment: what is wrong with it, if anything is."""
+    """Returns one line on a segment: its verdict, and what is wrong with it."""
     parts = {"cut": segment.cut, "program": segment.outputs}
     wrong = [
         f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed
@@ -197,7 +196,7 @@ def _segment(segment: SegmentVerdict) -> str:
 
 
 def in_words(found: IntegerFigures) -> str:
-    """Says in one sentence how a program, its definition and onnxruntime agree."""
+    """Returns a sentence that says how a program, its definition and onnxruntime agree."""
     unexplained = found.departing - found.explained
     explained = "" if not found.departing else f", {unexplained} not explained" if unexplained else ", all explained"
     return (
@@ -220,7 +219,7 @@ def _judged(found: IntegerFigures) -> str:
 
 
 def _show_departures(found: IntegerFigures, console: Console) -> None:
-    """Prints the first integers of onnxruntime that nothing explains."""
+    """Prints, for each tensor, the first integer of onnxruntime that nothing explains."""
     for one in found.departures:
         if one.unexplained:
             at = ",".join(map(str, one.at))

@@ -1,6 +1,6 @@
-"""Peak figures of a chip, which follow from its architecture file by the rules of the simulator.
+"""Peak figures of a chip, derived from its architecture file by the rules of the simulator.
 
-A product is an `mvmul`: one input vector and one array group. Its time here is that without other work on the core.
+A product is an `mvmul`: one input vector times the matrix of one array group. Times are for an otherwise idle core.
 """
 
 import math
@@ -21,13 +21,12 @@ NOT_MODELLED = (
     "refresh, drift, faults",
     "data: time and energy do not depend on values; the resolution of converters has no price",
 )
-"""Short list of what the model leaves out (rounds have `WRITING`); docs/explanation/energy.md and
-docs/explanation/simulation.md have all."""
+"""Aspects that the simulator does not model (except `WRITING` in rounds); docs/energy.md and simulation.md list all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of a part of the chip in a product: time in which only this part works for it, and energy."""
+    """Share of a part of the chip in a product: the time in which only this part works, and its energy."""
 
     time_ns: float
     energy_pj: float
@@ -35,11 +34,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of `inputs` x `outputs` weights on one crossbar.
+    """Time and energy of a product of `inputs` x `outputs` weights on one crossbar.
 
-    It reads the crossbar `slices` x `passes` times: `slices` of the input bits, and `passes` as `rows` share `dacs`.
-    Each read takes `conversions`, as `columns` share `adcs`. `parts` add up to the whole time, which ends for the core
-    at the next tick of its clock.
+    The crossbar is read `slices` x `passes` times: once for each slice of the input bits, in passes since `rows` share
+    `dacs`. Each read takes `conversions`, since `columns` share `adcs`. `parts` add up to the whole time; for the core,
+    the product ends at the next tick of its clock.
     """
 
     inputs: int
@@ -64,8 +63,8 @@ class Product:
 class Peak:
     """Peak rate of products on all cores, with array groups of `group_xbars` crossbars, which share one input.
 
-    `tops`: 10^12 operations per second, two for each MAC. `power_mw`: power of these products, and all static power
-    that is counted. `tops_per_w`: None if the file has no power of crossbars and converters.
+    `tops`: 10^12 operations per second, two for each MAC. `power_mw`: dynamic power of these products plus the static
+    power that is modelled. `tops_per_w`: None if the file has no energies of crossbars and converters.
     """
 
     tops: float
@@ -76,11 +75,11 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak rates under more and more limits.
+    """Peak rates under a growing set of limits.
 
-    `crossbars`: each crossbar is always busy with a product of its own. `port`: at most as many products as the port of
-    local memory can feed. `in_flight`: in addition, at most `rob_size` products at a time. The last two use the best
-    size of array groups. They are upper bounds: groups that take turns at the port get up to a fifth less.
+    `crossbars`: each crossbar is always busy with a product of its own. `port`: in addition, products are limited by
+    the port of local memory. `in_flight`: in addition, at most `rob_size` products are in flight. The last two use the
+    best size of array groups. They are upper bounds: groups that take turns at the port reach up to a fifth less.
     """
 
     crossbars: Peak
@@ -108,7 +107,7 @@ class ChipFigures:
 
 
 def figures_of(arch: Target) -> ChipFigures:
-    """Returns the figures of a chip, at the element width of `arch`."""
+    """Returns the figures of a chip for operands of the target's element width."""
     crossbars = arch.core_count * arch.xbars_per_core
     return ChipFigures(
         bits=arch.element_bits,
@@ -123,7 +122,7 @@ def figures_of(arch: Target) -> ChipFigures:
 
 
 def product_of(arch: Target) -> Product:
-    """Returns the figures of a product on one crossbar."""
+    """Returns time and energy of a product on one crossbar."""
     converters = arch.core.xbar.converters
     times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
     return Product(
@@ -143,7 +142,7 @@ def product_of(arch: Target) -> Product:
 
 
 def _parts_ns(arch: Target) -> Iterator[tuple[str, float]]:
-    """Yields the time of each part of a product. If the two stages overlap, the faster one counts only once."""
+    """Yields the time of each part of a product, in ns. If the two stages are pipelined, the faster one counts once."""
     converters, rounds = arch.core.xbar.converters, conversion_rounds(arch)
     front, back = front_cycles(arch), back_cycles(arch)
     front_longer = sum(front.values()) > sum(back.values())
@@ -161,7 +160,7 @@ def _parts_ns(arch: Target) -> Iterator[tuple[str, float]]:
 
 
 def _parts_pj(arch: Target, xbars: int) -> dict[str, float]:
-    """Returns the energy by part of a product with `xbars` crossbars side by side, which read their input once."""
+    """Returns the energy in pJ of each part of a product on `xbars` crossbars, which read their input once."""
     core = arch.file.chip_config.core_config
     memory, rounds = core.local_memory_config, conversion_rounds(arch)
     found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(core.matrix_config).items()}
@@ -183,7 +182,7 @@ def _best(peaks: Iterator[Peak]) -> Peak:
 
 
 def _group_sizes(arch: Target) -> Iterator[int]:
-    """Yields the powers of two, and all crossbars of a core: only a few sizes even for a large core."""
+    """Yields the group sizes to try: powers of two, and all crossbars of a core."""
     size = 1
     while size < arch.xbars_per_core:
         yield size
@@ -191,21 +190,21 @@ def _group_sizes(arch: Target) -> Iterator[int]:
     yield arch.xbars_per_core
 
 
-# Products per ns of one core, with array groups of `xbars` crossbars.
+# The next functions return products per ns of one core, with array groups of `xbars` crossbars.
 
 
 def _busy_crossbars(arch: Target, xbars: int) -> float:
-    """Returns the rate if every crossbar is always busy."""
+    """Returns the rate if only the crossbars limit it."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
 def _fed(arch: Target, xbars: int) -> float:
-    """Returns the rate if the port of local memory is a limit, too."""
+    """Returns the rate if the port of local memory is a limit as well."""
     return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
 def _in_flight(arch: Target, xbars: int) -> float:
-    """Returns the rate if `rob_size` is a limit, too."""
+    """Returns the rate if `rob_size` is a limit as well."""
     return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
 

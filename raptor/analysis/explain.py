@@ -62,14 +62,14 @@ Ints = npt.NDArray[np.int64]
 VERSION = 4
 SAMPLES = 16
 FULL = 0.9
-"""Share of the interval above which a part of the chip is the bottleneck."""
+"""Share of the interval above which a part of the chip counts as the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A grid of cores for a layer: columns of the image x groups of input channels x parts of the outputs.
+    """Grid of cores for a layer: columns of the image x groups of input channels x parts of the output channels.
 
-    `predicted_ns`: time that the busiest of these cores works for a sample, as the mapping estimates it.
+    `predicted_ns`: work of the busiest of these cores for a sample, as the mapping estimates it.
     """
 
     cores: int
@@ -81,9 +81,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The chosen grid of a layer, and the next smaller and the next larger one; None if there is none.
+    """The chosen grid of a layer, and the nearest Pareto-optimal grids with fewer and with more cores, None if none.
 
-    `unknown`: the reason if nothing is known, else empty.
+    `unknown`: the reason if nothing is known about grids, else empty.
     """
 
     chosen: Choice | None = None
@@ -94,11 +94,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An ONNX node with weights. `cores` compute with them; `core` is the one of them with most work for all layers.
+    """An ONNX node with weights. `cores`: cores that compute with them; `core`: the one with most work in total.
 
-    `products_ns`: time of the layer's MVMs on all cores together. The rest is about `core`: `work_ns`, the least time
-    that it works for a sample; `finish_ns`, when it ends; `split`, the use of its time if one sample runs alone;
-    `others`, other nodes with weights that it serves.
+    `products_ns`: time of the layer's MVMs, summed over all cores. The other fields describe `core`: `work_ns`, its
+    least work for a sample; `finish_ns`, when it ends; `split`, how it spends its time if one sample runs alone;
+    `others`, the other nodes with weights that it computes.
     """
 
     node: str
@@ -117,7 +117,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class VectorWork:
-    """Least time, in ns, that the vector units of all cores together work for an ONNX node."""
+    """Least time, in ns, that all vector units together work for an ONNX node."""
 
     node: str
     op_type: str
@@ -126,11 +126,11 @@ class VectorWork:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds on latency and interval of this program, in ns.
+    """Lower bounds on latency and interval of a program, in ns.
 
     `average`: all work, spread evenly over the `cores` of the chip. `products`: all MVMs, spread evenly. `busiest`: the
-    work of `core`, which has most; a part `node_share` of it is for `node`, more than for any other node. `port`: all
-    loads and stores at the rate of global memory.
+    work of `core`, the core with most work; `node_share` of it is for `node`, the node with the largest share. `port`:
+    all loads and stores at the rate of global memory.
     """
 
     average: float
@@ -144,15 +144,15 @@ class Bounds:
 
     @property
     def largest(self) -> float:
-        """The largest of the bounds, which is the one that counts."""
+        """The largest bound, which is the tightest."""
         return max(self.average, self.busiest, self.port, self.products)
 
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """Rounds of a program: layers that were `split`, the cuts with their reasons, and what other cuts would take.
+    """Rounds of a program: layers that were `split`, the cuts with reasons, and the results of other cutting methods.
 
-    `estimated_ns`: time of a batch of `batch` samples by which the cuts were chosen.
+    `estimated_ns`: estimated time of a batch of `batch` samples, by which the cuts were chosen.
     """
 
     batch: int
@@ -166,13 +166,13 @@ class Cutting:
 class Explanation:
     """The result of `explain`. Times are in ns.
 
-    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `whole`: the
-    tensors that are put together from lines or cut into lines, as some operator does not stream. `vector`: the nodes
-    for which the vector units work, most work first; only of programs with integers, where rounding the sums of a layer
-    (requantisation) is most of it. `what_if`: results with one part of the chip twice as fast, for each part; empty
-    unless asked for. `rounds`: of a program in rounds, where it was cut and why; `layers` are then those of all rounds,
-    `latency_ns` is the time of a batch with writing, `interval_ns` that divided by its samples, and the bounds are
-    those of the round that takes longest.
+    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `whole`:
+    tensors that are assembled from lines or cut into lines, because some operator does not stream. `vector`: nodes with
+    work on vector units, most work first; only for integer programs, where most of it is requantisation. `what_if`:
+    results with one part of the chip twice as fast, for each part; empty unless requested. `rounds`: for a program in
+    rounds, where it was cut and why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch
+    with writing, `interval_ns` is this time divided by the samples of the batch, and the bounds are for the longest
+    round.
     """
 
     program: str
@@ -192,7 +192,7 @@ class Explanation:
 
 
 class _Recorded(BaseModel):
-    """The options in the manifest that are needed to import the model again."""
+    """Options in the manifest that are needed to import the model again."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -204,7 +204,7 @@ class _Recorded(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Simulated:
-    """A program, a run of one sample, and the work of each instruction."""
+    """A program, a run of one sample, and the work and origin of each instruction."""
 
     machine: CycleModel
     run: Run
@@ -212,7 +212,7 @@ class _Simulated:
     of: Provenance
 
     def nodes(self, unit: int) -> dict[str, Counter[int]]:
-        """Counts the instructions for a unit (of `opcode_tables`), by node and by core (its index)."""
+        """Returns the number of instructions for a unit (of `opcode_tables`), keyed by node and core index."""
         chosen = np.flatnonzero(self.machine.unit == unit)
         found: defaultdict[str, Counter[int]] = defaultdict(Counter)
         pairs = np.stack([self.of.node[self.of.step[chosen]], self.machine.core_of[chosen]], axis=1)
@@ -221,12 +221,12 @@ class _Simulated:
         return found
 
     def products_ns(self, node: str) -> float:
-        """Returns the time of all MVMs of a node together."""
+        """Returns the time of all MVMs of a node in ns, summed over the cores."""
         serves = self.of.node[self.of.step] == self.of.nodes.index(node)
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
     def most(self, i: int) -> tuple[str, float]:
-        """Returns the node for which core i (its index) works most, and the share of this node in the core's work."""
+        """Returns the node with most work on the core of index `i`, and its share of the core's work."""
         stream = slice(self.machine.first[i], self.machine.first[i + 1])
         taken = np.bincount(self.of.node[self.of.step[stream]], weights=self.work.least[stream])
         return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
@@ -235,8 +235,8 @@ class _Simulated:
 def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     """Simulates the program in an output directory and explains its mapping. Writes nothing.
 
-    If `faster`, also simulates the same program with each part of the chip twice as fast. Raises `UserError` if the
-    directory is not a whole output, and `DeadlockError` if the program does not end.
+    `faster`: simulate the program with each part of the chip twice as fast, too. Raises `UserError` if the directory is
+    not a complete output, and `DeadlockError` if the program does not end.
     """
     folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
     if has_rounds(folder):
@@ -271,7 +271,6 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
 
 
 def _explain_rounds(folder: Path, *, faster: bool) -> Explanation:
-    """Explains all rounds, and where the model is cut."""
     listed = read_segments(folder)
     rounds, figures = read_rounds(folder, listed), simulate(folder, mode="throughput").reloading
     assert rounds is not None, "the program has rounds"
@@ -308,7 +307,7 @@ def _vector(done: _Simulated, report: CompileReport) -> tuple[VectorWork, ...]:
 
 
 def _bounds(done: _Simulated, cores: int) -> Bounds:
-    """Computes the bounds from the work of the cores; `cores`: number of cores of the chip."""
+    """Returns the bounds, given the work of each instruction. `cores`: number of cores of the chip."""
     work, machine = done.work, done.machine
     busiest = int(np.argmax(work.total))
     node, share = done.most(busiest)
@@ -361,7 +360,7 @@ def _layer(
 
 
 def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
-    """Reads the decision of an output. Returns the graph that it is about, the decision, and the chip."""
+    """Reads the decision of an output. Returns the graph to which it applies, the decision, and the chip."""
     graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
@@ -374,7 +373,7 @@ _CHAINED = "in a chain of layers between two attentions, whose cores are chosen 
 
 
 def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Options]:
-    """Returns the options of all nodes with weights, by node."""
+    """Returns the grid options of all nodes with weights, keyed by node."""
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))
@@ -392,7 +391,7 @@ def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Opt
 
 
 def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
-    """Returns the chosen plan of a layer, and its neighbours among the best plans. `plans`: all plans of the layer."""
+    """Returns the chosen plan of a layer and its neighbours on the Pareto front. `plans`: all plans of the layer."""
     match layer:
         case LineUnfolding(grid):
             return _neighbours(pareto(plans), next((plan for plan in plans if _is_alike(plan.grid, grid)), None))
@@ -405,12 +404,12 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
 
 
 def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
-    """Tells whether two grids have equal estimates, which do not depend on steps and copies."""
+    """Tells whether two grids have equal estimates, which do not depend on `step` and `copies`."""
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
 def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
-    """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
+    """Imports the model of an output again. Returns the prepared graph, to which the decision applies, and the chip."""
     try:
         options = _Recorded.model_validate(manifest.options)
     except ValidationError as e:
@@ -425,7 +424,7 @@ def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
 
 
 def _neighbours(front: Sequence[Plan], chosen: Plan | None) -> Options:
-    """Returns the chosen plan, and the plans of `front` with the next fewer and the next more cores."""
+    """Returns the chosen plan, and the plans of `front` with the nearest smaller and larger numbers of cores."""
     if chosen is None:
         return Options(unknown="what was compiled is none of the grids that this version would consider")
     return Options(
@@ -441,7 +440,7 @@ def _choice(plan: Plan) -> Choice:
 
 
 def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
-    """Writes the sentence that names the bottleneck of the interval between samples."""
+    """Returns a sentence that names the bottleneck of the interval between samples."""
     share = bounds.largest / interval_ns
     layer = next((x for x in found if x.core == bounds.core), None)
     if bounds.port == bounds.largest:
@@ -455,7 +454,7 @@ def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
 
 
 def _most(layer: Layer | None) -> str:
-    """Names the kind of work of which a layer's core has most."""
+    """Names the kind of work that takes most of the time of a layer's core."""
     if layer is None:
         return ""
     split = layer.split

@@ -84,7 +84,7 @@ class LayerInfo(Schema):
 
 
 class PlaceInfo(Schema):
-    """Nodes that are computed in one place, or refused. `nodes` are those left after constants and shapes."""
+    """Nodes that run in one place, or are refused. Nodes that only compute constants or shapes do not count."""
 
     place: PlaceName
     nodes: int
@@ -108,9 +108,7 @@ class SegmentInfo(Schema):
 
 
 class Inspection(Schema):
-    """The result of `inspect`. Layers and totals are those of the chip: of the nodes that are neither refused nor on
-    the host. `version` changes with the fields.
-    """
+    """The result of `inspect`. Layers and totals cover the nodes on the chip. `version` changes with the fields."""
 
     version: Literal[2] = 2
     model: str
@@ -150,10 +148,10 @@ def inspect(
     host_ops: Sequence[str] = (),
     host_nodes: Sequence[str] = (),
 ) -> Inspection:
-    """Counts the work of a model on a chip with as many cores as it needs, and says what becomes of each node.
+    """Counts the work of a model on a chip with as many cores as it needs, and tells where each node would run.
 
-    The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes,
-    and inputs that are not floats, are no errors but part of the result.
+    The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes and
+    inputs that are not floats are part of the result, not errors.
     """
     bits = arguments.whole("bits", bits, 1, MOST_BITS)
     chip = architectures.load(
@@ -177,11 +175,11 @@ def inspect(
 
 
 def _accepted(_: Node) -> None:
-    """Refuses no operator."""
+    """Accepts every operator."""
 
 
 def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> Inspection:
-    """Makes the result. `divided`: None if the chip computes all nodes."""
+    """Returns the result. `divided`: None if all nodes run on the chip."""
     graphs = _graphs(survey, divided)
     decisions = [map_raptor(graph, arch) for graph in graphs]
     found = tuple(
@@ -216,14 +214,14 @@ def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> In
 
 
 def _graphs(survey: frontend.Survey, divided: Split | None) -> list[Graph]:
-    """Returns the graphs of the chip: one for each segment, or that of all nodes that can be compiled."""
+    """Returns the graphs on the chip: one for each segment, or one with all nodes that can be compiled."""
     if divided is None or divided.cut is None:
         return [survey.graph]
     return [s.model.graph for s in divided.cut.on_chip if s.model is not None]
 
 
 def _refused(survey: frontend.Survey, divided: Split | None) -> Sequence[UnsupportedNode]:
-    """Returns what cannot be compiled: inputs and nodes."""
+    """Returns the inputs and nodes that cannot be compiled."""
     if divided is None or (divided.cut is None and not divided.refused.reasons):
         return survey.unsupported
     if divided.cut is not None:
@@ -271,9 +269,9 @@ def _operators(survey: frontend.Survey, divided: Split | None) -> Iterator[Opera
 
 
 def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[LayerInfo, int]]:
-    """Yields the nodes with products, in order, and how many weights their crossbars can hold.
+    """Yields the nodes with products, in order, each with the number of weights that its crossbars can hold.
 
-    Crossbars that several nodes share count at the first of them.
+    A crossbar that several nodes share counts for the first of them.
     """
     nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
@@ -287,7 +285,7 @@ def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[La
 def _layer(
     group: Sequence[Node], graph: Graph, decision: Decision, arch: Target, seen: set[str]
 ) -> tuple[LayerInfo, int]:
-    """Makes the entry of nodes of one name. Adds their filters to `seen`, so that each counts once."""
+    """Returns the entry of the nodes of one name, and their capacity in weights. Adds their filters to `seen`."""
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
@@ -314,7 +312,7 @@ def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
 
 
 def _places(filter_: Filter, decision: Decision, key: str, arch: Target) -> int:
-    """Returns how many weights of the filter's width its crossbars can hold."""
+    """Returns the number of weights, at the filter's width, that its crossbars can hold."""
     xbars = sum(m.xbars for m in _matrices(decision, key))
     return xbars * arch.xbar_rows * arch.outputs_of(filter_.weight_bits)
 

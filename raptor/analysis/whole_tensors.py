@@ -1,4 +1,4 @@
-"""Lists the tensors that a program by line puts together or cuts, and the time that this takes."""
+"""Lists the tensors that a streaming program assembles from lines or cuts into lines, and the time of that."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True)
 class WholeTensor:
-    """A streamed tensor that is put together, or a whole one that is cut into lines.
+    """A tensor that is assembled from lines or cut into lines.
 
-    tensor, node: its name, and the ONNX node that makes it. work_ns: estimated time of the moves, without messages.
+    node: the ONNX node that makes it. work_ns: estimated time of the copies, without messages.
     """
 
     tensor: str
@@ -24,14 +24,14 @@ class WholeTensor:
 
 
 def whole_tensors(graph: Graph, decision: Decision, arch: Target) -> tuple[WholeTensor, ...]:
-    """Returns the tensors that the mapping of a prepared graph puts together or cuts, most work first."""
+    """Returns the tensors that the mapping of a prepared graph assembles or cuts, most work first."""
     if not isinstance(decision.flow, ByLine):
         return ()
     cut = pipeline.run(graph, decision, arch, driver=Driver(verified=False), upto="partition")[Partition].graph
     costs = Costs(arch, cut.filters)
     work_ns: dict[str, float] = {}
     for compute in cut.computes:
-        # The lowering by line marks its own moves so (`raptor.spatial.lower_lines`); one pixel is no whole image.
+        # Only `raptor.spatial.lower_lines` makes computes of type Move; a tensor of one line needs no assembly.
         if compute.op_type == "Move" and cut.tensors[compute.layer].image.rows > 1:
             work_ns[compute.layer] = work_ns.get(compute.layer, 0.0) + costs.work_ns(compute)
     most_first = sorted(work_ns.items(), key=lambda item: -item[1])

@@ -1,1 +1,1 @@
-"""The files of an output directory: their schemas, the writer, the report."""
+"""The files of an output directory: their schemas, the writer and the report."""

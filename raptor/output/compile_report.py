@@ -1,6 +1,6 @@
-"""`report.json`: resources of the compiled program, per layer and per core.
+"""`report.json`: resources of a compiled program, per layer and per core.
 
-It holds no times of the clock, so that equal inputs give equal bytes.
+It holds no wall-clock times, so equal inputs give equal bytes.
 """
 
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ from raptor.target.arch import Target
 
 
 class LayerReport(Schema):
-    """One ONNX node."""
+    """Resources and instructions of an ONNX node."""
 
     node: str
     op_type: str
@@ -59,7 +59,7 @@ class LayerReport(Schema):
 
 
 class CoreReport(Schema):
-    """One core that has work."""
+    """Resources and instructions of a core that has work."""
 
     core: int
     xbars: int
@@ -108,14 +108,14 @@ class CompileReport(Schema):
 
     @property
     def extended(self) -> dict[str, tuple[str, ...]]:
-        """Extended instructions of the program and the nodes that use them; with any, pimsim-nn refuses the program."""
+        """Extended instructions of the program, with the nodes that use them; pimsim-nn refuses a program with any."""
         names = [i.name for i in isa.INSTRUCTIONS if i.extension]
         nodes = {name: tuple(layer.node for layer in self.layers if name in layer.instructions) for name in names}
         return {name: found for name, found in nodes.items() if found}
 
 
 def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
-    """Reads the report and the manifest of an output directory, and no other file.
+    """Reads only the report and the manifest of a folder.
 
     Raises `UserError` if it is not an output directory.
     """
@@ -125,7 +125,7 @@ def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
 
 
 def read_any_report(folder: Path) -> CompileReport:
-    """Reads the report of an output directory, of one segment or of several. Raises `UserError` if it is none."""
+    """Reads the report of an output directory with one or several segments. Raises `UserError` if it is none."""
     if not (folder / files.SEGMENTS).is_file():
         return read_report(folder)[0]
     storage.read(files.Segments, folder, files.SEGMENTS)
@@ -142,7 +142,7 @@ def make_report(
     warnings: tuple[str, ...],
     trials: tuple[Trial, ...] = (),
 ) -> CompileReport:
-    """Makes the report of a program: counts the streams, and the matrices that cores hold."""
+    """Returns the report of a program, with counts of its instructions and of the matrices on its cores."""
     by_node = _instructions_by_node(program, streams)
     cores = tuple(
         CoreReport(
@@ -193,7 +193,7 @@ def _layers(
     by_node: Mapping[str, np.ndarray],
     arch: Target,
 ) -> list[LayerReport]:
-    """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
+    """Returns the report of each node, in the order of the model. Nodes with the same name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)
     for core in program.cores.values():
         for node in np.unique(core.steps.node).tolist():
@@ -240,13 +240,13 @@ def _layers(
 
 
 def _in_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
-    """Returns the operator of each node by name, in the order of the model; those that are not in it come last."""
+    """Returns the operator type of each node: first nodes of the model in its order, then all others."""
     known = {name: found[-1].op_type for name, found in sources.items() if name in nodes}
     return known | {name: op_type for name, op_type in nodes.items() if name not in known}
 
 
 def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
-    """Yields the shapes of tensors that these nodes read and do not compute themselves."""
+    """Yields the shapes of the tensors that these nodes read but do not compute."""
     own = {node.output for node in nodes}
     for name in dict.fromkeys(name for node in nodes for name in node.inputs):
         if name not in own:
@@ -254,13 +254,13 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
 
 
 def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> int:
-    """Counts the copies of the layer's weights: cores of other columns have their own, and a core may hold several.
+    """Returns the number of copies of a layer's weights: one for each column of the grid, times copies on a core.
 
-    Counts copies in the program. The decision may allow more, but a line may have too few products for them.
+    It counts copies in the program; the decision may allow more than a line has products for.
     """
     match layer:
         case LineUnfolding(grid, cores):
-            of_core = len(cores) // len(set(cores))  # ranges of columns, which share the matrices of the core
+            of_core = len(cores) // len(set(cores))  # ranges of columns that share the matrices of a core
             copies = max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0)
             return len(grid.cols) * (1 + copies) // of_core
         case KernelUnfolding(steps, cores) | FullyConnected(steps, cores):
@@ -270,9 +270,9 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
 
 
 def _skipped(decision: Decision, nodes: Sequence[Node], products: int) -> int:
-    """Counts skipped MVMs: those of these nodes if every output pixel used every matrix, less `products`.
+    """Returns the number of skipped MVMs: each output pixel times each matrix, minus the `products` that are left.
 
-    A layer computed by line has none, because it has no blocks in the padding.
+    A layer computed by line skips none, because it has no blocks in the padding.
     """
     layers = [(n.operator, decision.layers[filter_key(n)]) for n in nodes if isinstance(n.operator, Filter)]
     if any(isinstance(layer, LineUnfolding) for _, layer in layers):
@@ -288,7 +288,7 @@ def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
 
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
-    """Counts the instructions of each node by opcode, [256]."""
+    """Returns the number of instructions of each node by opcode, [256]."""
     counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
     for i, core in program.cores.items():
         stream, steps = streams.cores[i], core.steps
@@ -305,5 +305,5 @@ def _count(records: isa.Records) -> np.ndarray:
 
 
 def _named(counts: np.ndarray) -> dict[str, int]:
-    """Names the opcodes of counts [256]; those of 0 are left out."""
+    """Returns counts [256] keyed by instruction name, without zeros."""
     return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))

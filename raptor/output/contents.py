@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch: Target) -> int:
-    """Returns a timeout in simulated ms: twice the time of all cores one after another, with nothing overlapped."""
+    """Returns a timeout in simulated ms: twice the time of all instructions of all cores one after another."""
     if graph.numbers != "float":  # no element is wider than a word
         arch = arch.with_widths(Widths(arch.widths.weights, 32, 32))
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
@@ -36,14 +36,14 @@ def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch:
 
 
 def config(program: PimProgram, arch: Target) -> files.Config:
-    """Makes `config.json`: the crossbars of each array group of all cores of the chip."""
+    """Returns `config.json`: the crossbars of each array group, for all cores of the chip."""
     groups = {f"core{i}": () for i in range(arch.core_count)}
     groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
     return files.Config(core_cnt=arch.core_count, array_group_map=groups)
 
 
 def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.Memory:
-    """Makes `memory.json`: inputs, constants and outputs in global memory."""
+    """Returns `memory.json`: inputs, constants and outputs in global memory."""
     # Memory of integers is counted in bytes.
     bits, width = (arch.element_bits, arch.element_bytes) if graph.numbers == "float" else (8, 1)
     used = {i: core.local_bytes for i, core in program.cores.items()}
@@ -60,7 +60,7 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
 
 
 def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
-    """Yields each table of which rows are loaded."""
+    """Yields each table of which rows are loaded at computed addresses."""
     steps = [core.steps for core in program.cores.values()]
     found = (of.operation(i) for of in steps for i in of.of_class(pim.LoadRows).tolist())
     loads = [op for op in found if isinstance(op, pim.LoadRows)]
@@ -69,7 +69,7 @@ def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
 
 
 def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) -> files.TensorPlace:
-    """Makes the place of a model input or output, whose tiles have these addresses."""
+    """Returns the place of a model input or output whose tiles have these addresses."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
@@ -85,7 +85,7 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) ->
 
 
 def integers(graph: Graph, requant: Requant) -> files.Integers | None:
-    """Makes the record of what was proved of a program with integers; None for a program of floats."""
+    """Returns what is proved about an integer program, for the manifest; None for a program of floats."""
     if graph.numbers == "float":
         return None
     recipes = [n.operator.recipe for n in graph.nodes if isinstance(n.operator, Requantise)]
@@ -100,7 +100,7 @@ def integers(graph: Graph, requant: Requant) -> files.Integers | None:
 
 
 def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
-    """Makes the coding of a tensor; None for float32 in a program of floats. Without one, it has the model's values."""
+    """Returns the coding of a tensor, None for float32 in a program of floats. No `coding`: elements are the values."""
     if element == MODELLED and coding is None:
         return None
     given = coding or Coding("float32" if element.kind == "float" else f"int{element.bits}")
@@ -118,9 +118,9 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
 
 
 def layers(program: PimProgram, streams: Streams) -> bytes:
-    """Writes `layers.json`: core, instruction and address at which each tile of each tensor can be read.
+    """Returns `layers.json`: core, instruction and address at which each tile of each tensor can be read.
 
-    NOTE: a program has so many tiles that objects of the schema would take longer than all other contents.
+    NOTE: a program has so many tiles that schema objects would take longer than all other contents.
     """
     places = _places(program, streams)
     probes = [
@@ -140,7 +140,7 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
 
 
 def _places(program: PimProgram, streams: Streams) -> Iterator[tuple[int, int, int]]:
-    """Yields for each part of all traces its core, the instruction before which it can be read, and its address."""
+    """Yields for each tile of all traces its core, the instruction before which it can be read, and its address."""
     none = np.zeros(0, np.int64)
     on = np.concatenate([none, *(trace.core for trace in program.traces)])
     step = np.concatenate([none, *(trace.step for trace in program.traces)])
@@ -160,7 +160,7 @@ def _probe_tile(region: Region, core: int, pc: int, address: int) -> dict[str, A
 
 
 def steps(program: PimProgram, streams: Streams) -> bytes:
-    """Writes `steps.json`: node and operation that each instruction serves.
+    """Returns `steps.json`: the node and the operation that each instruction belongs to.
 
     The prologue of a core belongs to its first step.
     """
@@ -177,7 +177,7 @@ def steps(program: PimProgram, streams: Streams) -> bytes:
 
 
 def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
-    """Returns the number in `known` of each thing, given by its index; adds new things as they occur first."""
+    """Maps indices into `things` to numbers in `known`, which gets new things in the order of first occurrence."""
     indices, first = np.unique(which, return_index=True)
     number = np.zeros(len(things), np.int64)
     in_order: list[int] = indices[np.argsort(first)].tolist()
@@ -187,5 +187,5 @@ def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
 
 
 def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, Matrices]:
-    """Returns the matrices of each core that has some."""
+    """Returns the matrices of each core that has array groups."""
     return {i: Matrices(core.groups, graph.filters) for i, core in program.cores.items() if core.groups}

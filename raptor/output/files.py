@@ -1,6 +1,6 @@
-"""The files of an output directory: their names, which no other code knows, and their schemas.
+"""The files of an output directory: their names, which are defined only here, and their schemas.
 
-The compiler writes by them, the validator reads by them. Everything that is read is untrusted: schemas are strict,
+The compiler writes and the validator reads by these schemas. Everything that is read is untrusted: schemas are strict,
 unknown keys are refused, sizes are checked before memory is allocated, no file name may leave the directory.
 """
 
@@ -46,7 +46,7 @@ WEIGHTS = "weights"
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
 CONSTANT_INPUTS = "constants"
-"""Name of the option in the manifest that holds the model inputs that were made constants, with their values."""
+"""Name of the option in the manifest with the model inputs that were made constants, and their values."""
 
 FORMAT_VERSION = 1
 Numbers = Literal["float", "int", "mixed"]
@@ -63,7 +63,7 @@ def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
 
 
 def segment_name(number: int, kind: Literal["chip", "host"]) -> str:
-    """Returns the directory of a segment of the chip, or the ONNX file of a segment of the host."""
+    """Returns the name of a segment: a directory for the chip, an ONNX file for the host."""
     return f"segment_{number:03d}{'.onnx' if kind == 'host' else ''}"
 
 
@@ -74,7 +74,7 @@ Range = Pair[Count, Count]
 
 
 class Config(BaseModel):
-    """`config.json`, as the simulator reads it; extra keys are allowed because it allows them."""
+    """`config.json` in the simulator's format; unknown keys are allowed because the simulator allows them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -96,7 +96,7 @@ class Config(BaseModel):
     def written(
         self, core: int, matrices: Iterable[Matrix], cells_of: Callable[[Matrix], int]
     ) -> Iterator["GroupWrite"]:
-        """Yields what is written into the array groups of `core`: crossbars are numbered through them all."""
+        """Yields the contents of the array groups of `core`. Crossbars are numbered consecutively over all groups."""
         first = 0
         for group, (matrix, xbars) in enumerate(zip(matrices, self.groups(core), strict=True)):
             rows, cols = matrix.shape
@@ -108,7 +108,7 @@ class Config(BaseModel):
 class TilePlace(Schema):
     """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
 
-    Without `cols`, it has whole rows.
+    Without `cols`, it covers whole rows.
     """
 
     channels: Range
@@ -122,16 +122,16 @@ class TilePlace(Schema):
 
 
 class Coding(Schema):
-    """The elements that stand on the chip for values of a tensor of the model, whose type is `dtype` (by numpy's name).
+    """The representation on the chip of a tensor of the model, whose values have the type `dtype` (numpy's name).
 
     An element is a number of `kind` and `bits`, in whole bytes, the low byte first; integers are in two's complement.
     If `scale` is empty, value = element + `offset` (uint8 is stored as int8 with offset 128). Otherwise values are
-    floats: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even,
-    in float32, within the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
+    floats: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even, in
+    float32, within the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
 
-    An element of kind `float` is the value itself as a float32: false and true are 0 and 1, integers are whole numbers.
-    Its `bits` are 0 in a program of floats, where the target gives the width. The program is exact for the values
-    `low` to `high` of an input of integers.
+    An element of kind `float` is the value itself as a float32: false and true are 0 and 1, integers are exact. Its
+    `bits` are 0 in a program of floats, where the target gives the width. `low`, `high`: range of an integer input for
+    which the program is exact.
     """
 
     kind: Literal["float", "int"]
@@ -148,7 +148,7 @@ class Coding(Schema):
 
 
 class Coded(Schema):
-    """A tensor with a `coding`. In programs of floats, the key is left out for tensors of float32."""
+    """A tensor with a `coding`, which is left out for float32 tensors in programs of floats."""
 
     coding: Coding | None = Field(default=None, exclude_if=is_none)
 
@@ -156,8 +156,8 @@ class Coded(Schema):
 class TensorPlace(Coded):
     """A model input or output in global memory.
 
-    `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order. Its axis `channel_axis` is cut
-    into tiles, which are stored pixel by pixel (`raptor.target.layout`).
+    `shape` is the ONNX shape. `image_shape` has the same elements in the same (C) order. Its axis `channel_axis` is
+    divided into tiles, which are stored pixel by pixel (`raptor.target.layout`).
     """
 
     name: str
@@ -174,7 +174,7 @@ class TensorPlace(Coded):
 class ConstantsPlace(Schema):
     """The constants in global memory. Their values are in `weights/constants.npy`.
 
-    The file holds one float32 for each element; in programs with integers, one uint8 for each byte of memory.
+    The file holds one float32 for each element; in integer programs, one uint8 for each byte of memory.
     """
 
     address: Address
@@ -182,10 +182,10 @@ class ConstantsPlace(Schema):
 
 
 class TablePlace(Schema):
-    """A table among the constants, of which `ld` reads rows at computed addresses.
+    """A table among the constants, whose rows `ld` loads from computed addresses.
 
-    Row r is at `address` + r * `stride`, for r below `rows`. A core computes the address from r, which it reads in
-    global memory; another r is an error.
+    Row r is at `address` + r * `stride`, for r below `rows`. A core computes the address from r, which it reads from
+    global memory; any other r is an error.
     """
 
     address: Address
@@ -194,7 +194,7 @@ class TablePlace(Schema):
 
     @property
     def end(self) -> int:
-        """The byte after the last row."""
+        """Address of the byte after the last row."""
         return self.address + self.rows * self.stride
 
 
@@ -221,7 +221,7 @@ class Memory(Schema):
 class ProbeTile(Known):
     """A tile of an intermediate tensor, in local memory of `core` at `address` just before it executes `pc`."""
 
-    # NOTE: a dataclass, because a program has ten thousands of them, and making a model takes five times as long.
+    # NOTE: a dataclass, because a program has tens of thousands of tiles, and a model takes five times as long to make.
     channels: Range
     rows: Range
     cols: Range | None = None
@@ -235,7 +235,7 @@ class ProbeTile(Known):
 
 
 class Probe(Coded):
-    """An ONNX tensor, and the places where it can be read while the program runs. Layout as in `TensorPlace`."""
+    """A tensor of the model, and where its tiles can be read while the program runs. Layout as in `TensorPlace`."""
 
     tensor: str
     node: str = Field(description="ONNX node that computes it")
@@ -268,7 +268,7 @@ class CoreSteps(Schema):
 
 
 class Steps(Schema):
-    """`steps.json`: the ONNX node, and the operation of PimIR, that each instruction serves."""
+    """`steps.json`: the ONNX node, and the operation of PimIR, that each instruction belongs to."""
 
     version: Literal[1] = FORMAT_VERSION
     nodes: Items[str]
@@ -297,10 +297,10 @@ class FileEntry(Schema):
 
 
 class Integers(Schema):
-    """A record of what is proved of a program with integers, from the weights and the ranges of the types.
+    """Results of proofs about an integer program, from its weights and the ranges of its types.
 
-    No sum, product or shift overflows its width. Each of `requantisations` has a recipe whose result is that of the
-    definition for all operands, but for `flips` values of sums in all (with short multipliers).
+    No sum, product or shift overflows its width. Each of `requantisations` has a recipe that gives the defined result
+    for all operands, except for `flips` values of sums in total (with short multipliers).
     """
 
     requant: Requant
@@ -338,7 +338,7 @@ class Manifest(Schema):
 class Crossing(Schema):
     """A tensor at a border: between segments, or between the program and its caller.
 
-    `size_bytes`: of its values in numpy; null if a size depends on values, or elements have no fixed size.
+    `size_bytes`: size of its numpy array; null if a size depends on values, or elements have no fixed size.
     """
 
     name: str
@@ -358,7 +358,7 @@ class HostNode(Schema):
 class SegmentFile(Schema):
     """A part of the model: a directory with a complete program for the chip, or an ONNX file for the host.
 
-    `sha256` and `size_bytes` are those of the ONNX file, or of the manifest of the directory, which lists its files.
+    `sha256` and `size_bytes` describe the ONNX file, or the manifest of the directory, which lists its files.
     """
 
     kind: Literal["chip", "host"]
@@ -377,15 +377,15 @@ class SegmentFile(Schema):
 
     @property
     def entry(self) -> FileEntry:
-        """Size and digest of the file that stands for the segment."""
+        """Size and digest of the ONNX file, or of the manifest of the directory."""
         return FileEntry(size_bytes=self.size_bytes, sha256=self.sha256)
 
 
 class Segments(Schema):
     """`segments.json`, written last: the segments of a program, in the order in which they run.
 
-    `inputs` and `outputs` have the types of the model, `crossings` those at the borders of segments. `files` are the
-    other files beside it.
+    `inputs` and `outputs` have the types of the model, `crossings` the types at the borders of segments. `files`: all
+    other files of the directory.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -424,12 +424,12 @@ class Segments(Schema):
         return self
 
     def crossing(self, name: str) -> Crossing:
-        """Returns the tensor at the borders."""
+        """Returns the border tensor of this name."""
         return next(c for c in self.crossings if c.name == name)
 
 
 class GroupWrite(Schema):
-    """An array group that is written: crossbars from `first` on, for a matrix of `rows` x `cols` weights.
+    """An array group to be written: crossbars from `first` on, for a matrix of `rows` x `cols` weights.
 
     `sha256`: digest of the matrix, its shape included (`raptor.common.digests`).
     """
@@ -444,17 +444,17 @@ class GroupWrite(Schema):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
     def contents(self) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
-        """Yields core and number of each crossbar, and what it holds: a matrix, by its digest, and which part of it."""
+        """Yields core and number of each crossbar, with the digest of its matrix and the part of it that it holds."""
         for k in range(self.xbars):
             yield (self.core, self.first + k), (self.sha256, k)
 
 
 class Round(Schema):
-    """A segment of the chip, and what is written before it runs. `cores`: how many of the chip it uses.
+    """A segment of the chip, and what is written before it runs. `cores`: number of cores that it uses.
 
-    `writes`: array groups that the crossbars do not hold from earlier rounds or the batch before. `write_pj` is null if
-    the device file has no energy. `waits`: tensors in global memory while it runs, for it or for later rounds;
-    `memory_bytes`: global memory with those of all samples of a batch.
+    `writes`: array groups that the crossbars do not hold from earlier rounds or the previous batch. `write_pj` is null
+    if the device file has no energy. `waits`: tensors in global memory while it runs, for it or for later rounds;
+    `memory_bytes`: global memory, including these tensors for all samples of a batch.
     """
 
     path: str
@@ -467,7 +467,7 @@ class Round(Schema):
 
 
 class CutAlternative(Schema):
-    """Another way to cut the model: its rounds, and the estimated time of a batch; null if it does not fit."""
+    """Another method to cut the model: its rounds, and the estimated time of a batch; null if nothing fits."""
 
     name: str
     rounds: Count
@@ -475,7 +475,7 @@ class CutAlternative(Schema):
 
 
 class RoundCut(Schema):
-    """A place where the model is cut: before the ONNX node `before`.
+    """A cut of the model: a new round begins with the ONNX node `before`.
 
     `waiting_bytes`: tensors of a sample that wait there. `apart_ns`, `joined_ns`: estimated time of a batch for the
     rounds on both sides, and for one round in their place; null if that does not fit the chip.
@@ -488,10 +488,10 @@ class RoundCut(Schema):
 
 
 class Rounds(Schema):
-    """`rounds.json`: segments whose weights are on the chip one after another, as they do not fit all at once.
+    """`rounds.json`: segments that take turns on the chip, because their weights do not fit all at once.
 
-    For each batch of `batch` samples, each round is written and then runs for all samples; then the next one is. Times
-    and energies of writing are those of the device in `device.json`.
+    For each batch of `batch` samples, each round is written and then runs for all samples, before the next round is
+    written. Times and energies of writing are for the device in `device.json`.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -507,12 +507,12 @@ class Rounds(Schema):
 
     @property
     def writes(self) -> int:
-        """Number of cells that are written for each batch."""
+        """Number of cells that are written per batch."""
         return sum(write.cells for one in self.rounds for write in one.writes)
 
     @property
     def worst(self) -> int:
-        """Writes for each batch of the crossbar that is written most often."""
+        """Number of writes per batch of the crossbar that is written most often."""
         count: dict[tuple[int, int], int] = {}
         for write in (write for one in self.rounds for write in one.writes):
             for xbar in range(write.first, write.first + write.xbars):

@@ -35,16 +35,16 @@ Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 _TOOL = "raptor"
 _REMOVALS = 100
-"""Attempts, within a second, to remove a folder in which files still appear."""
+"""Attempts, within a second, to remove a folder in which files may still be created."""
 _THREADS = 2
-"""Number of threads. Hashes, checksums and file writes run without Python's lock: two take 0.7 of the time of one."""
+"""Number of threads. Hashes, checksums and file writes release Python's lock: two take 0.7 of the time of one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifacts:
-    """Everything that goes into the files, in memory.
+    """Contents of all files of a program, in memory.
 
-    `layers` and `steps` are whole files already. `records` and `weights` have no entry for a core without work.
+    `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work.
     """
 
     name: str
@@ -74,10 +74,10 @@ def write(
     force: bool = False,
     ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Writes the directory under a temporary name beside it, then renames it. Returns its size in bytes.
+    """Writes the directory under a temporary name next to it, then renames it. Returns its size in bytes.
 
-    `ready` is called before it is renamed, and raises an error if the contents are wrong. Raises `UserError` if
-    `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written. After an error,
+    `ready` is called before the directory is renamed, and raises an error if the contents are wrong. Raises `UserError`
+    if `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written. After an error,
     nothing is left behind.
     """
     with replacing(folder, force=force) as temporary:
@@ -89,7 +89,7 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Form of the files, and the `version` of the tool that writes them."""
+    """File formats, and the `version` of the tool that writes them."""
 
     version: str
     streams: StreamFormat
@@ -97,10 +97,10 @@ class _Form:
 
 
 def _write_program(artifacts: Artifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
-    """Writes all files of a program into a new directory, the manifest last. Returns them by name."""
+    """Writes all files of a program into a new directory, the manifest last. Returns their entries by name."""
     (folder / files.WEIGHTS).mkdir()
     with Threads(_THREADS) as pool:
-        # NOTE: if one fails, `map` cancels those that have not begun, and the pool waits for the others.
+        # NOTE: if a write fails, `map` cancels those that have not begun, and the pool waits for the running ones.
         written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
         entries = dict(sorted(written))
     manifest = files.Manifest(
@@ -118,7 +118,7 @@ def _write_program(artifacts: Artifacts, folder: Path, form: _Form) -> dict[str,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentArtifacts:
-    """Contents of a segment: those of a program (`artifacts`), or the ONNX model that the host runs."""
+    """Contents of a segment: a program for the chip (`artifacts`), or the ONNX model that the host runs."""
 
     kind: Literal["chip", "host"]
     nodes: tuple[str, ...]
@@ -132,9 +132,9 @@ class SegmentArtifacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostedArtifacts:
-    """Contents of the files of a program in segments. `report`: of all segments of the chip together.
+    """Contents of the files of a program in segments. `report`: for all segments of the chip together.
 
-    `rounds`, `device`: only of segments that take turns on the chip.
+    `rounds`, `device`: only if segments take turns on the chip.
     """
 
     name: str
@@ -160,7 +160,7 @@ def write_hosted(
     force: bool = False,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes a program in segments: a directory or file for each, `segments.json` last. Else as `write`."""
+    """Writes a program in segments: a directory or file for each, `segments.json` last. Otherwise like `write`."""
     form = _Form(version, stream_format, weight_format)
     with replacing(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
@@ -205,7 +205,7 @@ def _write_segment(segment: SegmentArtifacts, number: int, folder: Path, form: _
 
 @contextmanager
 def replacing(folder: Path, *, force: bool) -> Generator[Path]:
-    """Makes a directory beside `folder`, which replaces `folder` if the block succeeds and is removed otherwise."""
+    """Yields a directory next to `folder`, which replaces `folder` if the block succeeds and is removed otherwise."""
     check_replaceable(folder, force=force)
     # The name is chosen before the directory is made, so that a Ctrl-C in between leaves nothing behind.
     temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
@@ -226,7 +226,7 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 
 @contextmanager
 def reserved(folder: Path, *, force: bool) -> Generator[None]:
-    """Refuses at once a folder that `replacing` would refuse in the end, and locks out others during the block."""
+    """Refuses early a folder that `replacing` would refuse, and locks it against other processes during the block."""
     check_replaceable(folder, force=force)
     if not folder.parent.is_dir():  # nobody is writing there, and it is not made before there is something to write
         yield
@@ -240,7 +240,7 @@ def reserved(folder: Path, *, force: bool) -> Generator[None]:
 
 
 def check_replaceable(folder: Path, *, force: bool) -> None:
-    """Raises `UserError` unless `folder` is free, or an output that `force` allows to replace."""
+    """Raises `UserError` unless `folder` is absent, empty, or an output that `force` allows to replace."""
     try:
         above = next((p for p in folder.absolute().parents if p.exists()), None)
         if above is not None and not above.is_dir():
@@ -292,7 +292,7 @@ def _remove(folder: Path) -> None:
 
 
 _Content = tuple[str, Iterable[bytes]]
-"""Name of a file, and its bytes in pieces; large pieces are made only when they are written."""
+"""Name of a file, and its bytes in pieces; large pieces are generated only when they are written."""
 
 
 def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
@@ -308,7 +308,7 @@ def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
 
 
 def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: WeightFormat) -> Iterator[_Content]:
-    """Yields every file but the manifest, the largest first."""
+    """Yields every file except the manifest, the largest first."""
     yield files.MODEL, [artifacts.onnx_bytes]
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from _weights(artifacts.weights, weight_format)

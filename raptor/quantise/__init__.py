@@ -1,4 +1,4 @@
-"""Quantisation: turns a float ONNX model into one of integers (QDQ), and says what that costs."""
+"""Post-training quantisation: turns a float ONNX model into a QDQ model of integers and measures the added noise."""
 
 from raptor.quantise.policy import Policy, PolicySearch
 from raptor.quantise.quantisation import Quantisation, QuantisationReport

@@ -1,4 +1,4 @@
-"""Choices of the user: widths, and how scales and zero points are found."""
+"""Options of quantisation: bit widths, and how scales and zero points are chosen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from raptor.quantise.policy import Policy
 
 NO_POLICY = Policy()
 ALL_BITS_OPSET = 21
-"""Operator set that has 4 and 16 bits."""
+"""Oldest operator set whose QuantizeLinear supports 4 and 16 bits."""
 WEIGHT_BITS = (8, 4)
 ACTIVATION_BITS = (8, 16)
 _TYPES = {
@@ -25,11 +25,11 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A scheme and its widths. Weights are signed and symmetric in all schemes: their zero point is 0.
+    """A quantisation scheme and its bit widths. Weights are signed and symmetric (zero point 0) in every scheme.
 
-    `s8s8`: activations are signed and symmetric, too. `u8s8`: activations are unsigned and have a zero point.
-    `pow2`: as `s8s8`, and every scale is a power of two. The digits in the names stand for the usual width.
-    `policy`: bits of single layers; the others have `weights` and `activations`.
+    `s8s8`: activations are signed and symmetric as well. `u8s8`: activations are unsigned and have a zero point.
+    `pow2`: like `s8s8`, with every scale a power of two. The 8 in the names is the usual width. `policy`: bits of
+    single layers, which override `weights` and `activations`.
     """
 
     scheme: Scheme = "s8s8"
@@ -40,13 +40,13 @@ class Choice:
 
     @property
     def opset(self) -> int:
-        """Oldest operator set that has the types: 13 has scales per channel, 21 has 4 and 16 bits."""
+        """Oldest operator set that supports the choice: 13 has scales per channel, 21 has 4 and 16 bits."""
         of_layers = {*self.policy.weights.values(), *self.policy.inputs.values()}
         widths = {self.weights, self.activations, *of_layers}
         return ALL_BITS_OPSET if widths != {8} else 13
 
     def for_onnxruntime(self) -> dict[str, Any]:
-        """Returns the arguments of `quantize_static` that say the same."""
+        """Returns the equivalent keyword arguments of onnxruntime's `quantize_static`."""
         unsigned = self.scheme == "u8s8"
         return {
             "weight_type": QuantType.QInt8 if self.weights == 8 else QuantType.QInt4,
@@ -57,7 +57,7 @@ class Choice:
 
 
 def parse(scheme: object, weights: object, activations: object, per_channel: object, policy: Policy) -> Choice:
-    """Checks what a caller passes. Raises `UserError` that names the option."""
+    """Returns the checked choice. Raises `UserError` that names the option with an invalid value."""
     return Choice(
         SCHEME.parse(scheme),
         _width("weights", weights, WEIGHT_BITS),
@@ -68,7 +68,7 @@ def parse(scheme: object, weights: object, activations: object, per_channel: obj
 
 
 def policy_of(layers: Mapping[str, object]) -> Policy:
-    """Returns the policy of weights with these bits. Raises `UserError` that names the option."""
+    """Returns a policy with these bits of weights, keyed by layer name. Raises `UserError` for an invalid width."""
     return Policy.model_validate({"weights": {n: _width("layers", bits, WEIGHT_BITS) for n, bits in layers.items()}})
 
 

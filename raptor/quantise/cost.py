@@ -1,4 +1,4 @@
-"""Measures what quantisation costs: the signal-to-noise ratio of every quantised tensor against the float model."""
+"""Measures quantisation noise: the signal-to-noise ratio of every quantised tensor against the float model."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Noise:
-    """Sums of squares over all samples: of the float values, and of the differences."""
+    """A signal and its error: sums of squares over all samples, of the float values and of the differences."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -30,7 +30,7 @@ class Noise:
 
     @property
     def decibels(self) -> float | None:
-        """Returns 10 log10(signal / noise); None if there is no noise, or no signal."""
+        """Signal-to-noise ratio in dB, 10 log10(signal / noise); None if there is no noise or no signal."""
         if not self.noise or not self.signal:
             return None
         return 10 * math.log10(self.signal / self.noise)
@@ -38,14 +38,14 @@ class Noise:
 
 @dataclass(slots=True)
 class Cost:
-    """Noise of a tensor: `total` with all layers quantised, `own` if the layer reads the quantised floats instead."""
+    """Noise of a tensor: `total` with all layers quantised, `own` if its layer reads exact values, quantised."""
 
     total: Noise = field(default_factory=Noise)
     own: Noise = field(default_factory=Noise)
 
 
 def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) -> tuple[dict[str, Cost], Noise]:
-    """Runs both models with optimisations off. Returns the cost of each quantised tensor, and that of the outputs."""
+    """Runs both models with optimisations off; returns the noise of each quantised tensor, and of the outputs."""
     pairs = list(Quantised(model).layers())
     ends = [v.name for v in model.graph.output]
     reference = Session(_showing(floats, [p.tensor for p in pairs]))
@@ -65,7 +65,7 @@ def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) ->
 
 
 class OutputNoise:
-    """The outputs of a float model on some samples, against which other models of it are measured."""
+    """Outputs of a float model on some samples, as the reference for quantised versions of the model."""
 
     def __init__(self, floats: ModelProto, samples: Sequence[Sample]) -> None:
         self.samples, self.names = samples, [v.name for v in floats.graph.output]
@@ -73,7 +73,7 @@ class OutputNoise:
         self.wanted = [reference.run(sample) for sample in samples]
 
     def share(self, model: ModelProto) -> float:
-        """Returns the noise at the outputs of a quantised model as a share of the squares of the floats."""
+        """Returns the output noise of a quantised model as a share of the float outputs' sum of squares."""
         session, found = Session(model), Noise()
         for sample, wanted in zip(self.samples, self.wanted, strict=True):
             values = session.run(sample)
@@ -83,7 +83,7 @@ class OutputNoise:
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
-    """Returns a copy with the tensors `names` as outputs; inputs of the model are known anyway."""
+    """Returns a copy with the tensors `names` as additional outputs, except model inputs, whose values are known."""
     copy = ModelProto()
     copy.CopyFrom(model)
     known = {v.name for v in (*model.graph.output, *model.graph.input)}
@@ -92,9 +92,9 @@ def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
 
 
 def _forced(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
-    """Returns a copy in which each layer reads the quantised floats of the reference, and shows what it makes of them.
+    """Returns a copy in which each layer reads the float model's values, quantised, so that only its own noise remains.
 
-    Each QuantizeLinear reads a new input instead of its layer; a second one, behind the layer, makes an output.
+    Each QuantizeLinear reads a new model input instead of its layer's result; a Q/DQ pair after the layer is an output.
     """
     copy = ModelProto()
     copy.CopyFrom(model)

@@ -1,4 +1,4 @@
-"""Typed functions around onnxruntime, and its quantiser kept quiet."""
+"""Typed wrappers of onnxruntime's sessions and of its quantiser, without the quantiser's log messages."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import logging
@@ -18,9 +18,9 @@ Array = npt.NDArray[Any]
 
 
 def pre_process(source: Path, target: Path) -> ModelProto:
-    """Returns the model with constants and batch normalisation folded and shapes inferred; writes it to `target`.
+    """Folds constants and batch normalisation and infers shapes; writes the model to `target` and returns it.
 
-    Raises one of a dozen exceptions if onnxruntime cannot.
+    Raises one of a dozen exception types if onnxruntime fails.
     """
     with _quietly():
         quant_pre_process(source, target, skip_symbolic_shape=True)
@@ -28,7 +28,7 @@ def pre_process(source: Path, target: Path) -> ModelProto:
 
 
 def quantise(source: Path, target: Path, samples: CalibrationDataReader, options: Mapping[str, Any]) -> ModelProto:
-    """Returns the model with QDQ nodes, and writes it to `target`. Raises one of a dozen exceptions."""
+    """Writes the QDQ model to `target` and returns it. Raises one of a dozen exception types if onnxruntime fails."""
     with _quietly():
         quantize_static(source, target, samples, quant_format=QuantFormat.QDQ, **options)
     return onnx.load(str(target))
@@ -36,7 +36,7 @@ def quantise(source: Path, target: Path, samples: CalibrationDataReader, options
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """Drops what is logged inside the block. The quantiser's messages would set up the root logger for good."""
+    """Drops log messages inside the block: those of the quantiser would set up the root logger permanently."""
     root, silence = logging.getLogger(), logging.NullHandler()
     before = root.manager.disable
     root.addHandler(silence)
@@ -49,7 +49,7 @@ def _quietly() -> Generator[None]:
 
 
 class Session:
-    """A session of onnxruntime with every graph optimisation off."""
+    """An onnxruntime session with all graph optimisations off."""
 
     def __init__(self, model: ModelProto) -> None:
         options = ort.SessionOptions()
@@ -60,6 +60,6 @@ class Session:
         self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns all outputs, and what was fed, by name. Inputs that the model does not have are left out."""
+        """Returns outputs and feeds, keyed by tensor name. Feeds that are not inputs of the model are ignored."""
         values: list[Array] = self._session.run(None, {name: feeds[name] for name in self._inputs})
         return dict(feeds) | dict(zip(self._outputs, values, strict=True))

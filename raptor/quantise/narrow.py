@@ -1,7 +1,7 @@
-"""Gives single layers other widths than the others: mixed precision.
+"""Mixed precision: gives single layers other bit widths than the rest of a quantised model.
 
-Weights and biases are quantised again from the floats, so that nothing is rounded twice. Where a layer alone reads a
-tensor, the tensor gets the width of the layer; where others read it too, it is quantised once more for the layer.
+Weights and biases are quantised again from the floats, so nothing is rounded twice. If only one layer reads a tensor,
+the tensor gets that layer's width; otherwise the tensor is requantised for the layer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,18 +16,18 @@ from raptor.quantise.pairs import DQ, Q, Quantised
 from raptor.quantise.policy import Operand
 
 WIDTHS: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8}
-"""Bits of a weight -> type of ONNX."""
+"""ONNX type of a signed weight, keyed by its bits."""
 _UNSIGNED: Mapping[int, int] = {4: TensorProto.UINT4, 8: TensorProto.UINT8, 16: TensorProto.UINT16}
 _SIGNED: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.INT16}
 _SELECTING = ("Relu", "Clip", "MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze")
-"""Operators whose results are among their inputs, or bounds: the order with a quantiser of the same scale is free."""
+"""Operators that only move, select or clip values, so they commute with a quantiser of the same scale."""
 
 
 def narrow(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], inputs: Mapping[str, int]) -> None:
-    """Changes layers of `model`, which was made from `floats`, to other widths; in place.
+    """Changes the bit widths of single layers of a QDQ model, in place.
 
-    `weights`: bits of the weights by the name of the layer. `inputs`: bits of the integers that the layer reads. Raises
-    `UserError` for a layer that has no quantised weights.
+    `floats`: the float model that `model` was made from. `weights`: bits of the weights, keyed by layer name. `inputs`:
+    bits of the integers that the layer reads. Raises `UserError` for a layer without quantised weights.
     """
     layers = layers_of(model)
     unknown = sorted((weights.keys() | inputs.keys()) - layers.keys())
@@ -45,14 +45,14 @@ def narrow(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], in
 
 
 def layers_of(model: ModelProto) -> dict[str, NodeProto]:
-    """Returns the nodes that read quantised weights, by name, in the order of the model."""
+    """Returns the nodes that read quantised weights, keyed by name, in the order of the model."""
     found = Quantised(model)
     weights = {node.output[0] for node in found.weights()}
     return {n.name: n for n in model.graph.node if len(n.input) > 1 and n.input[1] in weights and n.op_type != Q}
 
 
 def narrowable(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
-    """Returns the operands of layers that may have other widths, by the name of the layer."""
+    """Returns the operands whose width can be changed, keyed by layer name."""
     found = Quantised(model)
     return {
         name: ("weights", "inputs") if _restoring(found, node) is not None else ("weights",)
@@ -61,13 +61,13 @@ def narrowable(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
 
 
 def _restoring(found: Quantised, reader: NodeProto) -> NodeProto | None:
-    """Returns the DequantizeLinear that makes what a layer reads of computed integers; None if nothing does."""
+    """Returns the DequantizeLinear before a layer's input if it restores computed integers, else None."""
     node = found.producers.get(reader.input[0])
     return node if node is not None and node.op_type == DQ and node.input[0] in found.producers else None
 
 
 def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
-    """Makes a layer read integers of `width` bits, in the range of those that it has read before."""
+    """Changes the integers that a layer reads to `width` bits; the range of real values stays the same."""
     restore = _restoring(found, reader)
     if restore is None:
         raise UserError(f"{option('layers', reader.name)}: its input is not quantised, so that it has no other width")
@@ -97,9 +97,9 @@ def _most(width: int, *, unsigned: bool) -> int:
 
 
 def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yields the quantisers before a layer that may change with it, each with its inverse, from the layer upwards.
+    """Yields the Q/DQ pairs before a layer that may take its width, from the layer upwards.
 
-    Nothing else reads them, and between them are operators that select only.
+    No other layer reads them, they share scale and zero point, and only selecting operators are between them.
     """
     restore, scaled = found.producers[reader.input[0]], None
     outputs = {v.name for v in found.proto.graph.output}
@@ -135,7 +135,6 @@ def _quantise_once_more(found: Quantised, reader: NodeProto, names: list[str]) -
 
 
 def _forget_types(found: Quantised, tensors: set[str]) -> None:
-    """Drops the stored types of tensors whose type has changed."""
     infos = found.proto.graph.value_info
     for info in [v for v in infos if v.name in tensors]:
         infos.remove(info)
@@ -146,7 +145,7 @@ def _scale(found: Quantised, node: NodeProto) -> Array:
 
 
 def _quantise(found: Quantised, node: NodeProto, values: Array, width: int) -> None:
-    """Writes weights of `width` bits; the largest of each scale becomes the largest code."""
+    """Quantises weights to `width` bits; the largest absolute value under each scale becomes the largest code."""
     old, most = _scale(found, node), (1 << (width - 1)) - 1
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % values.ndim
     others = tuple(a for a in range(values.ndim) if a != axis or old.ndim == 0)
@@ -163,7 +162,7 @@ def _quantise(found: Quantised, node: NodeProto, values: Array, width: int) -> N
 
 
 def _rescale_bias(found: Quantised, reader: NodeProto, originals: Originals) -> None:
-    """Writes the bias of a layer in units of its new products."""
+    """Quantises the bias of a layer again, with the scale of its new products (input scale x weight scale)."""
     node = found.producers.get(reader.input[2]) if len(reader.input) > 2 else None
     if node is None or node.input[0] not in found.constants:
         return

@@ -1,4 +1,4 @@
-"""Constants of the float model that a quantised one was made from."""
+"""Float constants from which the constants of a quantised model were made."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ Array = npt.NDArray[Any]
 
 
 class Originals:
-    """Constants of the float model, by node and position; the names of nodes are the same in both models."""
+    """Constants of the float model, keyed by node and input position. Nodes have the same names in both models."""
 
     def __init__(self, floats: ModelProto) -> None:
         self.constants = {t.name: t for t in floats.graph.initializer}
         self.nodes = {n.name: n for n in floats.graph.node}
 
     def value(self, reader: NodeProto, position: int) -> Array:
-        """Returns the constant that a node of the quantised model reads at a position."""
+        """Returns the float constant that a node of the quantised model reads at an input position."""
         return numpy_helper.to_array(self.constants[self.nodes[reader.name].input[position]])

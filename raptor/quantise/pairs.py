@@ -1,4 +1,4 @@
-"""Finds the QuantizeLinear and DequantizeLinear nodes of a model, and what each of them is for."""
+"""Finds the Q/DQ pairs (QuantizeLinear, DequantizeLinear) of a model, and the tensor that each of them quantises."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,15 +9,15 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 _INPUT = "_QuantizeLinear_Input"
-"""Ending that onnxruntime's quantiser gives to an output of the model before it is quantised."""
+"""Suffix that onnxruntime's quantiser gives to a model output before it is quantised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """An activation that is quantised: `tensor` is its name in the float model, `quantise` reads `source`.
+    """A quantised activation: a QuantizeLinear and the DequantizeLinear that reads its codes.
 
-    `restored` is the tensor of floats that the integers stand for. `producer` is the layer, None for an input.
-    `activation`: the Relu or Clip behind the layer, which makes the tensor, or "".
+    `tensor`: name in the float model. `source`: what `quantise` reads. `restored`: the dequantised tensor. `producer`:
+    layer that makes the tensor, None for a model input. `activation`: the Relu or Clip after this layer, or "".
     """
 
     tensor: str
@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Quantised:
-    """A model with QDQ nodes, and views of it."""
+    """A QDQ model, with its tensors indexed by producer and readers."""
 
     proto: ModelProto
 
@@ -50,7 +50,7 @@ class Quantised:
 
     @cached_property
     def readers(self) -> Mapping[str, list[tuple[NodeProto, int]]]:
-        """Nodes that read a tensor, each with the position of the input."""
+        """The nodes that read each tensor, with the position of the input."""
         found: defaultdict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         for node in self.proto.graph.node:
             for position, name in enumerate(node.input):
@@ -58,9 +58,9 @@ class Quantised:
         return found
 
     def pairs(self) -> Iterator[Pair]:
-        """Yields the quantised activations in the order of the model; not the weights, whose floats are gone.
+        """Yields the quantised activations in the order of the model; weights are left out.
 
-        Nor those that are quantised once more, for a layer of fewer bits: they are no tensors of the float model.
+        Activations that are requantised for one layer are left out, too: the float model does not have them.
         """
         outputs = {v.name for v in self.proto.graph.output}
         for node in self.proto.graph.node:
@@ -74,9 +74,9 @@ class Quantised:
                 yield Pair(tensor, source, restored[0], node, producer)
 
     def layers(self) -> Iterator[Pair]:
-        """Yields the pairs, a layer with the Relu or Clip behind it as one.
+        """Yields `pairs`, with a layer and the Relu or Clip after it merged into one pair.
 
-        The quantiser cuts what the layer makes to the range of the activation, so the noise before it says nothing.
+        The quantiser clips the layer's result to the range of the activation, so noise before that means nothing.
         """
         pairs = list(self.pairs())
         before = {p.restored: p for p in pairs}
@@ -88,7 +88,7 @@ class Quantised:
             yield pair
 
     def _is_cut(self, pair: Pair) -> bool:
-        """Tells whether all that reads the pair is one Relu or Clip, which is quantised as well."""
+        """Tells whether the only reader of a pair is a Relu or Clip whose result is quantised as well."""
         readers = self.readers[pair.restored]
         if pair.producer is None or len(readers) != 1 or readers[0][0].op_type not in ("Relu", "Clip"):
             return False
@@ -99,7 +99,7 @@ class Quantised:
         yield from (n for n in self.proto.graph.node if n.op_type == DQ and n.input[0] in self.constants)
 
     def floats(self) -> Iterator[NodeProto]:
-        """Yields the nodes that compute floats: they read or write some that are not quantised."""
+        """Yields the nodes that compute floats: some input is not dequantised, or some output is not quantised."""
         kinds = {v.name: v.type.tensor_type.elem_type for v in self.proto.graph.value_info}
         for node in self.proto.graph.node:
             if node.op_type in (Q, DQ):

@@ -1,4 +1,4 @@
-"""Policies: the bits of single layers, as a file that `raptor quantize` reads and writes."""
+"""Policies: bits of single layers, as a file that `raptor quantize` reads and writes."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -18,7 +18,7 @@ _LIMIT_BYTES = 2**22
 
 
 class Policy(Schema):
-    """Bits of single layers by their names. Layers that are not named have the bits of all others."""
+    """Bits of single layers, keyed by layer name. All other layers have the default bits."""
 
     version: Literal[1] = 1
     weights: Named[WeightBits] = Field(default={}, description="bits of the weights of a layer")
@@ -30,7 +30,7 @@ class Policy(Schema):
 
 
 class Step(Schema):
-    """A step of the search that is part of the result, in the order in which it was taken."""
+    """A step that the search kept, in the order in which it was taken."""
 
     layer: str
     operand: Operand
@@ -40,7 +40,7 @@ class Step(Schema):
 
 
 class PolicySearch(Schema):
-    """Result of a search: the policy, and what its program costs in the simulator."""
+    """Result of a policy search: the policy, and the cost of its program in the simulator."""
 
     goal: Goal
     budget: float = Field(description="wanted share of the cost with 8 bits everywhere")
@@ -56,7 +56,7 @@ class PolicySearch(Schema):
 
 
 def parse_policy(value: object) -> Policy:
-    """Returns a policy, that of a search, or that of a file. Raises `UserError` that names the field at fault."""
+    """Returns the policy of a `Policy`, a `PolicySearch` or a file. Raises `UserError` that names the invalid field."""
     if isinstance(value, Policy | PolicySearch):
         return value if isinstance(value, Policy) else value.policy
     file = arguments.path("policy", value, expected="a file, or a policy that was found")

@@ -1,6 +1,6 @@
-"""Makes every scale of a quantised model a power of two, so that its arithmetic is exact in float32 as well.
+"""Rounds every scale of a quantised model up to a power of two, which makes its arithmetic exact in float32 as well.
 
-Scales are rounded up: nothing saturates that did not before. Weights and biases are quantised again, from the floats.
+Scales only grow, so nothing saturates that did not before. Weights and biases are quantised again from the floats.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def next_power(scale: Array) -> Array:
 
 
 def use_powers_of_two(model: ModelProto, floats: ModelProto) -> None:
-    """Changes the scales, weights and biases of `model`, which was made from `floats` with zero points 0; in place."""
+    """Makes all scales of `model` powers of two, in place, and requantises its constants. Zero points must be 0."""
     found = Quantised(model)
     original = Originals(floats)
     biases = [n for n in found.weights() if found.constants[n.input[0]].data_type == TensorProto.INT32]
@@ -44,7 +44,7 @@ def _scale_of(found: Quantised, restored: str) -> Array:
 
 
 def _quantise_again(found: Quantised, node: NodeProto, values: Array) -> None:
-    """Writes round(values / scale), ties to even. It cannot saturate, but for the bias: then the scale is too small."""
+    """Writes round(values / scale), ties to even. Only a bias can saturate, if its scale is too small."""
     target = found.constants[node.input[0]]
     scale = numpy_helper.to_array(found.constants[node.input[1]])
     old = numpy_helper.to_array(target)
@@ -66,7 +66,7 @@ def _store(tensor: TensorProto, values: Array) -> None:
 
 
 def _check(found: Quantised, biases: "list[NodeProto]") -> None:
-    """Raises `InternalError` unless all scales are powers of two, all zero points 0, and biases fit their products."""
+    """Raises `InternalError` unless scales are powers of two, zero points 0, and biases have their products' scales."""
     for node in found.proto.graph.node:
         if node.op_type not in (Q, DQ):
             continue

@@ -1,4 +1,4 @@
-"""Makes a model ready to be quantised: shapes fixed, constants folded, the layers in the form that has integers."""
+"""Prepares a float model for quantisation: shapes fixed, constants folded, layers in forms that the quantiser takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _QUANTISED = DYNAMIC | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A float model that is ready, with the name of its file and notes for the user."""
+    """A float model that is ready to be quantised. `name`: of its file. `notes`: assumptions about its inputs."""
 
     proto: ModelProto
     name: str
@@ -34,9 +34,10 @@ class Prepared:
 
 
 def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch: Path) -> Prepared:
-    """Reads a float model and brings it to the operator set `opset` at least. `scratch`: folder for temporary files.
+    """Reads and prepares a float model, and converts it to operator set `opset` if its own is older.
 
-    Raises `UserError` for a model that cannot be read, is quantised already, or has no layer to quantise.
+    `scratch`: temporary folder. Raises `UserError` if the model is unreadable, quantised, or without layers to
+    quantise.
     """
     model = standard.read(source)
     _refuse_quantised(model.proto)
@@ -66,12 +67,12 @@ def _refuse_quantised(proto: ModelProto) -> None:
 
 
 def _converted(proto: ModelProto, opset: int) -> ModelProto:
-    """Returns the model in operator set `opset`, or as it is if that is newer, in an IR version that has its types."""
+    """Returns the model in operator set `opset`, or in its own newer one, with an IR version that has its types."""
     (version,) = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS] or [opset]
     if version < opset:
         try:
             proto = onnx.version_converter.convert_version(proto, opset)
-        except Exception as error:  # those of onnx's C++ code have no common base
+        except Exception as error:  # exceptions of onnx's C++ code have no common base
             raise UserError(
                 f"onnx cannot convert the model from operator set {version} to {opset}, which has the integer types: "
                 f"{first_line(error)}; export the model with opset {opset}"
@@ -81,7 +82,7 @@ def _converted(proto: ModelProto, opset: int) -> ModelProto:
 
 
 def _optimised(proto: ModelProto, scratch: Path) -> ModelProto:
-    """Folds constants and batch normalisation, and infers shapes, by the preparation that onnxruntime recommends."""
+    """Folds constants and batch normalisation and infers shapes with the preprocessing that onnxruntime recommends."""
     (scratch / "model.onnx").write_bytes(proto.SerializeToString())
     try:
         return pre_process(scratch / "model.onnx", scratch / "prepared.onnx")
@@ -90,7 +91,7 @@ def _optimised(proto: ModelProto, scratch: Path) -> ModelProto:
 
 
 def _name_nodes(proto: ModelProto) -> None:
-    """Names the nodes that have no name, and those that share one: the quantiser tells nodes apart by name."""
+    """Gives unique names to nodes without a name or with a shared one: the quantiser identifies nodes by name."""
     seen: set[str] = set()
     for node in proto.graph.node:
         if not node.name or node.name in seen:
@@ -99,7 +100,7 @@ def _name_nodes(proto: ModelProto) -> None:
 
 
 def _pool_means(proto: ModelProto) -> None:
-    """Turns a ReduceMean over height and width into a GlobalAveragePool, which the quantiser knows."""
+    """Turns each ReduceMean over height and width into a GlobalAveragePool, which the quantiser supports."""
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*proto.graph.input, *proto.graph.value_info)}
     constants = {t.name: t for t in proto.graph.initializer}
     for node in [n for n in proto.graph.node if n.op_type == "ReduceMean" and ranks.get(n.input[0]) == 4]:
@@ -119,10 +120,10 @@ def _pool_means(proto: ModelProto) -> None:
 
 
 def _plain_gemms(proto: ModelProto) -> None:
-    """Brings each Gemm into the form of a layer with integers: factors 1, and as sum a vector that can be a bias.
+    """Normalises each Gemm for integers: alpha and beta become 1, and C a bias vector or a separate Add.
 
-    A bias has the scale of the product, so other factors would have to be part of it; and onnxruntime's quantiser drops
-    beta. Any other sum becomes an Add.
+    A bias has the scale of the product, so other factors would have to be part of that scale; and onnxruntime's
+    quantiser drops beta.
     """
     graph = proto.graph
     gemms = [n for n in graph.node if n.op_type == "Gemm"]
@@ -142,7 +143,7 @@ def _plain_gemms(proto: ModelProto) -> None:
 
 
 def _factors_moved(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
-    """Multiplies constants by alpha and beta, which become 1. Returns the positions that changed."""
+    """Multiplies constant operands by alpha and beta, which become 1. Returns the positions of the changed inputs."""
     changed: set[int] = set()
     for k, name in ((1, "alpha"), (2, "beta")):
         attribute = next((a for a in node.attribute if a.name == name), None)
@@ -157,7 +158,7 @@ def _factors_moved(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
 
 
 def _bias_vector(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
-    """Makes a constant C of one row a vector with a number for each column. Returns the positions that changed."""
+    """Makes a constant C of one row a vector with a number per column. Returns the positions of the changed inputs."""
     values, columns = found[2], _columns(node, found)
     if values is None or values.shape == (columns,) or values.size not in (1, columns):
         return set()
@@ -179,7 +180,7 @@ def _is_bias(node: NodeProto, found: Mapping[int, Array | None]) -> bool:
 
 
 def _add_apart(graph: GraphProto, node: NodeProto) -> None:
-    """Replaces C of a Gemm by an Add behind it; not if beta is still there, because C is no constant."""
+    """Replaces C of a Gemm by an Add after it, unless beta remains because C is not constant."""
     if any(a.name == "beta" and a.f != 1 for a in node.attribute):
         return
     result, product = node.output[0], f"{node.output[0]}.product"

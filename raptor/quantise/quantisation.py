@@ -1,4 +1,4 @@
-"""The result of a quantisation: the model, and what it costs."""
+"""The result of quantisation: the model, and a report with the noise of each tensor."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ _NO_NOISE = "; null: no difference, or all floats are 0"
 
 
 class QuantisedLayer(Schema):
-    """A tensor that is quantised, and the layer that makes it."""
+    """A quantised tensor and the layer that makes it."""
 
     node: str = Field(description="layer that makes the tensor; the name of the tensor for an input of the model")
     op_type: str = Field(description='operator of the layer; "input" for an input of the model')
@@ -38,7 +38,7 @@ class FloatNode(Schema):
 
 
 class QuantisationReport(Schema):
-    """Costs of a quantisation. `version` changes with the fields."""
+    """Report of a quantisation: its options, sizes and noise. `version` changes with the fields."""
 
     version: Literal[1] = 1
     model: str
@@ -60,13 +60,13 @@ class QuantisationReport(Schema):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """A quantised model. `onnx_bytes` is the ONNX file, `report` says what quantisation costs."""
+    """A quantised model. `onnx_bytes`: content of the ONNX file. `report`: options, sizes and noise."""
 
     onnx_bytes: bytes
     report: QuantisationReport
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Writes the ONNX file, completely or not at all. Returns its path.
+        """Writes the ONNX file atomically and returns its path.
 
         `force`: replace an existing file. Raises `UserError` if the file may not be replaced or cannot be written.
         """

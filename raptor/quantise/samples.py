@@ -1,4 +1,4 @@
-"""Calibration samples: seeded random inputs, or arrays of an .npz file, checked before they are read."""
+"""Calibration samples: seeded random inputs, or arrays of an .npz file whose headers are checked before reading."""
 
 import math
 import zipfile
@@ -22,13 +22,13 @@ from validator.bounds import Bounds, index_bounds
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
 MOST_BYTES = 8 * 2**30
-"""Largest file that is read, in bytes of its arrays."""
+"""Largest array that is read, in bytes; an element counts at least 4."""
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of the model, whose shape is fixed. `bounds`: of random values; None for standard normal ones."""
+    """A model input of fixed shape. `bounds`: range of its random values, None for standard normal values."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Input:
 
 
 class Reader(CalibrationDataReader):
-    """Gives samples one after the other, as onnxruntime's calibration asks for them."""
+    """Feeds samples to onnxruntime's calibration, one after the other."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._left = iter(samples)
@@ -47,7 +47,7 @@ class Reader(CalibrationDataReader):
 
 
 def inputs_of(proto: ModelProto) -> tuple[Input, ...]:
-    """Returns the inputs of a model. Indices lie in the tables that they choose from."""
+    """Returns the inputs of a model. Inputs used as indices are bounded by the sizes of the tables that they index."""
     chosen = index_bounds(proto)
     return tuple(_input(value, chosen.get(name)) for name, value in model_inputs(proto).items())
 
@@ -64,7 +64,7 @@ def _input(value: ValueInfoProto, chosen: Bounds | None) -> Input:
 
 
 def random_samples(inputs: Sequence[Input], seed: int, count: int) -> list[Sample]:
-    """Makes standard normal inputs, or numbers within bounds; sample i has the seed `seed` + i, as in `validate`."""
+    """Returns standard normal inputs, or uniform ones within bounds; sample i has seed `seed` + i, as in `validate`."""
     return [_random_sample(inputs, seed + i) for i in range(count)]
 
 
@@ -82,10 +82,10 @@ def _random(wanted: Input, rng: np.random.Generator) -> Array:
 
 
 def read_samples(path: Path, inputs: Sequence[Input], count: int | None) -> list[Sample]:
-    """Reads the first `count` samples of an .npz file (None: all of them); its arrays have the names of the inputs.
+    """Reads the first `count` samples (None: all) of an .npz file, whose arrays have the names of the inputs.
 
-    An array is one sample, or has one more axis in front, or a multiple of the samples in its first axis. Raises
-    `UserError` for anything else, and for numbers that are not finite, or that the type of the input does not have.
+    An array has the shape of the input, or one more leading axis, or a multiple of the batch size in its first axis.
+    Raises `UserError` for other shapes, and for numbers that are not finite or that the input's type cannot hold.
     """
     arrays = _read(path, inputs)
     split = {i.name: _split(path, i, arrays[i.name], count) for i in inputs}
@@ -116,7 +116,7 @@ def _check_names(path: Path, members: Mapping[str, Any], inputs: Sequence[Input]
 
 
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: Input) -> npt.NDArray[Any]:
-    """Reads an array whose header fits the input."""
+    """Reads an array after checking that its header fits the input."""
     with archive.open(member) as stream:
         shape, dtype = _header(stream)
         if dtype.kind not in "fiub":
@@ -138,7 +138,7 @@ def _header(stream: "IO[bytes]") -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _samples_in(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
-    """Returns how many samples an array of this shape holds."""
+    """Returns the number of samples in an array of this shape. Raises `UserError` if the shape fits no number."""
     if shape == wanted.shape:
         return 1
     if shape[1:] == wanted.shape and shape[0]:

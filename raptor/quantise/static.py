@@ -1,4 +1,4 @@
-"""Quantises a model with onnxruntime's static quantiser, and measures what it costs."""
+"""Static quantisation with onnxruntime's quantiser, and the measurement of its noise."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from raptor.quantise.quantisation import FloatNode, Quantisation, QuantisationRe
 from raptor.quantise.samples import Reader, Sample, inputs_of, random_samples, read_samples
 
 RANDOM_SAMPLES = 16
-"""Number of random samples, if no other is wanted. More change the ranges of a normal input little."""
+"""Default number of random samples. More samples hardly change the range of a normal input."""
 
 _BITS: Mapping[int, int] = {
     TensorProto.INT4: 4,
@@ -41,9 +41,10 @@ _BITS: Mapping[int, int] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibrated:
-    """A float model that is ready, its samples, and what the quantiser made of it: all layers have the same bits.
+    """A prepared float model, its samples, and its QDQ form.
 
-    `origin`: where the samples come from, as the report tells it.
+    `base`: the QDQ model, with the same bits in all layers. `origin`: fields of the report on the source of the
+    samples.
     """
 
     prepared: Prepared
@@ -53,7 +54,7 @@ class Calibrated:
     origin: Mapping[str, Any]
 
     def quantised(self, policy: Policy) -> ModelProto:
-        """Returns the model in which single layers have the bits of a policy. Raises `UserError` for unknown layers."""
+        """Returns the QDQ model with the bits of a policy. Raises `UserError` for unknown layers."""
         model = ModelProto()
         model.CopyFrom(self.base)
         if policy.weights or policy.inputs:
@@ -82,14 +83,13 @@ def quantize(
     """Quantises a float ONNX model to integers, in the form of QuantizeLinear and DequantizeLinear (QDQ).
 
     Ranges come from `data`, an .npz file with an array for each input, or else from standard normal inputs made from
-    `seed`. `samples` is how many are used: 16 random ones by default, or all of the file. `weights` are bits, 8 or 4;
-    `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
+    `seed`. `samples` is the number of samples: 16 random ones by default, or all of the file. `weights` are bits, 8 or
+    4; `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
     `pow2` (signed, symmetric, every scale a power of two). `per_channel`: a scale for each output channel of a weight.
-    `layers`: bits of the weights of single layers, by their names, where they are not `weights`. `policy`: a file of
-    bits of weights and inputs of single layers, or what `search_policy` has found. `shapes`, `dims` and `constants` are
-    those of `compile`.
+    `layers`: bits of weights, keyed by layer name, that override `weights`. `policy`: bits of weights and inputs of
+    single layers, as a file or a result of `search_policy`. `shapes`, `dims` and `constants`: as for `compile`.
 
-    Raises `UserError` with what to change.
+    Raises `UserError` that says what to change.
     """
     if layers is not None and policy is not None:
         raise UserError(f"{option('layers')}: not with {option('policy')}, which has the bits of layers")
@@ -102,7 +102,7 @@ def quantize(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Samples and shapes as a caller gives them."""
+    """Samples and input shapes as the caller passes them, not yet checked."""
 
     data: object
     seed: object
@@ -111,11 +111,11 @@ class Given:
 
 
 def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *, any_bits: bool = False) -> Calibrated:
-    """Brings a float model into shape, measures the ranges of its tensors, and gives all layers the same bits.
+    """Prepares a float model, measures the ranges of its tensors, and quantises all layers with the same bits.
 
-    `any_bits`: other policies than that of `choice` will be asked for, so the model gets the operator set for all bits.
+    `any_bits`: choose the operator set that supports all bits, because other policies will be applied later.
 
-    Raises `UserError` with what to change.
+    Raises `UserError` that says what to change.
     """
     file = arguments.path_or_none("data", given.data)
     count = arguments.whole_or_none("samples", given.samples, 1)
@@ -135,7 +135,7 @@ def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *,
 
 
 def _check_per_channel(floats: ModelProto) -> None:
-    """Raises `UserError` with the nodes whose bias onnxruntime's quantiser cannot scale by channel."""
+    """Raises `UserError` with the nodes whose bias onnxruntime's quantiser cannot scale per channel."""
     found = [
         f"{node.name} ({node.op_type}): {option('per_channel', True)} is not for a bias of {groups} groups"
         for node in floats.graph.node
@@ -160,7 +160,7 @@ def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], fo
 
 
 def _hint(choice: Choice) -> str:
-    """Names the widths that are not usual: it is often these that the quantiser does not take."""
+    """Names the options with unusual values, which are often the reason why the quantiser fails."""
     unusual = [option("weights", choice.weights)] * (choice.weights != 8)
     unusual += [option("activations", choice.activations)] * (choice.activations != 8)
     unusual += [option("per_channel", True)] * choice.per_channel
@@ -209,7 +209,7 @@ def _layer(pair: Pair, found: Quantised, cost: Cost) -> QuantisedLayer:
 
 
 def _weight_bits(found: Quantised, names: Sequence[str]) -> Iterator[int]:
-    """Yields the widths of the weights among the inputs of a layer; a bias has 32 bits and does not count."""
+    """Yields the bits of a layer's quantised weights; a bias, which has 32 bits, does not count."""
     for name in names:
         producer = found.producers.get(name)
         source = found.constants.get(producer.input[0]) if producer and producer.op_type == DQ else None

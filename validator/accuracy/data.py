@@ -1,4 +1,4 @@
-"""Labelled data: an .npz file with inputs and labels, or a folder with an index. Checked before they are read."""
+"""Labelled data: an .npz file with inputs and labels, or a folder with an index. Sizes are checked before reading."""
 
 import csv
 import math
@@ -26,7 +26,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Samples: arrays [n, ...] by input, and labels [n], or None if there are none."""
+    """Samples: arrays [n, ...], keyed by input, and labels [n], or None if there are none."""
 
     inputs: dict[str, Array]
     labels: npt.NDArray[np.int64] | None
@@ -41,7 +41,7 @@ class Data:
 
 
 def read_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> Data:
-    """Reads the first `most` samples. Raises `UserError` for anything that does not fit the inputs of the program.
+    """Reads the first `most` samples. Raises `UserError` for data that do not fit the inputs of the program.
 
     An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
     A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
@@ -115,7 +115,7 @@ def _one(folder: Path, name: str, place: TensorPlace) -> Array:
 
 
 def _shaped(path: Path, place: TensorPlace, array: Array) -> Array:
-    """Returns [n, *shape]; the first axis of a batch of 1 may be missing in the samples."""
+    """Returns samples as [n, *shape]; their first axis may be missing if it is a batch of 1."""
     if array.dtype.kind not in "fiub":
         _refuse(path, f"{place.name!r} holds {array.dtype}, expected numbers")
     inner = array.shape[1:]

@@ -1,4 +1,4 @@
-"""Classes by scores: the largest of several, or one that is compared with a threshold."""
+"""Classes from scores: the largest of several, or a single score that is compared with a threshold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ from validator.session import read
 
 Array = npt.NDArray[Any]
 _ALIKE = frozenset(("Cast", "Clip", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-"""Operators that leave a score on its side of the threshold."""
+"""Operators that keep a score on the same side of its threshold."""
 _SCALED = frozenset(("QuantizeLinear", "DequantizeLinear"))
 _PROBABILITIES = frozenset(("HardSigmoid", "Sigmoid"))
 _AROUND_ZERO = frozenset(
     ("Add", "BatchNormalization", "Conv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul", "Sub", "Sum", "Tanh")
 )
-"""Last operators of a score that is as often below 0 as above: a logit, or a number from -1 to 1."""
+"""Last operators of a score whose threshold is 0: a logit, or a number from -1 to 1."""
 _OF_CODES: Mapping[str, tuple[float, int]] = MappingProxyType(
     {"QLinearSigmoid": (0.5, 3), "QLinearMatMul": (0.0, 6), "QLinearConv": (0.0, 6), "QLinearAdd": (0.0, 6)}
     | {"QGemm": (0.0, 7)}
 )
-"""Operators that make codes: threshold of the number that they stand for, and input that is their scale."""
+"""Operators that make codes: threshold of the real value, and position of the input with the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Classes of a model. `threshold`: of its one score, where there are not several; above it lies class 1."""
+    """Rule that gives the class. `threshold`: of a single score, above which class 1 lies; None: largest score."""
 
     classes: int
     threshold: float | None = None
 
     def of(self, scores: Array) -> npt.NDArray[np.int64]:
-        """Returns the class of each sample, whose scores are a row."""
+        """Returns the class of each sample, given scores [samples, scores]."""
         if self.threshold is None:
             return scores.argmax(1)
         return (scores[:, 0] > self.threshold).astype(np.int64)
@@ -57,14 +57,14 @@ class Decision:
 
 
 def decision_of(program: Program) -> Decision:
-    """Returns how classes follow from the first output. Raises `UserError` where one score does not tell."""
+    """Returns the decision rule for the first output. Raises `UserError` if a single score has no known threshold."""
     output = program.memory.outputs[0]
     count = int(np.prod(output.shape, dtype=np.int64))
     return Decision(count) if count > 1 else Decision(2, _threshold(program.folder / files.MODEL, output.name))
 
 
 def _threshold(path: Path, name: str) -> float:
-    """Returns the threshold of a model's one score: 0.5 for a probability, 0 for a logit; as a code if it is one.
+    """Returns the threshold of a model's single score: 0.5 for a probability, 0 for a logit, as a code if it is one.
 
     Raises `UserError` if it is neither.
     """
@@ -95,7 +95,7 @@ def _threshold(path: Path, name: str) -> float:
 
 
 def _back(name: str, makers: Mapping[str, NodeProto]) -> Iterator[NodeProto]:
-    """Yields the nodes from an output backwards, up to the one that computes its score."""
+    """Yields the nodes from an output backwards, up to the node that computes its score."""
     while name in makers:
         node = makers[name]
         yield node

@@ -50,14 +50,14 @@ def accuracy(
     workers: int | None = None,
     tick: Tick = lambda: None,
 ) -> AccuracyReport:
-    """Executes a compiled program on labelled data, and counts what it classifies rightly.
+    """Executes a compiled program on labelled data, and measures the share that it classifies correctly.
 
-    A sample is of the class with the largest score; of one score, whether it is above 0.5 (a probability) or 0.
-    `data`: as `read_data` reads it; None: only what the converters lose is told. `crossbar`: how products are computed,
-    by default exactly. `settings` override those of `device`. `sweep`: values of settings, all combinations of which
-    are measured, too. `chips`: chips whose seeds follow each other. `samples`: the first so many. `calibration`:
-    samples for converters with a calibrated range. `noise_samples`: those on which the noise of layers is measured.
-    Raises `UserError` for bad input.
+    The class of a sample is that of its largest score; a single score is compared with 0.5 (a probability) or 0.
+    `data`: see `read_data`; None: only the losses of converters are reported. `crossbar`: model of the products, exact
+    by default. `settings` override those of `device`. `sweep`: values of settings, all combinations of which are
+    measured, too. `chips`: number of chips, with consecutive seeds. `samples`: how many samples are used, from the
+    first on. `calibration`: samples for the ranges of calibrated converters. `noise_samples`: samples for the noise of
+    layers. Raises `UserError` for invalid input.
     """
     one_segment(out, "accuracy")
     start = perf_counter()
@@ -100,7 +100,7 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
 def check_calibration(
     out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
 ) -> None:
-    """Raises `UserError` if no converter has a calibrated range, so that the number of samples for it says nothing."""
+    """Raises `UserError` if no converter has a calibrated range, so that `--calibration` has no effect."""
     if not _is_calibrated(setup_for(kind, arch_of(out), device, settings), sweep):
         raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
 
@@ -112,7 +112,7 @@ def _is_calibrated(setup: Setup, sweep: Sweep) -> bool:
 
 
 class _Task:
-    """A program and data, with what is computed only once."""
+    """A program and data, with the results that all measurements share."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Task:
         self.decision = None if data is None else decision_of(program)
 
     def report(self, kind: CrossbarKind, device: str | None, chips: int, sweep: Sweep) -> AccuracyReport:
-        """Measures everything."""
+        """Runs all measurements."""
         first = self._programmed(self.setup)
         results = [self._result(p, s) for s, p in self._chips(self.setup, first, chips)] if self.data else []
         points = tuple(self._points(sweep, chips)) if self.data else ()
@@ -202,7 +202,7 @@ class _Task:
         return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, of_share(right, len(labels)))
 
     def _noise(self, program: Program) -> tuple[LayerNoise, ...]:
-        """Compares the tensors of the chip with those of exact products."""
+        """Returns the noise of the chip's tensors, compared with exact products."""
         if program.layers is None or self.data is None or not self.noise_samples:
             return ()
         numbers = range(min(self.noise_samples, self.data.count))

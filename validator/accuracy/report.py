@@ -1,4 +1,4 @@
-"""Result of a measurement of accuracy, as JSON, as CSV, and for people."""
+"""Report of an accuracy measurement: as JSON, as CSV, and as tables."""
 
 import csv
 import io
@@ -22,16 +22,16 @@ from validator.crossbar.setup import Setup
 from validator.options import CrossbarKind
 
 VERSION = 2
-"""Version of the JSON."""
+"""Format version of the JSON."""
 _LIMIT_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
 class ChipResult:
-    """Results of one chip: shares of samples. `top1` and `top5` are null without labels.
+    """Results of one chip, as shares of the samples. `top1` and `top5` are null without labels.
 
-    `agreement`: samples for which the largest score is that of onnxruntime. `top1_interval`: what another choice of
-    samples would give, with a confidence of 95 % (Wilson).
+    `agreement`: samples with the same class as in onnxruntime. `top1_interval`: 95 % confidence interval over the
+    choice of samples (Wilson).
     """
 
     seed: int | None
@@ -43,7 +43,7 @@ class ChipResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerNoise:
-    """Ratio of signal to noise of a tensor against exact products; null: no difference."""
+    """Signal-to-noise ratio of a tensor against exact products; null: no difference."""
 
     node: str
     tensor: str
@@ -52,7 +52,7 @@ class LayerNoise:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A combination of settings: means over chips. `interval`: of that mean, or of the samples for one chip."""
+    """A combination of settings: means over chips. `interval`: of `top1` over chips, or over samples for one chip."""
 
     settings: Mapping[str, str]
     top1: float | None
@@ -65,10 +65,10 @@ class Point:
 class AccuracyReport:
     """Result of a measurement as JSON; `version` changes with its fields.
 
-    `top1`, `top5`, `agreement`: means over the chips, as `ChipResult` has them. `top1_of_chips`: what other chips would
-    give, with a confidence of 95 % (Student); null for one chip. `reference`: onnxruntime with optimisations off, on
-    the same samples. `chips`: the chips, one after another. `layers`: noise of the first chip. `converters`: what they
-    lose for some input, as the weights prove. `cells_per_weight`: at most. `device`: name of the device file, if any.
+    `top1`, `top5`, `agreement`: means over the chips (see `ChipResult`). `top1_of_chips`: 95 % confidence interval over
+    the choice of chips (Student); null for one chip. `reference`: result of onnxruntime with optimisations off, on the
+    same samples. `layers`: noise of the first chip. `converters`: losses for some input, proved from the weights.
+    `cells_per_weight`: the largest number in any matrix. `device`: name of the device file, if any.
     """
 
     model: str
@@ -91,7 +91,7 @@ class AccuracyReport:
 
 
 def described(setup: Setup | None) -> dict[str, str]:
-    """Returns the settings of a chip as texts, with what is ideal."""
+    """Returns the settings of a chip as texts for the report, including which parts are ideal."""
     if setup is None:
         return {}
     adc, cells = setup.adc, setup.cells
@@ -140,7 +140,7 @@ def read_report(path: Path) -> AccuracyReport:
 
 
 def to_csv(report: AccuracyReport) -> bytes:
-    """Returns the points of the sweep as CSV, one line for each chip."""
+    """Returns the points of the sweep as CSV, with a line for each point and chip."""
     text = io.StringIO()
     names = [*(report.sweep[0].settings if report.sweep else ())]
     writer = csv.writer(text, lineterminator="\n")
@@ -234,6 +234,6 @@ def _pairs(values: Mapping[str, str]) -> Table:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Returns the mean of those that are known; None if none is."""
+    """Returns the mean of the values that are known; None if none is."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None

@@ -1,7 +1,7 @@
-"""Runs a program on many samples: the scores of its streams, what converters see, and those of onnxruntime.
+"""Runs a program on many samples: scores of its streams, tensors of its layers, and scores of onnxruntime.
 
-Each sample is a pass over the instructions, and threads share the samples. The compiled engine takes nearly all of its
-time for the elements of the instructions and little to decode them, so a pass over several samples would gain little.
+Each sample is a pass over the instructions, and threads share the samples. The compiled engine spends nearly all of its
+time on the elements of instructions and little on decoding, so a pass over several samples would gain little.
 """
 
 import os
@@ -22,11 +22,11 @@ from validator.session import session
 
 Array = npt.NDArray[Any]
 Tick = Callable[[], None]
-"""Called after each sample, for a progress bar."""
+"""Function called after each sample, for a progress bar."""
 
 
 def scores(program: Program, data: Data, workers: int, tick: Tick) -> Array:
-    """Returns the first output of the streams for each sample, [n, values]."""
+    """Returns the first output of the program for each sample, [n, values]."""
     name = program.memory.outputs[0].name
 
     def one(number: int) -> Array:
@@ -38,7 +38,7 @@ def scores(program: Program, data: Data, workers: int, tick: Tick) -> Array:
 
 
 def by_onnxruntime(program: Program, data: Data) -> Array:
-    """Returns the first output of onnxruntime for each sample, with optimisations off."""
+    """Returns the first output of onnxruntime, with optimisations off, for each sample, [n, values]."""
     if files.MODEL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     path = program.folder / files.MODEL
@@ -61,7 +61,7 @@ _KINDS: dict[str, Any] = {
 
 
 def tensors(program: Program, data: Data, numbers: Iterable[int], workers: int) -> list[dict[str, Array]]:
-    """Returns the tensors of layers.json for each of some samples."""
+    """Returns the tensors of `layers.json` for the samples with these numbers."""
     return [*_each(lambda n: run(program, data.sample(n), sample=n, probes=True).probes, numbers, workers)]
 
 

@@ -1,4 +1,4 @@
-"""Shares and means with their intervals of confidence, of 95 %."""
+"""Confidence intervals (95 %) of shares and means, and signal-to-noise ratios."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _T_MORE = (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060,
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds of an interval of confidence."""
+    """Bounds of a confidence interval."""
 
     low: float
     high: float
 
 
 def of_share(right: int, count: int) -> Interval:
-    """Returns Wilson's interval of a share: what another choice of samples would give."""
+    """Returns Wilson's interval of a share, which covers the choice of samples."""
     share, z2 = right / count, _Z * _Z
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
@@ -29,7 +29,7 @@ def of_share(right: int, count: int) -> Interval:
 
 
 def of_mean(values: Sequence[float]) -> Interval | None:
-    """Returns Student's interval of a mean of shares: what other chips would give. None for a single value."""
+    """Returns Student's interval of a mean of shares, which covers the choice of chips. None for a single value."""
     if len(values) < 2:
         return None
     quantile = (*_T, *_T_MORE)[len(values) - 2] if len(values) <= 31 else _Z

@@ -39,8 +39,8 @@ _REFUSED = Rule(
 def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ...]:
     """Checks a program directory or single-file program (JSON, JSON.gz).
 
-    `arch`: an architecture file or preset. Default: `arch.json` beside the streams. If there is none, the rules that
-    need it are left out. Raises `UserError` for files that cannot be read.
+    `arch`: an architecture file or preset, by default `arch.json` next to the streams. Without one, the rules that need
+    it are skipped. Raises `UserError` for files that cannot be read.
     """
     chip, folder = None if arch is None else check_source(arch), arguments.path("path", path)
     if not is_hosted(folder):
@@ -50,7 +50,7 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
-    """Yields the findings of all segments, with their directories; those of the chip, which they share, once."""
+    """Yields the findings of all segments, with their directories; findings on the shared chip appear once."""
     known: set[Finding] = set()
     for segment, findings in found.items():
         for finding in findings:
@@ -93,7 +93,7 @@ def check_output(
 def check_chip(chip: Chip) -> tuple[Finding, ...]:
     """Checks an architecture file without a program.
 
-    The network table that it names must be complete for all its cores.
+    The network table that it names must be complete for all cores of the chip.
     """
     subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, alone=True)
     if "chip_config.network_config.net_config_file_path" in chip.named and chip.path not in presets():
@@ -102,7 +102,7 @@ def check_chip(chip: Chip) -> tuple[Finding, ...]:
 
 
 def check_subject(subject: Subject) -> tuple[Finding, ...]:
-    """Runs the rules and returns all findings, errors first. Without a chip, rules on the architecture are left out."""
+    """Runs the rules and returns all findings, errors first. Without a chip, rules on the architecture are skipped."""
     wanted = [r for r in RULES.values() if subject.chip is not None or r.topic is not Topic.ARCHITECTURE]
     found = list(_findings(subject, wanted))
     if subject.load_faults and not any("refuses" in f.message for f in found):

@@ -14,7 +14,7 @@ TOPIC = Topic.ARCHITECTURE
 _DEFAULT_TIMEOUT_MS = 60000
 _ABORTING_LEVEL = 2
 
-# Effect in the simulator of a value that the schema refuses, by the last part of the field's name.
+# Effect in the simulator of a value that the schema refuses, keyed by the last part of the field's name.
 _EFFECTS = {
     "period": "the clock of the core does not advance and the simulator hangs; memories and crossbars take no time",
     "rob_size": "no instruction can ever be issued: every core hangs",
@@ -178,7 +178,7 @@ def arch_layout(subject: Subject) -> Iterator[Hit]:
     advice="set sim_config.latency_timeout_ms to a few times the latency expected",
 )
 def arch_timeout(subject: Subject) -> Iterator[Hit]:
-    """A core needs one cycle for each instruction at least."""
+    """A core needs at least one cycle for each instruction."""
     config = _chip(subject).file
     if config.sim_config.sim_mode != 1:
         return
@@ -245,7 +245,7 @@ def _missing_pairs(subject: Subject, network: NetworkTable, kind: Kind) -> list[
 
 
 def _all_pairs(chip: Chip) -> Iterator[tuple[str, str]]:
-    """Returns the pairs that any program may need: every two cores, and each core and the global memory."""
+    """Returns all pairs that a program may need: every two cores, and each core with the global memory."""
     cores = list(map(str, range(chip.file.chip_config.core_cnt)))
     memory = str(chip.file.chip_config.global_memory_switch_id)
     return ((a, b) for a in cores for b in (*cores, memory) if a != b)
@@ -266,7 +266,7 @@ def _needed_pairs(subject: Subject) -> set[tuple[str, str]]:
 
 
 def _chip(subject: Subject) -> Chip:
-    """Returns the chip. The rules of this topic run only if there is one."""
+    """Returns the chip. Rules of this topic run only if there is one."""
     if subject.chip is None:
         raise ValueError("a rule on the architecture needs one")
     return subject.chip

@@ -41,7 +41,7 @@ _REGISTERS = 32
 # Faults of `memory_accesses`.
 BELOW_ZERO, BEYOND_MEMORY, BEYOND_USED, UNWRITTEN = 1, 2, 4, 8
 ANY_COLUMNS = 2**16
-"""Columns that a product of an unknown group is assumed to write: many, so that there are no false `UNWRITTEN`."""
+"""Columns assumed for a product of an unknown group: many, so that there are no false `UNWRITTEN`."""
 # Faults of `hazards`.
 UNSEEN, LOST_ORDER, ADJACENT, BOTTOM = 1, 2, 4, 8
 # Kinds of steps in `communicate`, and reasons why a core is blocked.
@@ -63,7 +63,7 @@ def trace(
     widths: Any,
     unset: Any,
 ) -> None:
-    """Computes the registers at every instruction. They are known because streams have no branches.
+    """Computes the registers at every instruction. They are known statically because streams have no branches.
 
     `values[i]`: contents of rd, rs1, rs2 before the instruction. `widths[i]`: bytes of an input and an output element,
     and bits of an input element (0 before the first setbw). `unset[i]`: a bit for each operand that reads a register
@@ -107,7 +107,7 @@ def _bytes(bits):
 
 @helper
 def _bytes_of(width, width_in, width_out):
-    """Returns the bytes of an element, from a value of `Rule.WIDTH` and the bytes of an input and an output element."""
+    """Returns the bytes of an element, given its `Rule.WIDTH` and the bytes of an input and an output element."""
     if width == IN_PARAMETERS:
         return np.int64(PARAMETER_BYTES)
     return np.int64(1) if width == IN_BYTES else (width_in if width == IN_INPUTS else width_out)
@@ -115,9 +115,9 @@ def _bytes_of(width, width_in, width_out):
 
 @helper
 def _elements(count, length, rows, cols, bits):
-    """Returns the number of elements, from a value of `Rule.COUNT`, the operand len or size, and the group's matrix.
+    """Returns the number of elements, given its `Rule.COUNT`, the operand len or size, and the group's matrix.
 
-    `bits`: width of an input element. NOTE: tables of wider elements than 8 bits are found when the program is run.
+    `bits`: width of an input element. NOTE: tables for elements wider than 8 bits are checked when the program runs.
     """
     if count == NO_ACCESS:
         return np.int64(0)
@@ -153,7 +153,7 @@ def memory_accesses(
 
     `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown), `widest` its largest possible
     number of columns. `limit`: bytes of a local memory. `used[core]`: bytes in use according to the compiler, or -1.
-    `cover`: one entry for each byte for which writes are remembered; 0 on entry and on return.
+    `cover`: one entry for each byte whose writes are tracked; 0 on entry and on return.
     """
     top = np.int64(cover.size)
     for core in range(starts.size - 1):
@@ -222,7 +222,7 @@ def _overlap(start, size, other, other_size):
 
 @helper
 def _touch(start, size, other, other_size):
-    """Tells whether two ranges overlap according to the simulator: ends included, a range of no bytes is a point.
+    """Tells whether two ranges overlap for the simulator: both ends are included, and an empty range is a point.
 
     The size -1 means that there is no range.
     """
@@ -252,7 +252,7 @@ def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
 def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, ranges):
     """Fills `ranges` with start and bytes of read 1, read 2 and write, as the simulator checks them.
 
-    `rows`, `cols`: those of whole crossbars.
+    `rows`, `cols`: size of whole crossbars.
     """
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
     timing, length = rules[op, Rule.TIMING], np.int64(d[i])
@@ -264,8 +264,8 @@ def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, range
         if count == NO_ACCESS:
             continue
         seen = _bytes_of(rules[op, Rule.SEEN_WIDTH_RD + slot], width_in, width_out)
-        # The offset counts elements of the width that the instruction has. NOTE: for rs1 and rs2 it is added if a bit
-        # of the value is set, and not of offset_select.
+        # The offset counts elements of the instruction's own width. NOTE: for rs1 and rs2 the simulator adds it if a
+        # bit of the value is set, instead of a bit of offset_select.
         width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out) if slot == RD else seen
         chosen = b[i] if slot == RD else c[i]
         moved = rules[op, Rule.UNIT] != MATRIX and (chosen >> slot) & 1
@@ -292,10 +292,10 @@ def hazards(
     window: Any,
     faults: Any,
 ) -> None:
-    """Sets `faults[i]` if the simulator's hazard check is wrong for an instruction and an earlier one in flight.
+    """Sets `faults[i]` if the simulator's hazard check misjudges an instruction and an earlier one in flight.
 
-    At most `window` - 1 earlier instructions are in flight. An instruction that a later one had to wait for is no
-    longer in flight. `shapes`: rows and columns of the matrices, `full`: those that the simulator assumes.
+    At most `window` - 1 earlier instructions are in flight. An instruction for which a later one had to wait is no
+    longer in flight. `shapes`: rows and columns of the matrices; `full`: rows and columns that the simulator assumes.
     """
     really = np.zeros((window, 6), np.int64)
     seen = np.zeros((window, 6), np.int64)
@@ -338,8 +338,8 @@ def hazards(
 def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
     """Compares an instruction with an earlier one in flight.
 
-    Returns -1 if it waits for the same unit, -2 if it waits for a real dependency, 0 if they have nothing in common,
-    and else a fault of the hazard check.
+    Returns -1 if it waits for the same unit, -2 if it waits for a real dependency, 0 if they are independent, and else
+    a fault of the hazard check.
     """
     if engine == other_engine:
         return -1
@@ -376,12 +376,12 @@ def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
 def communicate(
     starts: Any, kind: Any, partner: Any, value: Any, event: Any, at: Any, blocked: Any, tokens: Any
 ) -> None:
-    """Runs only sends, receives and tokens, until no core can continue.
+    """Executes only sends, receives and tokens, until no core can continue.
 
     The steps of a core begin at `starts[core]`: `kind` is ON_SEND, ON_RECV, ON_WAIT, or FREE for sync; `partner` the
     other core, `value` the number of tokens, `event` the register. `at[core]` becomes the step reached, `blocked[core]`
-    the reason why the core waits there. The order in which the cores run makes no difference: a rendezvous has two
-    fixed sides, and only their owner takes tokens.
+    the reason why the core waits there. The order in which the cores run does not matter: a rendezvous has two fixed
+    sides, and only their owner takes tokens.
     """
     cores = starts.size - 1
     queue = np.empty(cores, np.int64)

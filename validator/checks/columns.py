@@ -1,4 +1,4 @@
-"""Table of the streams of all cores, column by column."""
+"""Columnar table of the instructions of all cores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def opcodes(*names: str) -> Column:
 
 
 def flags_of(*names: str) -> Mask:
-    """Returns a table by opcode: true for the instructions with these names."""
+    """Returns a mask by opcode, [256]: true for the instructions with these names."""
     table = np.zeros(256, np.bool_)
     table[opcodes(*names)] = True
     return table
@@ -31,10 +31,10 @@ def flags_of(*names: str) -> Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Instructions of all `streams`, one after another.
+    """Columns of the instructions of all `streams`, one stream after another.
 
-    `starts[core]` is the first instruction of `core`; one more entry is the end. A column takes no more bytes than its
-    numbers need: there are millions of them.
+    `starts[core]` is the first instruction of `core`; one more entry is the end. Columns have the narrowest types that
+    hold their numbers, because there are millions of them.
     """
 
     streams: Sequence[Records]
@@ -67,7 +67,7 @@ class Columns:
     def of_opcodes(self, table: npt.NDArray[T]) -> npt.NDArray[T]:
         """Returns for each instruction the entry of its opcode in a table of all opcodes."""
         found = np.empty(len(self), table.dtype)
-        # numpy makes an index of 8 bytes of each opcode.
+        # By core, because numpy converts opcodes to indices of 8 bytes.
         for first, end in pairwise(self.starts.tolist()):
             found[first:end] = table[self.opcode[first:end]]
         return found
@@ -79,7 +79,7 @@ class Columns:
         return core, pc, isa.text(self.streams[core][pc])
 
     def flags(self) -> Bytes:
-        """Makes the column of the flags, which hardly any rule reads."""
+        """Returns the column of the flags, built on demand because hardly any rule reads it."""
         return _column(self.streams, "flags")
 
     def lengths(self) -> Indices:
@@ -91,7 +91,7 @@ class Columns:
 
 
 def columns_of(streams: Sequence[Records]) -> Columns:
-    """Makes the columns of all cores' records, each of them contiguous."""
+    """Returns the columns of all cores' records, each of them contiguous."""
     lengths = np.array([len(s) for s in streams], np.int64)
     return Columns(
         streams=streams,

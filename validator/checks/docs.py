@@ -1,4 +1,4 @@
-"""Writes docs/reference/checks.md from the registry of rules."""
+"""Generates docs/checks.md from the registry of rules."""
 
 from validator.checks.findings import RULES, Rule, Topic
 
@@ -23,7 +23,7 @@ Rules on the architecture are used if there is one: `arch.json` beside the strea
 
 
 def page() -> str:
-    """Returns the whole document."""
+    """Returns the whole page."""
     return "\n".join([_HEAD, *_index(), *(_chapter(topic) for topic in Topic)])
 
 

@@ -18,7 +18,7 @@ _NOWHERE = np.zeros(0, np.int64)
 class Severity(StrEnum):
     """Severity of a finding.
 
-    `error`: the simulator refuses, hangs or crashes, or the program is not the one meant; `warning`: its figures
+    `error`: the simulator refuses, hangs or crashes, or the program is not the intended one; `warning`: its figures
     mislead.
     """
 
@@ -42,7 +42,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem of a program, at its first place; it occurs at `count` places on `cores` cores.
+    """A problem of a program, at its first place; it occurs at `count` places on `cores` cores.
 
     `core` and `pc` are None if it concerns the whole program or the chip. `message` says what the simulator will do,
     `advice` what to change.
@@ -62,10 +62,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """Result of a rule, from which a `Finding` is made.
+    """A problem that a rule has found, from which a `Finding` is made.
 
-    `at`: instructions (indices into all streams). `fact`: the problem there, in words. Without instructions the hit
-    concerns `core`, or the whole program. `severity` and `advice` replace those of the rule.
+    `at`: instructions (indices into all streams). `fact`: description of the problem there. Without instructions it
+    concerns `core`, or the whole program if `core` is None. `severity` and `advice` override those of the rule.
     """
 
     fact: str = ""
@@ -82,9 +82,9 @@ Check = Callable[["Subject"], Iterator[Hit]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
+    """A rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
 
-    docs/reference/checks.md is made of the rules, and of the docstrings of their `check`.
+    docs/checks.md is generated from the rules and from the docstrings of their `check`.
     """
 
     id: str
@@ -114,7 +114,7 @@ def rule(
 
 
 def run_rule(rule: Rule, subject: "Subject") -> Iterator[Finding]:
-    """Runs one rule and returns its findings."""
+    """Runs one rule and yields its findings."""
     return (_finding(rule, hit, subject) for hit in rule.check(subject))
 
 

@@ -1,4 +1,4 @@
-"""Writes findings for people, as JSON, and as SARIF 2.1.0 for continuous integration."""
+"""Output of findings: as text, as JSON, and as SARIF 2.1.0 for continuous integration."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def place(finding: Finding) -> str:
-    """Describes the place of a finding, and the number of places."""
+    """Describes the place of a finding, and at how many more places it occurs."""
     if finding.core is None:
         return finding.file
     where = f"{_segment(finding)}core {finding.core}{'' if finding.pc is None else f' at {finding.pc}'}"
@@ -43,7 +43,7 @@ def place(finding: Finding) -> str:
 
 
 def _segment(finding: Finding) -> str:
-    """Returns the directory of the file, for programs in segments."""
+    """Returns the segment directory of a finding, or an empty text for a program without segments."""
     folder, _, _ = finding.file.rpartition("/")
     return f"{folder} " if folder.startswith("segment_") else ""
 
@@ -74,7 +74,7 @@ def to_json(findings: Sequence[Finding]) -> bytes:
 
 
 def to_sarif(findings: Sequence[Finding]) -> bytes:
-    """Writes SARIF: the rules with findings, and the places. A stream of RAPTOR has one instruction per line."""
+    """Returns SARIF: the rules with findings, and the places. A stream of RAPTOR has one instruction per line."""
     fired = [RULES[name] for name in dict.fromkeys(f.rule for f in findings) if name in RULES]
     driver = {"name": "raptor check", "version": raptor.__version__, "rules": [_rule(r) for r in fired]}
     run = {"tool": {"driver": driver}, "results": [_result(f) for f in findings]}

@@ -1,4 +1,4 @@
-"""Rules on array groups: the map, its counts, the products that use them, and the matrices in them."""
+"""Rules on array groups: their declaration and counts, the products that use them, and their matrices."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -78,8 +78,7 @@ def group_range(subject: Subject) -> Iterator[Hit]:
     advice="drop the group from array_group_map, or use it",
 )
 def group_unused(subject: Subject) -> Iterator[Hit]:
-    """A note in programs of RAPTOR: its mapping `raptor` places the weights of every kernel position, as the thesis's
-    does, also of one that meets nothing but padding."""
+    """A note in programs of RAPTOR: its mapping `raptor` also places weights that meet nothing but padding."""
     s, first = subject.columns, subject.group_starts
     products = _in_range(subject)
     used = np.zeros(int(first[-1]), np.bool_)
@@ -157,7 +156,7 @@ def _judge_count(matrix: MatrixConfig, count: int, shape: tuple[int, int], bits:
 
 
 def _weight_bits(subject: Subject) -> Indices:
-    """Returns the widest mbiw used with each group, 0 for groups that are not used."""
+    """Returns the widest mbiw of the products of each group, 0 for unused groups."""
     s, first = subject.columns, subject.group_starts
     products = _in_range(subject)
     bits = np.zeros(int(first[-1]), np.int64)

@@ -16,7 +16,7 @@ _WIDEST_WINDOW = 1024
 
 
 def _faults(subject: Subject) -> Bytes:
-    """Returns the faults of the hazard kernel, computed once. With rob_size 1 no instructions overlap: no faults."""
+    """Returns the faults of the hazard kernel, computed once. With rob_size 1 there are none: nothing overlaps."""
     from validator.checks.check_kernels import hazards
 
     s = subject.columns
@@ -35,7 +35,7 @@ def _faults(subject: Subject) -> Bytes:
 
 
 def _simulated_shapes(subject: Subject) -> Indices:
-    """Returns the rows and columns that a product of each group accesses in the simulator: those of whole crossbars."""
+    """Returns the rows and columns that the simulator assumes for a product of each group: whole crossbars."""
     shapes = np.ones((int(subject.group_starts[-1]), 2), np.int64)
     if subject.chip is None:
         return shapes

@@ -1,4 +1,4 @@
-"""Reads files into a `Subject`. Text, weights and streams are read in parallel."""
+"""Loads files into a `Subject`. Text, weights and streams are read in parallel."""
 
 import io
 import zipfile
@@ -53,7 +53,7 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
 
 
 def _subject(program: RawProgram, whole: bytes) -> Subject:
-    """Makes the subject of a program, without chip and weights. `whole`: the content of a single-file program."""
+    """Returns the subject of a program, without chip and weights. `whole`: the content of a single-file program."""
     config = _config(program, whole)
     entries = config.get("array_group_map")
     named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
@@ -100,7 +100,7 @@ def _manifest(folder: Path) -> files.Manifest | None:
         return None
 
 
-# Work that needs no records starts while they are read.
+# Starts the work that needs no records, which runs while the records are read.
 
 
 def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
@@ -137,7 +137,7 @@ def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -
 
 
 def matrix_shapes(folder: Path) -> Shapes | None:
-    """Returns rows and columns of every group's matrix, None for a core if unknown; None if there are no weights."""
+    """Returns rows and columns of each group's matrix, None for a core if unknown; None if there are no weights."""
     config = orjson.loads(storage.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
     shapes: list[Sequence[tuple[int, int]] | None] = []
     for core in range(int(config.get("core_cnt", 0))):
@@ -163,7 +163,7 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
 
 
 def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
-    """Returns the sizes of matrices in JSON. Only the first row of a matrix is decoded, the others are skipped."""
+    """Returns the sizes of matrices in JSON. Only the first row of each matrix is decoded."""
     try:
         raw = msgspec.json.decode(content, type=dict[str, list[msgspec.Raw]])
         matrices = [raw[str(group)] for group in range(len(raw))]

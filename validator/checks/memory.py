@@ -1,4 +1,4 @@
-"""Rules on addresses: beyond a memory, in another buffer, of bytes that were never written."""
+"""Rules on addresses: beyond a memory, in another buffer, or of bytes that were never written."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def matrix_shapes(subject: Subject) -> Indices:
 
 
 def _most_columns(subject: Subject) -> Indices:
-    """Returns the columns of all crossbars of every group; `ANY_COLUMNS` if the chip is not known."""
+    """Returns the columns of all crossbars of each group; `ANY_COLUMNS` if the chip is unknown."""
     from validator.checks.check_kernels import ANY_COLUMNS
 
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
@@ -41,17 +41,17 @@ def _most_columns(subject: Subject) -> Indices:
 
 
 def _limit(subject: Subject, name: str) -> tuple[int, bool]:
-    """Returns the bytes of a memory, and true if the architecture file sets them (else it is pimsim-nn's default)."""
+    """Returns the bytes of a memory, and true if the architecture file sets them, not pimsim-nn's default."""
     if subject.chip is None:
         return _DEFAULT_BYTES, False
     config = subject.chip.file.chip_config
     memory = config.core_config.local_memory_config if name == _LOCAL else config.global_memory_config
-    # NOTE: written files often name every field, so the default counts as not named.
+    # NOTE: generated files often name every field, so the default counts as not named.
     return memory.memory_size, name in subject.chip.named and memory.memory_size != _DEFAULT_BYTES
 
 
 def _accesses(subject: Subject) -> Bytes:
-    """Returns the faults of local accesses, computed once."""
+    """Returns the faults of local memory accesses, computed once."""
     from validator.checks.check_kernels import memory_accesses
 
     known: Bytes | None = subject.computed.get("_accesses")
@@ -97,7 +97,7 @@ def local_negative(subject: Subject) -> Iterator[Hit]:
     advice="use less local memory (more cores, smaller bands), or raise local_memory_config.memory_size",
 )
 def local_range(subject: Subject) -> Iterator[Hit]:
-    """A warning where the size is only the simulator's default."""
+    """A warning if the size is only the simulator's default."""
     from validator.checks.check_kernels import BEYOND_MEMORY
 
     limit, named = _limit(subject, _LOCAL)
@@ -156,7 +156,7 @@ def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:
 
 
 def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
-    """Returns the contents of the register after `pair` at the instructions `at`: the value last written before."""
+    """Returns the last value written to the register after `pair`, before each of the instructions `at`."""
     s = subject.columns
     result = np.zeros(len(at), np.int64)
     defines = s.of_opcodes(RULES[:, Rule.ROLE_RD] == DEFINE)
@@ -169,7 +169,7 @@ def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
         found = last >= 0
         found &= s.core[writes[last]] == s.core[at[mine]]
         source = writes[last[found]]
-        # NOTE: only sldi and saddi are followed here. An sld counts as 0: the load is that of the table's first row.
+        # NOTE: only sldi and saddi are followed here. An sld counts as 0: the load is from the table's first row.
         added = np.where(s.is_("saddi")[source], subject.trace.values[source, 1], 0)
         result[mine[found]] = np.where(s.is_("sldi", "saddi")[source], s.a[source] + added, 0)
     return result

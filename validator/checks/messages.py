@@ -1,4 +1,4 @@
-"""Rules on sends, receives and tokens. Only the communication is run, to find out if a program can finish."""
+"""Rules on sends, receives and tokens. Only the communication is executed, which shows whether a program finishes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _EVENTS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Communication:
-    """Communication of a program: the steps of all cores, and the step at which each core stopped.
+    """Result of executing the communication of a program: the steps of all cores, and where each core stopped.
 
     `index` is the instruction of each step; `reached[core]` is the step that `core` could not do, or its end.
     """
@@ -98,9 +98,9 @@ def event_range(subject: Subject) -> Iterator[Hit]:
 
 
 def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
-    """Returns the sends or receives, and the number of the pair (sender, receiver) of each.
+    """Returns the sends or receives, each with the number of its pair (sender, receiver).
 
-    They are sorted by pair, those of one pair in program order.
+    They are sorted by pair, and within a pair in program order.
     """
     s = subject.columns
     at = s.where(name)
@@ -154,7 +154,7 @@ def message_size(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
     if len(sends) != len(recvs) or (send_keys != recv_keys).any():
-        return  # it is not known which belong together; the rule message-count reports it
+        return  # sends cannot be matched with receives; the rule message-count reports this
     wrong = np.flatnonzero(s.d[sends] != s.d[recvs])
     if len(wrong):
         core, pc, _ = s.place(int(recvs[wrong[0]]))
@@ -163,7 +163,7 @@ def message_size(subject: Subject) -> Iterator[Hit]:
 
 
 def communication(subject: Subject) -> Communication:
-    """Runs the communication of the program, once."""
+    """Executes the communication of the program, once."""
     from validator.checks.check_kernels import (
         FREE,
         ON_RECV,
@@ -200,7 +200,7 @@ def communication(subject: Subject) -> Communication:
 
 
 def _waits_for(c: Communication, core: int) -> list[int]:
-    """Returns the other cores that could release `core`: its partner, or those that still have tokens for its event."""
+    """Returns the other cores that could release `core`: its partner, or cores that still have tokens for its event."""
     from validator.checks.check_kernels import FREE, ON_WAIT
 
     step = int(c.reached[core])
@@ -221,14 +221,14 @@ def _waits_for(c: Communication, core: int) -> list[int]:
     advice="emit sends, receives and waits of every core in one global order of all messages",
 )
 def deadlock(subject: Subject) -> Iterator[Hit]:
-    """Exact: sends and receives are rendezvous with fixed partners, so no order of execution could do better."""
+    """Exact: sends and receives are rendezvous with fixed partners, so the order of execution makes no difference."""
     c = communication(subject)
     for circle in _circles(c):
         yield Hit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
 
 
 def _circles(c: Communication) -> Iterator[list[int]]:
-    """Yields one circle of each group of cores that wait for each other; it begins where a search enters the group."""
+    """Yields a cycle of each group of cores that wait for each other, from the core where a search enters the group."""
     stuck: list[int] = c.stuck().tolist()
     if not stuck:
         return

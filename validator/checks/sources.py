@@ -1,4 +1,4 @@
-"""Rules on the files of a program, and on text in them that the simulator does not read."""
+"""Rules on the files of a program, and on text in them that the simulator ignores."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -147,7 +147,7 @@ def _odd(subject: Subject, fault: int) -> Indices:
 
 
 def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.integer]]) -> Indices:
-    """Returns the instructions whose text has faults; `mask` is not 0 for those of a core."""
+    """Returns the instructions whose text has faults; `mask` returns an array that is not 0 for those of a core."""
     found = [
         np.flatnonzero(mask(faults)) + int(subject.columns.starts[core])
         for core, faults in sorted(subject.text.items())

@@ -174,7 +174,7 @@ def nop(subject: Subject) -> Iterator[Hit]:
     advice="compile with --isa base, which lists the nodes that need such instructions; vrequant: with --requant exact",
 )
 def extension_op(subject: Subject) -> Iterator[Hit]:
-    """Only a note where the compiler's user allowed extensions: the validator runs them."""
+    """Only a note if the compiler's user allowed extensions: the validator executes them."""
     s = subject.columns
     for name, at in _by_op(subject, np.flatnonzero(s.of_opcodes(_EXTENSIONS))):
         yield Hit(f"{name} is not in the published set", at, severity=NOTE if subject.extended else None)
@@ -206,7 +206,7 @@ def scalar_self_source(subject: Subject) -> Iterator[Hit]:
     "name the table of the rows loaded in memory.json",
 )
 def sld(subject: Subject) -> Iterator[Hit]:
-    """A load of rows of a table that memory.json names is right: time does not depend on its address."""
+    """Lookups in a table that memory.json names are accepted: their time does not depend on the address."""
     s = subject.columns
     tables = subject.memory.tables if subject.memory else ()
     cores: list[int] = np.unique(s.core[s.where("sld")]).tolist()
@@ -289,7 +289,7 @@ def register_pair(subject: Subject) -> Iterator[Hit]:
     advice="add the offset to the register with sldi and leave offset_value 0",
 )
 def offset_misread(subject: Subject) -> Iterator[Hit]:
-    """ld and st are left to the hazard rules: there an offset is the way around their own bug."""
+    """ld and st are left to the hazard rules, because in them an offset avoids another fault of the simulator."""
     s = subject.columns
     able = np.flatnonzero(s.of_opcodes(HAS_OFFSET & ~flags_of("ld", "st", "vmv")) & (s.c != 0))
     wrong = np.zeros(len(able), np.bool_)

@@ -1,4 +1,4 @@
-"""Subject of the rules: the program, its files, the chip. Costly parts are computed once, when a rule needs them."""
+"""Subject of the rules: program, files and chip. Expensive parts are computed once, when a rule needs them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,9 @@ Shapes = Sequence[Sequence[tuple[int, int]] | None]
 class Chip:
     """An architecture file as the simulator reads it.
 
-    `file`: the fields; unknown fields are left out, impossible values are replaced by defaults. `unknown`: names, with
-    the name perhaps meant. `impossible`: names, with the reason. `named`: dotted names of the fields that are set.
+    `file`: known fields, with impossible values replaced by defaults. `unknown`: names of unknown fields, with the name
+    perhaps meant. `impossible`: names of fields with impossible values, with the reason. `named`: dotted names of the
+    set fields.
     """
 
     path: str
@@ -37,8 +38,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Registers at each instruction: contents of rd, rs1, rs2; bytes of an input and an output element and bits of an
-    input element; a bit for each operand that was never written."""
+    """Registers and widths at each instruction (see `check_kernels.trace`)."""
 
     values: Column
     widths: Bytes
@@ -53,7 +53,7 @@ class Subject:
     the simulator refuses to load the program. `network`: None if it was not read; `network_fault` is the reason.
     `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
     allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
-    streams. `alone`: a chip without a program. `computed`: results that several rules of one module share.
+    streams. `alone`: a chip without a program. `computed`: cached results that several rules of one module share.
     """
 
     streams: Sequence[Records]
@@ -91,7 +91,7 @@ class Subject:
 
     @cached_property
     def trace(self) -> Trace:
-        """Registers at each instruction."""
+        """Registers and widths at each instruction."""
         from validator.checks.check_kernels import trace
 
         s = self.columns

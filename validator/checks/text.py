@@ -1,4 +1,4 @@
-"""Finds faults in JSON text that its records no longer show: unknown or missing keys, fractions, wrapped numbers."""
+"""Finds faults in JSON text that decoded records do not show: unknown or missing keys, fractions, wrapped numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ UNKNOWN_KEY, FRACTION, WRAPPED, OFFSET_VALUE = 1, 2, 4, 8
 """Bits of `TextFaults.odd`."""
 _INT32 = range(-(2**31), 2**31)
 _DEPTH = 2
-"""Depth of objects in which keys are looked for: the simulator reads those of an instruction and of its `offset`."""
+"""Depth to which keys are checked: the simulator reads those of an instruction and of its `offset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFaults:
     """Faults in the text of one stream.
 
-    `missing`: for each instruction a mask of the keys left out. `odd`: for each instruction bits such as `FRACTION`.
+    `missing`: for each instruction a mask of the missing keys. `odd`: for each instruction bits such as `FRACTION`.
     `unknown`: the first unknown key, or ''.
     """
 
@@ -61,7 +61,7 @@ def missing_key_names(missing: int) -> list[str]:
 
 
 def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
-    """Returns the mask of keys left out, the bits of `odd` and the first unknown key of one instruction."""
+    """Returns the mask of missing keys, the bits of `odd` and the first unknown key of one instruction."""
     bits = _key_bits()
     seen, odd, unknown = 0, 0, ""
     for key, value in _members(instruction, _DEPTH):
@@ -77,7 +77,7 @@ def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
 
 
 def _members(value: object, depth: int) -> Iterator[tuple[str, object]]:
-    """Yields keys and values in the order of the text, also those of inner objects down to `depth`."""
+    """Yields keys and values in the order of the text, including those of inner objects down to `depth`."""
     if isinstance(value, dict) and depth:
         for key, inner in cast(dict[str, object], value).items():
             yield key, inner
@@ -100,7 +100,6 @@ def _number_faults(key: str, value: object) -> int:
 
 @cache
 def _key_bits() -> dict[str, int]:
-    """Returns the bit of each known key."""
     keys = ["op", "offset", *(key.rpartition(".")[2] for s in INSTRUCTIONS for o in s.operands for key in o.json)]
     return {key: bit for bit, key in enumerate(dict.fromkeys(keys))}
 

@@ -1,7 +1,7 @@
-"""Proofs of what converters lose, from the weights alone, before anything runs.
+"""Proves which converters lose exactness, from the weights alone, before a run.
 
-The largest sum of a column is reached if all its rows get the largest digit, so the bound is tight: if the converter is
-said to lose something, there is an input for which it does. It holds for cells without errors.
+The largest sum of a column is reached if all its rows get the largest digit, so the bound is tight: if a converter is
+said to lose something, there is an input for which it does. The proof holds for cells without errors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from validator.crossbar.arrays import Array, Crossbars
 
 Floats = npt.NDArray[np.float64]
 _NEAR = 1e-9
-"""Share of a step below which a sum counts as a whole number of steps."""
+"""Share of a step below which the difference from a multiple of the step is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerProof:
     """Losses of the converters of a layer.
 
-    `columns`: columns of cells; `losing`: those for which an input exists that the converters do not keep exactly.
-    `largest`: the largest sum of a column. `needed_bits`: of a converter whose codes are levels, to lose nothing.
-    `conversions`: of one product with all matrices of the layer, `parts` of whose rows are driven one after another.
+    `columns`: columns of cells; `losing`: columns for which some input is not converted exactly. `largest`: largest sum
+    of a column. `needed_bits`: bits of a lossless converter with one code per level. `conversions`: conversions of one
+    product with all matrices of the layer. `parts`: groups of rows that are driven one after another.
     """
 
     layer: str
@@ -43,17 +43,17 @@ class LayerProof:
 
 
 def bounds(array: Array, most_digit: int) -> tuple[Floats, Floats]:
-    """Returns the lowest and the highest sum of each converter, [parts, planes, cols]."""
+    """Returns the lowest and the highest sum at each converter, [parts, planes, cols]."""
     found = [_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
     low, high = zip(*found, strict=True)
     return np.stack(low) * float(most_digit), np.stack(high) * float(most_digit)
 
 
 def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
-    """Returns the converters [parts, planes, cols] that do not keep every sum exactly.
+    """Returns the converters [parts, planes, cols] that cannot convert every sum exactly.
 
-    A sum is kept if it is in the range, and a whole number of steps. So each level must be, because a row may be driven
-    alone.
+    A sum is exact if it is in the range and a multiple of the step. So each level must be a multiple of the step,
+    because a row may be driven alone.
     """
     low, high = bounds(array, _most_digit(chip, array))
     base, step = array.ranges.base, np.where(array.ranges.step == 0, 1.0, array.ranges.step)
@@ -63,7 +63,7 @@ def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
 
 
 def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yields the first row of each part that is driven at once, and the levels of its rows."""
+    """Yields the first row of each part that is driven at once, and the levels of its rows, pairs subtracted."""
     planes = array.planes
     net = planes.plus.astype(np.int64) - (0 if planes.minus is None else planes.minus)
     for start in range(0, array.driven, array.rows_at_once):
@@ -71,12 +71,12 @@ def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
 
 
 def _is_between(sums: npt.NDArray[Any], step: Floats) -> npt.NDArray[np.bool_]:
-    """Tells which sums are no whole number of steps."""
+    """Tells which sums are not multiples of the step."""
     return np.abs(sums / step - np.rint(sums / step)) > _NEAR
 
 
 def _extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> tuple[Floats, Floats]:
-    """Returns the lowest and highest sums of rows that are each driven or not; of doubled rows, one of two is."""
+    """Returns the lowest and highest sums if each row may be driven; of a pair of doubled rows, at most one is."""
     if doubled:
         cut = start % 2
         pairs = net[:, cut : cut + (net.shape[1] - cut) // 2 * 2]
@@ -93,7 +93,7 @@ def _most_digit(chip: Crossbars, array: Array) -> int:
 
 
 def prove(chip: Crossbars) -> tuple[LayerProof, ...]:
-    """Returns what the converters of each layer lose, in the order of the array groups."""
+    """Returns the proof for each layer, in the order of the array groups."""
     layers = dict.fromkeys(a.use.layer for a in chip.arrays)
     return tuple(_proof(chip, layer, [a for a in chip.arrays if a.use.layer == layer]) for layer in layers)
 
@@ -116,9 +116,9 @@ def _proof(chip: Crossbars, layer: str, arrays: Sequence[Array]) -> LayerProof:
 
 
 def with_lossless_rows(chip: Crossbars) -> Crossbars:
-    """Returns the chip with as many rows driven at once in each layer as its converters keep exactly.
+    """Returns the chip with fewer rows driven at once in the layers whose converters lose something.
 
-    Rows are halved until nothing is lost; a layer that loses with a single row is left with one.
+    Rows are halved until nothing is lost, or only one row is driven at once.
     """
     for layer in dict.fromkeys(a.use.layer for a in chip.arrays):
         rows = chip.setup.rows_at_once
