@@ -69,7 +69,7 @@ class Count:
         self.largest = max(self.largest, float(np.nan_to_num(apart, nan=np.inf).max()))
 
     def comparison(self, tensor: str) -> Comparison:
-        """Returns the comparison for the report. Errors of integers are in integer steps."""
+        """Returns the comparison for the report. Errors of integers are counted in units."""
         relative = self.largest / max(abs(self.want), 1.0)
         return Comparison(
             tensor, self.shape, self.largest, relative, self.at, self.got, self.want, passed=not self.differing

@@ -221,7 +221,7 @@ def _as_values(elements: Array, coding: Coding, what: str) -> Array:
             return elements.astype(dtype, copy=False)
     low, high = dtype_range(coding.dtype)
     wide = elements.astype(np.float64)
-    # NOTE: 2^63 and 2^64 are floats, one above the largest integers, which are none.
+    # NOTE: 2^63 and 2^64 are floats, but above the largest integers.
     bad = ~((wide >= low) & (wide < float(high + 1)) & (np.trunc(wide) == wide))
     if bad.any():
         raise UserError(f"{what}: an element is {elements[bad].flat[0]}, which is no {coding.dtype}")

@@ -50,7 +50,7 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, captured)
     stop = Stop(run(block, max_steps, RULES, cores, memories, weights, probes, _integers(m), fault))
     if stop in (Stop.DONE, Stop.DEADLOCK):
-        return Fault(stop)  # a message leaves its cores in `fault`
+        return Fault(stop)  # a message leaves the numbers of its cores in `fault`
     return Fault(stop, *(int(value) for value in fault))
 
 

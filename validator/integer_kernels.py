@@ -601,7 +601,7 @@ def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fa
     code = binary(op, v, to, of, z >> _U(2), _U(d)) if two else unary(op, v, to, of, register, _U(d))
     for i in range(_U(result)):
         if v[to + i] != v[to + i]:
-            v[to + i] = np.nan  # whichever NaN the computer makes
+            v[to + i] = np.nan  # one NaN, whichever the computer makes
     _mark(memories[0][1], y, _U(4 * result))
     return code
 

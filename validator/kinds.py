@@ -19,7 +19,7 @@ _LARGE, _SMALL = 1e4, 1e-6
 
 
 def draw(kind: str, shape: Sequence[int], bounds: Bounds | None, rng: Rng) -> Array:
-    """Returns numbers of a kind. With `bounds`, they are integers within, and some reach both ends."""
+    """Returns numbers of a kind. With `bounds`, they are integers within these bounds, as for ids and codes."""
     if bounds is None:
         return KINDS[kind](tuple(shape), rng)
     return _within(kind, tuple(shape), bounds, rng)

@@ -112,7 +112,7 @@ def _group_limits(config: Config, arch: ArchFile) -> list[list[GroupLimit]]:
             raise UserError(
                 f"{files.CONFIG}: core {core} uses {sum(counts)} crossbars, {files.ARCH} has {matrix.xbar_array_count}"
             )
-        # Weights of one bit are the most that fit; `check` uses the width each mvmul names.
+        # Weights of one bit give the upper limit; `check` uses the width that each mvmul names.
         bits = matrix.cell_precision * matrix.xbar_size[1]
         limits.append([GroupLimit(matrix.xbar_size[0], count * bits) for count in counts])
     return limits

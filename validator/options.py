@@ -1,4 +1,4 @@
-"""Choices shared by the command line and the Python functions. Imports nothing slow."""
+"""Types, choices and limits of options that the command line and the Python functions share. Imports nothing slow."""
 
 from typing import Literal, get_args
 

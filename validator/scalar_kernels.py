@@ -29,7 +29,7 @@ def scalar_result(op, x, y, imm):
     if op == _SMULI:
         return _wrap(x * imm)
     if op == _SLD:
-        return np.int64(0)  # no program that is run or simulated has integers in global memory
+        return np.int64(0)  # the engine executes sld itself; values in global memory are not known here
     raise NotImplementedError("a scalar instruction without a meaning")
 
 

@@ -86,5 +86,5 @@ def read(path: Path) -> ModelProto:
 
     try:
         return onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
-    except Exception as e:  # protobuf's and onnx's have no common base
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
         raise UserError(f"{path}: not an ONNX model: {e}") from e

@@ -380,7 +380,7 @@ def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Opt
     mapped = use_views(use_vector_unit(graph, decision), decision)
     plans, stages = layer_plans(mapped, arch, Knobs()), find_stages(mapped, arch, {})
     chained: set[str] = set() if stages is None else stages.keys
-    # Nodes with factors that were never filters, such as an average over windows, are no layers of the decision.
+    # The decision has no entry for nodes that never were filters, such as an average over windows.
     found: defaultdict[str, Options] = defaultdict(lambda: _option(OnVectorUnit(), ()))
     for node in (node for node in graph.nodes if isinstance(node.operator, Filter)):
         key = filter_key(node)

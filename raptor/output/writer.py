@@ -228,7 +228,7 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 def reserved(folder: Path, *, force: bool) -> Generator[None]:
     """Refuses early a folder that `replacing` would refuse, and locks it against other processes during the block."""
     check_replaceable(folder, force=force)
-    if not folder.parent.is_dir():  # nobody is writing there, and it is not made before there is something to write
+    if not folder.parent.is_dir():  # nobody is writing there, and it is made only when there is something to write
         yield
         return
     with ExitStack() as stack:

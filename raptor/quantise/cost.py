@@ -38,7 +38,7 @@ class Noise:
 
 @dataclass(slots=True)
 class Cost:
-    """Noise of a tensor: `total` with all layers quantised, `own` if its layer reads exact values, quantised."""
+    """Noise of a tensor: `total` with all layers quantised; `own` if its layer reads quantised reference values."""
 
     total: Noise = field(default_factory=Noise)
     own: Noise = field(default_factory=Noise)

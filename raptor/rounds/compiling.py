@@ -80,7 +80,7 @@ class Compiled:
 
 
 def planned(job: Job) -> Planned:
-    """Divides a model into units and slices the layers that are too large for the chip. Raises `UserError`."""
+    """Divides a model into units and slices layers too large for the chip. Raises `UserError` like `frontend.load`."""
     units, split = units_of(job.source, job.fixed, job.refuse), dict[str, None]()
     for _ in range(MOST_SLICINGS):
         ranges = _ranges(units, job)

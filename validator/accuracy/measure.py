@@ -156,7 +156,7 @@ class _Task:
     def _chips(self, setup: Setup | None, first: Program, count: int) -> Iterator[tuple[Setup | None, Program]]:
         yield setup, first
         for number in range(1, count):
-            assert setup is not None  # only noisy chips are several
+            assert setup is not None  # only noisy crossbars have several chips
             other = replace(setup, seed=setup.seed + number)
             yield other, self._programmed(other)
 

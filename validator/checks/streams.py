@@ -289,7 +289,7 @@ def register_pair(subject: Subject) -> Iterator[Hit]:
     advice="add the offset to the register with sldi and leave offset_value 0",
 )
 def offset_misread(subject: Subject) -> Iterator[Hit]:
-    """ld and st are left to the hazard rules, because in them an offset avoids another fault of the simulator."""
+    """ld and st are left to the hazard rules, because an offset in them avoids another fault of the simulator."""
     s = subject.columns
     able = np.flatnonzero(s.of_opcodes(HAS_OFFSET & ~flags_of("ld", "st", "vmv")) & (s.c != 0))
     wrong = np.zeros(len(able), np.bool_)

@@ -18,7 +18,7 @@ _CALIBRATION = 8
 
 
 def exact_kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
-    """Returns the kind of crossbars, exact by default. Raises `UserError` for the exact kind of other numbers."""
+    """Returns the kind of crossbars, exact by default. Raises `UserError` for `ideal` integers or `integer` floats."""
     exact: CrossbarKind = "integer" if program.has_integers else "ideal"
     if crossbar in ("ideal", "integer") and crossbar != exact:
         numbers = "integers" if program.has_integers else "float32 numbers"

@@ -21,7 +21,7 @@ from validator.crossbar.chance import mixed, normal
 from validator.crossbar.inputs import Source
 
 SLICED, NOISY = 1, 2
-"""Kinds of chips in the tables."""
+"""Kinds of chips, as `tables` encode them."""
 ROWS, DRIVEN, COLS, PLANES, SIDES, ONCE, DOUBLED, FIRST_CELL, FIRST_PLANE, FIRST_ENTRY, FIRST_COLUMN = range(11)
 """Columns of the table of arrays."""
 SOURCE, SHIFT, MASK, FACTOR = range(4)

@@ -31,7 +31,7 @@ def _doubles(count: int, *operands: Ints) -> list[Doubles]:
 
 
 def matmul(a: Ints, b: Ints) -> Ints:
-    """Returns the matrix product, as numpy's matmul."""
+    """Returns the exact matrix product of integers, with the broadcasting of numpy's matmul."""
     bits = _fewest_bits(a, np.abs(b).sum(axis=-2 if b.ndim > 1 else 0))
     factors = (f.astype(bits, copy=False) for f in _doubles(a.shape[-1], a, b))
     return np.asarray(np.matmul(*factors)).astype(np.int64)

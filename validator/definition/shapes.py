@@ -112,7 +112,7 @@ def _padded(node: Node, x: Array, fill: Any) -> Array:
 
 
 def resize(node: Node) -> Result:
-    """Selects elements, or interpolates with weights that are multiples of a power of two; None for other weights."""
+    """Selects elements, or interpolates if the weights are dyadic fractions; None for other weights."""
     x = node.get(0)
     shape = x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape if x is not None else ()
     if x is None:

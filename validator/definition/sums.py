@@ -25,7 +25,7 @@ def factors(node: Node) -> tuple[Term, Term] | None:
 
 
 def scales(node: Node, x: Term, w: Term, factor: float = 1.0) -> Singles:
-    """Returns float32(x scale * w scale). Raises `UserError` if it is 0 or infinite."""
+    """Returns float32(factor * x scale * w scale). Raises `UserError` if it is 0 or infinite."""
     with np.errstate(over="ignore", under="ignore"):
         scale = np.asarray(np.asarray(np.float32(factor) * x.scale, np.float32) * w.scale, np.float32)
     if not (np.isfinite(scale).all() and (scale != 0).all()):

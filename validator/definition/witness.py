@@ -37,7 +37,7 @@ class Witness:
         asked = {i.name for i in self.session.get_inputs()}
         feed |= {name: fed(array) for name, array in inputs.items()}
         names = [_exit(name, self.types[name]) for name in self.tensors]
-        if not names:  # a model without integers between its input and its output: onnxruntime refuses to run nothing
+        if not names:  # a model may have no inner integers, and onnxruntime refuses to compute nothing
             return {}
         try:
             found = cast(list[Array], self.session.run(names, {n: a for n, a in feed.items() if n in asked}))

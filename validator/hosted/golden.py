@@ -92,7 +92,7 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
     on_host = {n.node for n in hosted.listed.host_nodes}
     try:
         return standard.follow_suite(model, shapes, on_host)
-    except Exception as e:  # protobuf's and onnx's have no common base
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
         raise UserError(f"{hosted.folder / files.MODEL}: not an ONNX model: {e}") from e
 
 

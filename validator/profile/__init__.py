@@ -5,13 +5,13 @@ modules in this order:
 
     facts       the results, as frozen values
     source      program and chip, read once; the run, if the program can be run
-    parts       numbers by ONNX node, or by instruction if nodes are not known
-    mesh        places of the cores on the chip
-    cores       numbers by core
-    traffic     bytes and messages by sender and receiver
-    timeline    work by core and time (compiled: kernels)
-    memory      bytes of local memory in use, by core and time
-    crossbars   used part of each crossbar
+    parts       figures of each ONNX node, or of each kind of instruction if nodes are not known
+    mesh        positions of the cores on the chip
+    cores       figures of each core
+    traffic     bytes and messages for each sender and receiver
+    timeline    work of each core over time (compiled: profile_kernels)
+    memory      bytes of local memory in use by each core over time
+    crossbars   utilisation of each crossbar
 """
 
 from pathlib import Path

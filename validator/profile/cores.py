@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def cores_of(read: Source) -> tuple[CoreFacts, ...]:
-    """Returns the facts of all cores that the program instantiates, also of idle ones."""
+    """Returns the facts of all cores that the program instantiates, idle ones included."""
     machine = read.machine
     mix = mixes(machine.core_of, machine.opcodes, machine.count)
     uses = _uses(read)
