@@ -129,10 +129,10 @@ class BitTrue:
             result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
             self.instructions = result.instructions
             ran = perf_counter()
-            known = self._defined(inputs, result.probe_elements)
+            known = self._run_definition(inputs, result.probe_elements)
             self._compare(known, result.output_elements, result.probe_elements)
             defined = perf_counter()
-            self._ask(inputs, known)
+            self._compare_with_onnxruntime(inputs, known)
             self._from_end_to_end(inputs, known)
             self.seconds["run"] += ran - start
             self.seconds["definition"] += defined - ran
@@ -164,7 +164,7 @@ class BitTrue:
             float_sections=tuple(sorted(self.definition.by_floats)),
         )
 
-    def _defined(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
+    def _run_definition(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
         """Runs the definition; if `by_node`, each node reads what the program has computed before it."""
         codings = {p.tensor: p.coding for p in self._probes() if p.coding is not None}
         keep = [name for name, coding in codings.items() if coding.scale or coding.kind == "float"]
@@ -205,19 +205,19 @@ class BitTrue:
             allowed = self.tolerance * measure(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
         wrong = np.abs(pair.got - pair.want) > 1 if self.short else pair.got != pair.want
-        if not wrong.any() or not self.mixed or not self._of_floats(name, known):
+        if not wrong.any() or not self.mixed or not self._comes_from_floats(name, known):
             return wrong
         rounded = self.definition.rounded(name, known.values)
         if rounded is not None:
-            wrong[wrong] = ~self._near(rounded, pair, wrong)
+            wrong[wrong] = ~self._is_near(rounded, pair, wrong)
         return wrong
 
-    def _of_floats(self, name: str, known: Known) -> bool:
+    def _comes_from_floats(self, name: str, known: Known) -> bool:
         """Tells whether a quantised tensor is computed from floats, in the model or in floats of the program."""
         floats = {p.tensor for p in self._probes() if p.coding is not None and p.coding.kind == "float"}
         return name in self.definition.by_floats or bool(floats & self.definition.inner(name, known.values))
 
-    def _near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
+    def _is_near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
         exact = np.broadcast_to(rounded.near()[0], pair.want.shape)
         doubt = self.tolerance * np.broadcast_to(measure(np.abs(exact).astype(np.float32), 1), exact.shape).astype(
             np.float64
@@ -248,7 +248,7 @@ class BitTrue:
             name, producer.name or first(producer), want.size, int(wrong.sum()), 0, at, *ends
         )
 
-    def _ask(self, inputs: Mapping[str, Array], known: Known) -> None:
+    def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: Known) -> None:
         """Compares the definition with onnxruntime, node by node."""
         if self._witness is None:
             self._witness = load_witness(self.definition, known, self.program.folder / files.MODEL)

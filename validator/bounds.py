@@ -112,7 +112,7 @@ class _Search:
         if name in self.weights:
             return self.weights[name]
         if self.inferred is None:
-            self.inferred = _inferred(self.model)
+            self.inferred = _infer_shapes(self.model)
         return self.inferred.get(name, ())
 
     def size(self, name: str, axis: int) -> int | None:
@@ -158,8 +158,8 @@ class _Search:
 
     def backwards(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
         """Yields the bounds of operands that keep the first result of a node within `wanted`."""
-        if node.op_type in _SAME:
-            yield from ((name, wanted) for name in _SAME[node.op_type](node.input))
+        if node.op_type in _VALUE_OPERANDS:
+            yield from ((name, wanted) for name in _VALUE_OPERANDS[node.op_type](node.input))
         elif node.op_type == "If":
             bodies = (a.g for a in node.attribute if a.HasField("g"))
             yield from ((body.output[0].name, wanted) for body in bodies if body.output)
@@ -177,7 +177,7 @@ class _Search:
         a, b = node.input
         left, right = self.range(a), self.range(b)
         if left is None and right is None:
-            yield from zip((a, b), _shared(node.op_type, wanted), strict=True)
+            yield from zip((a, b), _split_bounds(node.op_type, wanted), strict=True)
         elif right is not None:
             yield a, _inverse(node.op_type, wanted, right)
         elif left is not None and node.op_type in ("Add", "Mul"):
@@ -213,7 +213,7 @@ def _inverse(op_type: str, wanted: Bounds, known: Bounds) -> Bounds:
             return wanted
 
 
-def _shared(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
+def _split_bounds(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
     """Splits the wanted bounds between two operands that are both computed."""
     middle, root = (wanted.low + wanted.high) // 2, math.isqrt(max(wanted.high, 0))
     match op_type:
@@ -227,11 +227,11 @@ def _shared(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
             return wanted, Bounds(1, max(wanted.high, 1))
 
 
-def _first(names: Sequence[str]) -> Sequence[str]:
+def _first_operand(names: Sequence[str]) -> Sequence[str]:
     return names[:1]
 
 
-_SAME: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType(
+_VALUE_OPERANDS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType(
     {
         **dict.fromkeys(
             (
@@ -250,7 +250,7 @@ _SAME: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType
                 *("Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
                 *("Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Floor", "Ceil", "Round", "CastLike"),
             ),
-            _first,
+            _first_operand,
         ),
         **dict.fromkeys(("Concat", "Max", "Min", "Mean"), lambda names: names),
         "Where": lambda names: names[1:],
@@ -294,7 +294,7 @@ def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, A
     return found
 
 
-def _inferred(model: "ModelProto") -> dict[str, Shape]:
+def _infer_shapes(model: "ModelProto") -> dict[str, Shape]:
     """Returns inferred shapes, with None for open sizes; only declared shapes if onnx cannot infer any."""
     import onnx
 

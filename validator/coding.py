@@ -160,14 +160,14 @@ def _quantised(x: npt.NDArray[np.float32], coding: Coding, what: str) -> Integer
     if np.isnan(x).any():
         raise UserError(f"{what}: holds NaN, which cannot be quantised")
     with np.errstate(over="ignore"):
-        rounded = np.rint(x / _along(np.array(coding.scale, np.float32), coding, x.ndim)).astype(np.float64)
+        rounded = np.rint(x / _broadcast_along(np.array(coding.scale, np.float32), coding, x.ndim)).astype(np.float64)
     low, high = element_range(coding)
-    zero = _along(np.array(coding.zero_point, np.float64), coding, x.ndim)
+    zero = _broadcast_along(np.array(coding.zero_point, np.float64), coding, x.ndim)
     return np.clip(rounded + zero, low, high).astype(np.int64)
 
 
 def _shifted(array: Array, coding: Coding, what: str) -> Integers:
-    wide = _whole(array if array.dtype.kind in "iub" else array.astype(np.float64), what)
+    wide = _as_integers(array if array.dtype.kind in "iub" else array.astype(np.float64), what)
     least, most = value_range(coding)
     bounds = f"the range of {coding.dtype}" if coding.low is None else "for which the program is exact"
     _check_range(wide, least, most, f"{what}: a value outside {least}..{most}, {bounds}")
@@ -177,7 +177,7 @@ def _shifted(array: Array, coding: Coding, what: str) -> Integers:
     return elements
 
 
-def _whole(array: Array, what: str) -> Integers:
+def _as_integers(array: Array, what: str) -> Integers:
     with np.errstate(invalid="ignore"):
         wide = array.astype(np.int64)
     if not (wide == array).all():
@@ -190,7 +190,7 @@ def _check_range(values: Integers, low: int, high: int, message: str) -> None:
         raise UserError(message)
 
 
-def _along(entries: Array, coding: Coding, dims: int) -> Array:
+def _broadcast_along(entries: Array, coding: Coding, dims: int) -> Array:
     """Reshapes the entries of `scale` or `zero_point` to broadcast along the axis of the coding."""
     if coding.axis is None:
         return entries[0]
@@ -202,9 +202,9 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
     if coding.kind == "float":
         return _as_values(elements, coding, what)
     if coding.scale:
-        zero = _along(np.array(coding.zero_point, np.int64), coding, elements.ndim)
+        zero = _broadcast_along(np.array(coding.zero_point, np.int64), coding, elements.ndim)
         units = (elements - zero).astype(np.float32)
-        scale = _along(np.array(coding.scale, np.float32), coding, elements.ndim)
+        scale = _broadcast_along(np.array(coding.scale, np.float32), coding, elements.ndim)
         with np.errstate(over="ignore"):
             return (units * scale).astype(dtype_of(coding.dtype), copy=False)
     values = elements.astype(np.int64) + coding.offset

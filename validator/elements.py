@@ -34,13 +34,13 @@ def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
         # float32, by the program and by the definition.
         wanted = "float32" if holds_floats(coding) else coding.dtype
         if not isinstance(value, np.ndarray) or value.dtype.name != wanted:
-            raise _other(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
+            raise _coding_error(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
         return Pair(elements.astype(np.float32).reshape(value.shape), value.astype(np.float32))
     whole = _whole(elements)
     if isinstance(value, Real):
-        return _units(name, whole, coding, value)
+        return _pair_units(name, whole, coding, value)
     if not is_codes(value) or coding.scale or value.dtype.name != coding.dtype:
-        raise _other(name, coding, value.dtype.name)
+        raise _coding_error(name, coding, value.dtype.name)
     return Pair((whole + coding.offset).reshape(value.shape), value.astype(np.int64))
 
 
@@ -48,11 +48,11 @@ def _whole(elements: Array) -> Ints:
     return elements.astype(np.int64)
 
 
-def _units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
+def _pair_units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
     """Pairs integers that represent real numbers: without the zero point, and with the scale of the definition."""
     term = value.single
     if term is None or not coding.scale or term.over.size != 1:
-        raise _other(name, coding, "a sum of several numbers")
+        raise _coding_error(name, coding, "a sum of several numbers")
     shape = term.units.shape
     zero, scale = (along(np.asarray(a), coding.axis, shape) for a in (coding.zero_point, coding.scale))
     wanted = np.broadcast_to(term.scale, shape)
@@ -73,7 +73,7 @@ def codes_of(elements: Array, coding: Coding, dtype: "np.dtype[Any]", shape: tup
     return (_whole(elements) + coding.offset).reshape(shape).astype(dtype)
 
 
-def _other(name: str, coding: Coding, found: str) -> UserError:
+def _coding_error(name: str, coding: Coding, found: str) -> UserError:
     stands = f"{coding.dtype}, scaled" if coding.scale else coding.dtype
     return UserError(
         f"tensor {name!r}: the program has elements of {coding.kind}{coding.bits} for {stands}, not {found}"

@@ -167,22 +167,22 @@ class Exact:
         if rng is None or constant or not node.rounds:
             return dict(zip(node.writes, kernel.run(operands), strict=True))
         kept = frozenset(node.proto.input[EXACT_PARAMETERS.get(node.proto.op_type, len(node.proto.input)) :])
-        disturbed = {n: a if n in kept else _disturbed(a, rng, kernel.error) for n, a in operands.items()}
+        disturbed = {n: a if n in kept else _with_errors(a, rng, kernel.error) for n, a in operands.items()}
         results = zip(node.writes, kernel.run(disturbed), strict=True)
-        least = _least(node.proto, operands)
-        return {name: _underflown(_disturbed(a, rng, kernel.error, least), rng) for name, a in results}
+        least = _rounding_floor(node.proto, operands)
+        return {name: _with_underflow(_with_errors(a, rng, kernel.error, least), rng) for name, a in results}
 
     def _choose(self, node: _Node, operands: Mapping[str, Array], *, constant: bool) -> None:
         known = [n for n in node.reads if n in self.constants]
         node.fixed = tuple(n for n in known if operands[n].dtype.kind != "f" or not operands[n].size)
         if constant:
-            node.kernel = _single(node, self.opsets, operands)
+            node.kernel = _float32_kernel(node, self.opsets, operands)
         elif protos := steps(node.proto, operands):
-            node.steps = _in_steps(protos)
+            node.steps = _as_model(protos)
         elif node.proto.op_type == "If" and node.proto.input[0] in known:
-            node.steps = _branch(node, self.opsets, operands, {name: self.constants[name] for name in known})
+            node.steps = _taken_branch(node, self.opsets, operands, {name: self.constants[name] for name in known})
         elif layer := Layer.of(node.proto, operands):
-            node.steps = Recurrence(layer, [_in_steps(layer.nodes(d)) for d in range(len(layer.reversed_directions))])
+            node.steps = Recurrence(layer, [_as_model(layer.nodes(d)) for d in range(len(layer.reversed_directions))])
         else:
             node.kernel = _kernel(node, self.opsets, operands)
 
@@ -223,11 +223,11 @@ def _node(proto: NodeProto) -> _Node:
     return _Node(proto, widen.reads(proto), tuple(filter(None, proto.output)))
 
 
-def _in_steps(protos: Sequence[NodeProto]) -> Exact:
+def _as_model(protos: Sequence[NodeProto]) -> Exact:
     return Exact([_node(proto) for proto in protos], [helper.make_opsetid("", OPSET)])
 
 
-def _branch(node: _Node, opsets: Opsets, operands: Mapping[str, Array], known: Mapping[str, Array]) -> Exact:
+def _taken_branch(node: _Node, opsets: Opsets, operands: Mapping[str, Array], known: Mapping[str, Array]) -> Exact:
     """Returns the nodes of the branch that an If takes. Inside one If, an error in an exponent of 2 would make NaN."""
     taken = "then_branch" if operands[node.proto.input[0]].all() else "else_branch"
     graph = next(a.g for a in node.proto.attribute if a.name == taken)
@@ -248,7 +248,7 @@ def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
     return found[::-1]
 
 
-def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
+def _rounding_floor(proto: NodeProto, operands: Mapping[str, Array]) -> float:
     """Returns the least size of the numbers that a node rounds inside, however small its result is."""
     if proto.op_type in TRANSFORMS:
         return float(np.abs(operands[proto.input[0]]).max(initial=0.0))
@@ -257,7 +257,7 @@ def _least(proto: NodeProto, operands: Mapping[str, Array]) -> float:
     return float(proto.op_type in INNER_ONES)
 
 
-def _disturbed(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
+def _with_errors(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
     """Moves each element by up to `error` times its size, or times `least` if that is more. Zeros stay."""
     if array.dtype.kind != "f":
         return array
@@ -268,7 +268,7 @@ def _disturbed(array: Array, rng: np.random.Generator, error: float, least: floa
     return np.asarray(moved)  # numpy returns a scalar for an array without dimensions
 
 
-def _underflown(array: Array, rng: np.random.Generator) -> Array:
+def _with_underflow(array: Array, rng: np.random.Generator) -> Array:
     """Moves results so small that float32 may make them zero, by up to the smallest normal float32."""
     small = (array != 0) & (np.abs(array) < UNDERFLOW / HALF_UNIT) if array.dtype.kind == "f" else np.False_
     return np.where(small, array + UNDERFLOW * rng.uniform(-1, 1, array.shape), array) if small.any() else array
@@ -285,7 +285,7 @@ def _kernel(node: _Node, opsets: Opsets, operands: Mapping[str, Array]) -> Kerne
     except MemoryError:
         raise
     except Exception:  # no such kernel
-        single = _single(node, opsets, operands)
+        single = _float32_kernel(node, opsets, operands)
     wanted = single.run(operands)
     try:
         double = _of_onnx(node, opsets, operands, wanted)
@@ -312,15 +312,15 @@ def _agrees(kernel: Kernel, operands: Mapping[str, Array], wanted: Sequence[Arra
     found = kernel.run(operands)
     if any((a.shape, a.dtype) != (w.shape, w.dtype) for a, w in zip(found, wanted, strict=True)):
         return False
-    off = [_apart(a, w) > AGREE * _apart(w, np.zeros_like(w)) for a, w in zip(found, wanted, strict=True)]
+    off = [_gap(a, w) > AGREE * _gap(w, np.zeros_like(w)) for a, w in zip(found, wanted, strict=True)]
     if not any(off):
         return True
-    moved = kernel.run({n: _disturbed(a, np.random.default_rng(0), kernel.error) for n, a in operands.items()})
-    within = (_apart(a, w) <= ROUNDING * _apart(a, m) for a, w, m in zip(found, wanted, moved, strict=True))
+    moved = kernel.run({n: _with_errors(a, np.random.default_rng(0), kernel.error) for n, a in operands.items()})
+    within = (_gap(a, w) <= ROUNDING * _gap(a, m) for a, w, m in zip(found, wanted, moved, strict=True))
     return all(near or not far for near, far in zip(within, off, strict=True))
 
 
-def _apart(one: Array, two: Array) -> float:
+def _gap(one: Array, two: Array) -> float:
     both = np.isfinite(one) & np.isfinite(two)
     return float(np.abs(one[both].astype(np.float64) - two[both].astype(np.float64)).max(initial=0))
 
@@ -338,7 +338,7 @@ def _onnxruntime(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dty
     return lambda values: cast(Sequence[Array], session.run(None, {name: values[name] for name in names}))
 
 
-def _single(node: _Node, opsets: Opsets, operands: Mapping[str, Array]) -> Kernel:
+def _float32_kernel(node: _Node, opsets: Opsets, operands: Mapping[str, Array]) -> Kernel:
     inner = _onnxruntime(node, opsets, operands, np.float32)
 
     def run(values: Mapping[str, Array]) -> Sequence[Array]:

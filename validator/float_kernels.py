@@ -55,12 +55,12 @@ def product(v, x, n, w, o, m, t):
         x += _U(1)
     for j in range(m):
         if t[j] != t[j]:  # NaN; rare, so the loops above need not look for zeros
-            _conducted(v, end - n, n, w, o - n * m, m, t)
+            _product_without_infinity(v, end - n, n, w, o - n * m, m, t)
             break
 
 
 @helper
-def _conducted(v, x, n, w, o, m, t):
+def _product_without_infinity(v, x, n, w, o, m, t):
     """Computes `product` with infinity times 0 counted as 0."""
     for j in range(m):
         t[j] = 0

@@ -511,7 +511,7 @@ def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
         code = _load(core, x, bits, start, n, a, memories, integers, fault)
         other = _load(core, z, bits, start, n, b, memories, integers, fault) if code == _OK else _OK
         if code != _OK or other != _OK:
-            return _first_of_two(core, x, z, bits, start, n, memories, integers, fault)
+            return _first_bad_of_two(core, x, z, bits, start, n, memories, integers, fault)
         for i in range(n):
             product = a[i] * b[i]
             low += product & np.int64(4294967295)
@@ -527,7 +527,7 @@ def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
 
 
 @bare_helper
-def _first_of_two(core, x, z, bits, start, n, memories, integers, fault):
+def _first_bad_of_two(core, x, z, bits, start, n, memories, integers, fault):
     """Describes the first element of either vector that is wrong."""
     a = integers[5]
     for i in range(start, start + n):

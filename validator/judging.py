@@ -39,7 +39,7 @@ class Settings:
         return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
 
 
-_ALIKE = 4
+_SAME_SIZE = 4
 """Factor within which two errors count as equally large."""
 
 
@@ -71,10 +71,10 @@ def validate_program(
     tried = Samples(program, golden, given, numbers, settings.engine, settings.schedule, layers, settings.max_steps)
     tried = tried.within_bounds()
     found, unknown = judged(tried, tallied(tried), settings.tolerance)
-    excuse = _of_levels(tried, found) if settings.tolerance else ""
+    excuse = _optimisation_note(tried, found) if settings.tolerance else ""
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
     report = _explained(_report(tried, found, settings.tolerance, seed, seconds, unknown), excuse)
-    return with_kinds(report, kinds, lambda kind: _of_kind(tried.of_kind(kind), settings.tolerance, seed))
+    return with_kinds(report, kinds, lambda kind: _judge_kind(tried.of_kind(kind), settings.tolerance, seed))
 
 
 def with_kinds(
@@ -86,7 +86,7 @@ def with_kinds(
     """
     start = perf_counter()
     judged_kinds = {kind: judge(kind) for kind in kinds}
-    verdicts = tuple(KindVerdict(kind, _named(one)) for kind, one in judged_kinds.items())
+    verdicts = tuple(KindVerdict(kind, _kind_verdict(one)) for kind, one in judged_kinds.items())
     failed = next(((kind, one) for kind, one in judged_kinds.items() if one is not None and not one.passed), None)
     if failed is not None and report.passed:
         kind, one = failed
@@ -96,23 +96,23 @@ def with_kinds(
     return replace(report, kinds=verdicts, seconds={**report.seconds, **spent})
 
 
-def _named(report: ValidationReport | None) -> Literal["pass", "mismatch", "no finite numbers"]:
+def _kind_verdict(report: ValidationReport | None) -> Literal["pass", "mismatch", "no finite numbers"]:
     if report is None:
         return "no finite numbers"
     return "pass" if report.passed else "mismatch"
 
 
-def _of_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationReport | None:
+def _judge_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationReport | None:
     if not tried.has_meaning():
         return None
     found, unknown = judged(tried, tallied(tried), tolerance)
     report = _report(tried, found, tolerance, seed, {}, unknown)
     if not report.passed and tried.overflows_inside():
         return None
-    return _explained(report, _of_levels(tried, found) if tolerance else "")
+    return _explained(report, _optimisation_note(tried, found) if tolerance else "")
 
 
-def _of_levels(tried: Samples, found: Mapping[Shown, Comparison]) -> str:
+def _optimisation_note(tried: Samples, found: Mapping[Shown, Comparison]) -> str:
     """Returns a note if onnxruntime's own results, with and without optimisations, differ about as much; else ""."""
     wrong = {shown.tensor: c for shown, c in found.items() if shown.kind == "output" and not c.passed}
     if not wrong:
@@ -132,7 +132,7 @@ def _of_levels(tried: Samples, found: Mapping[Shown, Comparison]) -> str:
     except UserError:
         return ""
     own = {name: compare(name, one, 0.0).max_relative for name, one in apart.items()}
-    alike = [name for name, c in wrong.items() if own[name] * _ALIKE >= c.max_relative]
+    alike = [name for name, c in wrong.items() if own[name] * _SAME_SIZE >= c.max_relative]
     if not alike:
         return ""
     name = alike[0]
@@ -218,7 +218,7 @@ def _judged_again(
         shapes = {name: array.shape for name, array in tried.inputs(tried.numbers[0]).items()}
         exact = load_exact(tried.model, tried.constants, shapes, tried.by_runtime)
         for number in tried.numbers:
-            for shown, rounding in _one_judged(tried, number, exact, off).items():
+            for shown, rounding in _judge_sample(tried, number, exact, off).items():
                 found_again[shown].append(rounding)
                 if not rounding.passed:
                     del off[shown]
@@ -226,10 +226,10 @@ def _judged_again(
         return dict(found), str(e)
     finally:
         tried.seconds["float64"] += perf_counter() - start - (sum(tried.seconds.values()) - ran)
-    return {shown: _with(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
+    return {shown: _with_rounding(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
 
 
-def _one_judged(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
+def _judge_sample(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
     """Judges by float64 the tensors of `off` that are wrong for one input."""
     pairs = tried.run(number) if off else {}
     doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
@@ -237,7 +237,7 @@ def _one_judged(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Dou
     return judge(exact, tried.inputs(number), doubts) if doubts else {}
 
 
-def _with(comparison: Comparison, judged: Sequence[Rounding]) -> Comparison:
+def _with_rounding(comparison: Comparison, judged: Sequence[Rounding]) -> Comparison:
     if not judged:
         return comparison
     rounding = worst(judged)

@@ -155,7 +155,7 @@ def create(program: Program, captures: Captures, *, sample: int = 0, watch: bool
     """
     start, width = start_of(program), program.memory.element_bytes
     local, memory, captured = (
-        _empty(program, int(size))
+        _unwritten_memory(program, int(size))
         for size in (start.local_first[-1], program.memory.size_bytes // width, captures.size.sum())
     )
     written = (
@@ -199,7 +199,7 @@ def _work(program: Program, sample: int, *, watch: bool) -> tuple[Any, ...]:
     return work_for(tables_of(program.crossbars), sample=sample, watch=watch)
 
 
-def _empty(program: Program, size: int) -> Values:
+def _unwritten_memory(program: Program, size: int) -> Values:
     return np.zeros(size, np.uint8) if program.has_integers else np.full(size, np.nan, np.float32)
 
 

@@ -39,7 +39,7 @@ class Doubt:
 def judge(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Rounding]:
     """Judges tensors of one input. Raises `UnknownError` if float64 cannot compute the model."""
     known = _exact(exact, inputs, doubts)
-    apart = {shown: _apart(doubt, known[shown]) for shown, doubt in doubts.items()}
+    apart = {shown: _unconfirmed_errors(doubt, known[shown]) for shown, doubt in doubts.items()}
     unsettled = {shown: error for shown, error in apart.items() if error.any()}
     deviation = _deviation(exact, inputs, known, unsettled) if unsettled else {}
     return {shown: _verdict(doubt, known[shown], apart[shown], deviation.get(shown)) for shown, doubt in doubts.items()}
@@ -53,7 +53,7 @@ def _exact(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Do
     return {shown: values[shown.tensor].astype(np.float64) for shown in doubts}
 
 
-def _apart(doubt: Doubt, exact: Array) -> Doubles:
+def _unconfirmed_errors(doubt: Doubt, exact: Array) -> Doubles:
     """Returns the errors against float64 of the elements in doubt; 0 where float64 confirms them."""
     error = errors(doubt.got, exact)
     return np.where(doubt.off & (error > doubt.within), error, 0.0)
@@ -70,7 +70,7 @@ def _deviation(
         for shown, total in squares.items():
             total += _squared(moved[shown.tensor], known[shown])
         deviation = {shown: np.sqrt(total / draw) for shown, total in squares.items()}
-        if draw >= FEWEST_DRAWS and all(_clear(error, deviation[shown]) for shown, error in apart.items()):
+        if draw >= FEWEST_DRAWS and all(_is_clear(error, deviation[shown]) for shown, error in apart.items()):
             break
     return deviation
 
@@ -87,7 +87,7 @@ def _squared(moved: Array, known: Doubles) -> Doubles:
     return np.where(np.isfinite(square), square, 0.0)
 
 
-def _clear(error: Doubles, deviation: Doubles) -> bool:
+def _is_clear(error: Doubles, deviation: Doubles) -> bool:
     allowed = ALLOWED * deviation
     return bool((error <= allowed).all() or (error > CLEAR * allowed).any())
 

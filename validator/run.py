@@ -149,7 +149,7 @@ def _unpack(state: Machine, place: TensorPlace) -> Elements:
     regions = [tile.region for tile in place.tiles]
     starts = [tile.address // state.element_bytes for tile in place.tiles]
     pieces = pieces_of(place.image, regions, starts, place.coding)
-    found = _gather(f"output {place.name!r}", place.image, pieces, place.coding, _global(state))
+    found = _assemble(f"output {place.name!r}", place.image, pieces, place.coding, _global(state))
     return replace(found, values=found.values.reshape(place.shape))
 
 
@@ -160,12 +160,12 @@ def _global(state: Machine) -> tuple[Values, Bytes | None]:
 def _captured(state: Machine, captures: Captures) -> dict[str, Elements]:
     source = state.probes.captured, None if state.written is None else state.written.captured
     return {
-        probe.tensor: _gather(f"tensor {probe.tensor!r}", probe.image, pieces, probe.coding, source)
+        probe.tensor: _assemble(f"tensor {probe.tensor!r}", probe.image, pieces, probe.coding, source)
         for probe, pieces in captures.tensors
     }
 
 
-def _gather(
+def _assemble(
     what: str, image: Image, pieces: Sequence[Piece], coding: Coding | None, source: tuple[Values, Bytes | None]
 ) -> Elements:
     """Assembles a tensor in its image shape from its pieces in a memory."""

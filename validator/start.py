@@ -21,7 +21,7 @@ ALIGNMENT = 4
 """In an integer program, each local memory starts at a multiple of this many bytes, for aligned access."""
 
 
-def _once(find: Callable[[Program], T]) -> Callable[[Program], T]:
+def _once_per_program(find: Callable[[Program], T]) -> Callable[[Program], T]:
     """Caches the result of a function for as long as the program lives."""
     known = WeakKeyDictionary[Program, T]()
 
@@ -49,7 +49,7 @@ class Start:
     local_size: Indices
 
 
-@_once
+@_once_per_program
 def start_of(program: Program) -> Start:
     """Returns the arrays that all runs of a program start from."""
     width, streams = program.memory.element_bytes, program.streams
@@ -106,13 +106,13 @@ class Captures:
     tensors: tuple[tuple[Probe, tuple[Piece, ...]], ...]
 
 
-@_once
+@_once_per_program
 def no_captures(program: Program) -> Captures:
     """Returns empty captures, for a run that returns outputs only."""
     return _captures(program, ())
 
 
-@_once
+@_once_per_program
 def captures_of(program: Program) -> Captures:
     """Returns the captures for a run that also returns the tensors of layers.json."""
     return _captures(program, program.layers.probes if program.layers else ())

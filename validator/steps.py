@@ -33,14 +33,14 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
         case "MeanVarianceNormalization":
             return [*_normalised(proto, given.get("axes", [0, 2, 3]), outer=1e-9), _copy("_normal", proto.output[0])]
         case "LRN" if rank > 2:
-            return _among_channels(proto, given, shape)
+            return _lrn(proto, given, shape)
         case "LpNormalization" if given.get("p", 2) == 2:
-            return _of_length_one(proto, int(given.get("axis", -1)))
+            return _lp_normalised(proto, int(given.get("axis", -1)))
         case _:
             return []
 
 
-def _among_channels(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int, ...]) -> list[NodeProto]:
+def _lrn(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int, ...]) -> list[NodeProto]:
     """Returns the nodes of LRN: x / (bias + alpha / size * sum of squares in near channels) ** beta.
 
     onnxruntime updates its sum from channel to channel, so a large number leaves an error in all later channels.
@@ -65,7 +65,7 @@ def _among_channels(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int
     ]
 
 
-def _of_length_one(proto: NodeProto, axis: int) -> list[NodeProto]:
+def _lp_normalised(proto: NodeProto, axis: int) -> list[NodeProto]:
     """Returns the nodes of x / length (the Euclidean norm), whose squares may underflow."""
     image = proto.input[0]
     return [

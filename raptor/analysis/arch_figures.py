@@ -171,13 +171,13 @@ def _parts_pj(arch: Target, xbars: int) -> dict[str, float]:
 
 def _peaks(arch: Target) -> Peaks:
     return Peaks(
-        crossbars=_peak(arch, 1, _busy_crossbars(arch, 1)),
-        port=_best(_peak(arch, n, _fed(arch, n)) for n in _group_sizes(arch)),
-        in_flight=_best(_peak(arch, n, _in_flight(arch, n)) for n in _group_sizes(arch)),
+        crossbars=_peak(arch, 1, _crossbar_limited(arch, 1)),
+        port=_best_peak(_peak(arch, n, _port_limited(arch, n)) for n in _group_sizes(arch)),
+        in_flight=_best_peak(_peak(arch, n, _rob_limited(arch, n)) for n in _group_sizes(arch)),
     )
 
 
-def _best(peaks: Iterator[Peak]) -> Peak:
+def _best_peak(peaks: Iterator[Peak]) -> Peak:
     return max(peaks, key=lambda peak: peak.tops)
 
 
@@ -193,19 +193,19 @@ def _group_sizes(arch: Target) -> Iterator[int]:
 # The next functions return products per ns of one core, with array groups of `xbars` crossbars.
 
 
-def _busy_crossbars(arch: Target, xbars: int) -> float:
+def _crossbar_limited(arch: Target, xbars: int) -> float:
     """Returns the rate if only the crossbars limit it."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
-def _fed(arch: Target, xbars: int) -> float:
+def _port_limited(arch: Target, xbars: int) -> float:
     """Returns the rate if the port of local memory is a limit as well."""
-    return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
+    return min(_crossbar_limited(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
-def _in_flight(arch: Target, xbars: int) -> float:
+def _rob_limited(arch: Target, xbars: int) -> float:
     """Returns the rate if `rob_size` is a limit as well."""
-    return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
+    return min(_port_limited(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
 
 def _per_ns(count: int, time_ns: float) -> float:

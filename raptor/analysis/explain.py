@@ -191,7 +191,7 @@ class Explanation:
     version: int = VERSION
 
 
-class _Recorded(BaseModel):
+class _RecordedOptions(BaseModel):
     """Options in the manifest that are needed to import the model again."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -252,7 +252,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
-    decided = _decided(folder, manifest)
+    decided = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(*decided)))
     return Explanation(
         program=str(folder),
@@ -261,7 +261,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         latency_ns=run.last_tick * machine.period_ns,
         interval_ns=interval_ns,
         bounds=bounds,
-        binds=_binding(bounds, interval_ns, found),
+        binds=_bottleneck(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
         whole=whole_tensors(*decided),
@@ -359,9 +359,9 @@ def _layer(
     )
 
 
-def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
+def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
     """Reads the decision of an output. Returns the graph to which it applies, the decision, and the chip."""
-    graph, arch = _imported(folder, manifest)
+    graph, arch = _import_again(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
@@ -394,7 +394,7 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
     """Returns the chosen plan of a layer and its neighbours on the Pareto front. `plans`: all plans of the layer."""
     match layer:
         case LineUnfolding(grid):
-            return _neighbours(pareto(plans), next((plan for plan in plans if _is_alike(plan.grid, grid)), None))
+            return _neighbours(pareto(plans), next((plan for plan in plans if _equal_grids(plan.grid, grid)), None))
         case OnVectorUnit():
             return Options(unknown="on the vector unit, for which there are no grids")
         case JoinedLayer(other):
@@ -403,15 +403,15 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
             return Options(unknown="not computed by line: placed whole")
 
 
-def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
+def _equal_grids(grid: LineGrid, other: LineGrid) -> bool:
     """Tells whether two grids have equal estimates, which do not depend on `step` and `copies`."""
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
-def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
+def _import_again(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
     """Imports the model of an output again. Returns the prepared graph, to which the decision applies, and the chip."""
     try:
-        options = _Recorded.model_validate(manifest.options)
+        options = _RecordedOptions.model_validate(manifest.options)
     except ValidationError as e:
         raise UserError(
             f"{folder / files.MANIFEST}: options: not those of a compilation: {e.errors()[0]['msg']}"
@@ -439,7 +439,7 @@ def _choice(plan: Plan) -> Choice:
     return Choice(plan.cores, len(grid.cols), len(grid.ins), len(grid.outs), plan.core_ns)
 
 
-def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
+def _bottleneck(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
     """Returns a sentence that names the bottleneck of the interval between samples."""
     share = bounds.largest / interval_ns
     layer = next((x for x in found if x.core == bounds.core), None)
@@ -447,13 +447,13 @@ def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
         name, works = "the port of global memory", f"is busy {share:.0%} of the interval"
     else:
         name = f"core {bounds.core} ({bounds.node_share:.0%} of it for {bounds.node or 'loading inputs'})"
-        works = f"works {share:.0%} of the interval{_most(layer)}"
+        works = f"works {share:.0%} of the interval{_main_work(layer)}"
     if share > FULL:
         return f"{name[0].upper()}{name[1:]} binds: it {works}."
     return f"Waiting binds: no part is full; {name}, the fullest, {works}, and what is left is waiting for others."
 
 
-def _most(layer: Layer | None) -> str:
+def _main_work(layer: Layer | None) -> str:
     """Names the kind of work that takes most of the time of a layer's core."""
     if layer is None:
         return ""

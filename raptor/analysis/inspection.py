@@ -290,7 +290,7 @@ def _layer(
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
     matrices = [m for key in fresh for m in _matrices(decision, key)]
-    places = sum(_places(filters[key], decision, key, arch) for key in fresh)
+    places = sum(_weight_capacity(filters[key], decision, key, arch) for key in fresh)
     stencils = sum(n.operator.weights.size for n in group if isinstance(n.operator, Stencil))
     weights = sum(filters[key].weights.size for key in fresh)
     layer = LayerInfo(
@@ -311,7 +311,7 @@ def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
     return layer.matrices if isinstance(layer, KernelUnfolding) else ()
 
 
-def _places(filter_: Filter, decision: Decision, key: str, arch: Target) -> int:
+def _weight_capacity(filter_: Filter, decision: Decision, key: str, arch: Target) -> int:
     """Returns the number of weights, at the filter's width, that its crossbars can hold."""
     xbars = sum(m.xbars for m in _matrices(decision, key))
     return xbars * arch.xbar_rows * arch.outputs_of(filter_.weight_bits)
@@ -362,12 +362,12 @@ def _layer_table(found: Inspection, names: Mapping[str, str]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for x in found.layers:
         used = f"{x.utilisation:.1%}" if x.matrices else "vector unit"
-        sizes = (_short(x.weights), _short(x.macs), f"{x.matrices:,}", f"{x.xbars:,}")
+        sizes = (_abbreviated_count(x.weights), _abbreviated_count(x.macs), f"{x.matrices:,}", f"{x.xbars:,}")
         table.add_row(names[x.node], x.op_type, "x".join(map(str, x.shape)), *sizes, used)
     return table
 
 
-def _short(count: int) -> str:
+def _abbreviated_count(count: int) -> str:
     """Writes a count with four digits and a unit, as columns are narrow; the JSON has all digits."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= unit:
@@ -379,7 +379,7 @@ def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
     """Yields name and value of each total, in the order shown."""
     rows, cols = found.xbar_size
     part = " (of the nodes that can be compiled)" if found.unsupported else ""
-    yield "model", f"{found.model}  {_named(found.inputs)} -> {_named(found.outputs)}"
+    yield "model", f"{found.model}  {_shape_list(found.inputs)} -> {_shape_list(found.outputs)}"
     yield "parameters", f"{found.parameters:,}"
     yield "weights", f"{found.weights:,} in crossbars{part}"
     yield "MACs", f"{found.macs:,}{part}"
@@ -392,15 +392,15 @@ def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
     for place in found.places if len(found.places) > 1 or found.host_nodes else ():
         share = f" ({place.macs / total:.1%})" if total and known else ""
         macs = f", {place.macs:,} MACs{share}" if total or not known else ""
-        more = f" and those of {_nodes(place.uncounted)}, which are not known" if place.uncounted else ""
-        yield place.place, f"{_nodes(place.nodes)}{macs}{more}"
+        more = f" and those of {_node_count(place.uncounted)}, which are not known" if place.uncounted else ""
+        yield place.place, f"{_node_count(place.nodes)}{macs}{more}"
     if found.segments:
         yield "segments", ", ".join(f"{s.kind} {s.nodes:,}" for s in found.segments)
 
 
-def _nodes(count: int) -> str:
+def _node_count(count: int) -> str:
     return f"{count:,} node{'s' if count != 1 else ''}"
 
 
-def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _shape_list(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())

@@ -149,7 +149,7 @@ def make_report(
             core=i,
             xbars=sum(g.matrix.xbars for g in core.groups),
             local_bytes=core.local_bytes,
-            instructions=_named(_count(streams.cores[i].records)),
+            instructions=_counts_by_name(_count(streams.cores[i].records)),
         )
         for i, core in program.cores.items()
     )
@@ -165,15 +165,15 @@ def make_report(
         cores_used=len(cores),
         cores_available=arch.core_count,
         peak_local_bytes=max((core.local_bytes for core in cores), default=0),
-        instructions=_named(sum((_count(s.records) for s in streams.cores.values()), np.zeros(256, np.int64))),
+        instructions=_counts_by_name(sum((_count(s.records) for s in streams.cores.values()), np.zeros(256, np.int64))),
         layers=layers,
         cores=cores,
         warnings=warnings,
-        search=tuple(_tried(trial) for trial in trials),
+        search=tuple(_trial_report(trial) for trial in trials),
     )
 
 
-def _tried(trial: Trial) -> TrialReport:
+def _trial_report(trial: Trial) -> TrialReport:
     cost = trial.cost
     return TrialReport(
         mapping=trial.name,
@@ -206,7 +206,7 @@ def _layers(
     sources: defaultdict[str, list[Node]] = defaultdict(list)
     for source in graph.nodes:
         sources[source.name].append(source)
-    nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
+    nodes = _by_model_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
     flow = spatial.dataflow
     stencils = {spatial.computes[i].node for i in flow.with_form(Stencil)}
     names: defaultdict[str, list[str]] = defaultdict(list)
@@ -233,13 +233,13 @@ def _layers(
                 utilisation=round(weights / places, 4) if places else 0.0,
                 products_skipped=_skipped(decision, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
                 cores=tuple(sorted(cores[node])),
-                instructions=_named(by_node[node]),
+                instructions=_counts_by_name(by_node[node]),
             )
         )
     return layers
 
 
-def _in_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
+def _by_model_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
     """Returns the operator type of each node: first nodes of the model in its order, then all others."""
     known = {name: found[-1].op_type for name, found in sources.items() if name in nodes}
     return known | {name: op_type for name, op_type in nodes.items() if name not in known}
@@ -304,6 +304,6 @@ def _count(records: isa.Records) -> np.ndarray:
     return np.bincount(records["opcode"], minlength=256)
 
 
-def _named(counts: np.ndarray) -> dict[str, int]:
+def _counts_by_name(counts: np.ndarray) -> dict[str, int]:
     """Returns counts [256] keyed by instruction name, without zeros."""
     return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))

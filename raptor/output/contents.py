@@ -122,7 +122,7 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
 
     NOTE: a program has so many tiles that schema objects would take longer than all other contents.
     """
-    places = _places(program, streams)
+    places = _tile_locations(program, streams)
     probes = [
         files.Probe(
             tensor=t.tensor,
@@ -139,7 +139,7 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
     return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _places(program: PimProgram, streams: Streams) -> Iterator[tuple[int, int, int]]:
+def _tile_locations(program: PimProgram, streams: Streams) -> Iterator[tuple[int, int, int]]:
     """Yields for each tile of all traces its core, the instruction before which it can be read, and its address."""
     none = np.zeros(0, np.int64)
     on = np.concatenate([none, *(trace.core for trace in program.traces)])
@@ -169,14 +169,14 @@ def steps(program: PimProgram, streams: Streams) -> bytes:
     cores: list[dict[str, Any]] = []
     for i, core in steps.items():
         ends = np.ascontiguousarray(streams.cores[i].step_ends[1:])
-        of_node, of_kind = _numbered(core.node, core.nodes, nodes), _numbered(core.form, core.forms.classes, operations)
+        of_node, of_kind = _numbers(core.node, core.nodes, nodes), _numbers(core.form, core.forms.classes, operations)
         cores.append({"core": i, "ends": ends, "nodes": of_node, "operations": of_kind})
     names = [codegen.operation_name(kind) for kind in operations]
     made = {"version": files.FORMAT_VERSION, "nodes": list(nodes), "operations": names, "cores": cores}
     return orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
-def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
+def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     """Maps indices into `things` to numbers in `known`, which gets new things in the order of first occurrence."""
     indices, first = np.unique(which, return_index=True)
     number = np.zeros(len(things), np.int64)

@@ -48,17 +48,17 @@ def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) ->
     """Runs both models with optimisations off; returns the noise of each quantised tensor, and of the outputs."""
     pairs = list(Quantised(model).layers())
     ends = [v.name for v in model.graph.output]
-    reference = Session(_showing(floats, [p.tensor for p in pairs]))
-    whole = Session(_showing(model, [p.restored for p in pairs]))
-    forced = Session(_forced(model, pairs))
+    reference = Session(_with_outputs(floats, [p.tensor for p in pairs]))
+    whole = Session(_with_outputs(model, [p.restored for p in pairs]))
+    forced = Session(_isolated_layers(model, pairs))
     costs, outputs = {p.tensor: Cost() for p in pairs}, Noise()
     for sample in samples:
         wanted, found = reference.run(sample), whole.run(sample)
-        feeds = sample | {_fed(p): wanted[p.tensor] for p in pairs if p.producer is not None}
+        feeds = sample | {_input_name(p): wanted[p.tensor] for p in pairs if p.producer is not None}
         alone = forced.run(feeds)
         for pair in pairs:
             costs[pair.tensor].total.add(wanted[pair.tensor], found[pair.restored])
-            costs[pair.tensor].own.add(wanted[pair.tensor], alone[_alone(pair)])
+            costs[pair.tensor].own.add(wanted[pair.tensor], alone[_output_name(pair)])
         for name in ends:
             outputs.add(wanted[name], found[name])
     return costs, outputs
@@ -82,7 +82,7 @@ class OutputNoise:
         return found.noise / found.signal if found.signal else 0.0
 
 
-def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
     """Returns a copy with the tensors `names` as additional outputs, except model inputs, whose values are known."""
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -91,34 +91,34 @@ def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
     return copy
 
 
-def _forced(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
+def _isolated_layers(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
     """Returns a copy in which each layer reads the float model's values, quantised, so that only its own noise remains.
 
     Each QuantizeLinear reads a new model input instead of its layer's result; a Q/DQ pair after the layer is an output.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
-    fed = {p.quantise.name: _fed(p) for p in pairs if p.producer is not None}
+    fed = {p.quantise.name: _input_name(p) for p in pairs if p.producer is not None}
     for node in copy.graph.node:
         if node.op_type == Q and node.name in fed:
             node.input[0] = fed[node.name]
     copy.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in fed.values())
     del copy.graph.output[:]
     for pair in pairs:
-        copy.graph.node.extend(_behind(pair))
-        copy.graph.output.append(ValueInfoProto(name=_alone(pair)))
+        copy.graph.node.extend(_requantised_output(pair))
+        copy.graph.output.append(ValueInfoProto(name=_output_name(pair)))
     return copy
 
 
-def _behind(pair: Pair) -> Iterator[Any]:
+def _requantised_output(pair: Pair) -> Iterator[Any]:
     quantise, domain, codes = pair.quantise, pair.quantise.domain, f"{pair.tensor}.codes"
     yield helper.make_node(Q, [pair.source, *quantise.input[1:]], [codes], domain=domain)
-    yield helper.make_node(DQ, [codes, *quantise.input[1:]], [_alone(pair)], domain=domain)
+    yield helper.make_node(DQ, [codes, *quantise.input[1:]], [_output_name(pair)], domain=domain)
 
 
-def _fed(pair: Pair) -> str:
+def _input_name(pair: Pair) -> str:
     return f"{pair.tensor}.float"
 
 
-def _alone(pair: Pair) -> str:
+def _output_name(pair: Pair) -> str:
     return f"{pair.tensor}.alone"

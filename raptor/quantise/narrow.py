@@ -39,7 +39,7 @@ def narrow(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], in
         _narrow_input(Quantised(model), layers_of(model)[name], width)
     found, originals, layers = Quantised(model), Originals(floats), layers_of(model)
     for name, width in weights.items():
-        _quantise(found, found.producers[layers[name].input[1]], originals.value(layers[name], 1), width)
+        _quantise_weights(found, found.producers[layers[name].input[1]], originals.value(layers[name], 1), width)
     for name in weights.keys() | inputs.keys():
         _rescale_bias(found, layers[name], originals)
 
@@ -55,12 +55,12 @@ def narrowable(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
     """Returns the operands whose width can be changed, keyed by layer name."""
     found = Quantised(model)
     return {
-        name: ("weights", "inputs") if _restoring(found, node) is not None else ("weights",)
+        name: ("weights", "inputs") if _input_dequantiser(found, node) is not None else ("weights",)
         for name, node in layers_of(model).items()
     }
 
 
-def _restoring(found: Quantised, reader: NodeProto) -> NodeProto | None:
+def _input_dequantiser(found: Quantised, reader: NodeProto) -> NodeProto | None:
     """Returns the DequantizeLinear before a layer's input if it restores computed integers, else None."""
     node = found.producers.get(reader.input[0])
     return node if node is not None and node.op_type == DQ and node.input[0] in found.producers else None
@@ -68,7 +68,7 @@ def _restoring(found: Quantised, reader: NodeProto) -> NodeProto | None:
 
 def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
     """Changes the integers that a layer reads to `width` bits; the range of real values stays the same."""
-    restore = _restoring(found, reader)
+    restore = _input_dequantiser(found, reader)
     if restore is None:
         raise UserError(f"{option('layers', reader.name)}: its input is not quantised, so that it has no other width")
     old = found.constants[restore.input[2]]
@@ -77,7 +77,7 @@ def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
     if before == width:
         return
     unsigned = kinds is _UNSIGNED
-    share = _most(width, unsigned=unsigned) / _most(before, unsigned=unsigned)
+    share = _largest_code(width, unsigned=unsigned) / _largest_code(before, unsigned=unsigned)
     scale = np.asarray(_scale(found, restore) / share, np.float32)
     zero = int(np.rint(numpy_helper.to_array(old).astype(np.int64) * share))
     names = [f"{reader.name}.input_scale", f"{reader.name}.input_zero_point"]
@@ -85,14 +85,14 @@ def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
     found.proto.graph.initializer.append(helper.make_tensor(names[1], kinds[width], (), [zero]))
     pairs = list(_own_pairs(found, reader))
     if not pairs:
-        _quantise_once_more(found, reader, names)
+        _requantise_input(found, reader, names)
     for pair in pairs:
         for node in pair:
             node.input[1:3] = names
     _forget_types(found, {quantise.output[0] for quantise, _ in pairs})
 
 
-def _most(width: int, *, unsigned: bool) -> int:
+def _largest_code(width: int, *, unsigned: bool) -> int:
     return (1 << width) - 1 if unsigned else (1 << (width - 1)) - 1
 
 
@@ -108,21 +108,21 @@ def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto,
         read = found.readers[restore.output[0]], found.readers[quantise.output[0]]
         if any(len(r) != 1 for r in read) or restore.output[0] in outputs:
             return
-        if scaled not in (None, _values(found, restore)):
+        if scaled not in (None, _scale_and_zero(found, restore)):
             return
-        scaled = _values(found, restore)
+        scaled = _scale_and_zero(found, restore)
         yield quantise, restore
         before = found.producers.get(quantise.input[0])
         restore = found.producers.get(before.input[0]) if before is not None and before.op_type in _SELECTING else None
 
 
-def _values(found: Quantised, node: NodeProto) -> tuple[float, int]:
+def _scale_and_zero(found: Quantised, node: NodeProto) -> tuple[float, int]:
     """Returns scale and zero point of an activation."""
     scale, zero = (numpy_helper.to_array(found.constants[name]) for name in node.input[1:3])
     return float(scale), int(zero)
 
 
-def _quantise_once_more(found: Quantised, reader: NodeProto, names: list[str]) -> None:
+def _requantise_input(found: Quantised, reader: NodeProto, names: list[str]) -> None:
     graph, codes, restored = found.proto.graph, f"{reader.name}.input_codes", f"{reader.name}.input"
     nodes = (
         helper.make_node(Q, [reader.input[0], *names], [codes], f"{codes}_{Q}"),
@@ -144,7 +144,7 @@ def _scale(found: Quantised, node: NodeProto) -> Array:
     return numpy_helper.to_array(found.constants[node.input[1]])
 
 
-def _quantise(found: Quantised, node: NodeProto, values: Array, width: int) -> None:
+def _quantise_weights(found: Quantised, node: NodeProto, values: Array, width: int) -> None:
     """Quantises weights to `width` bits; the largest absolute value under each scale becomes the largest code."""
     old, most = _scale(found, node), (1 << (width - 1)) - 1
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % values.ndim

@@ -46,12 +46,12 @@ def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(model.values(tensor), tensor.name))
     _name_nodes(model.proto)
-    proto = _optimised(_converted(model.proto, opset), scratch)
+    proto = _preprocessed(_with_opset(model.proto, opset), scratch)
     if not any(n.op_type in QUANTISABLE for n in proto.graph.node):
         raise UserError(f"{model.name}: nothing to quantise: no {', '.join(QUANTISABLE[:-1])} or {QUANTISABLE[-1]}")
     _name_nodes(proto)
-    _pool_means(proto)
-    _plain_gemms(proto)
+    _means_to_pools(proto)
+    _normalise_gemms(proto)
     return Prepared(proto, model.name, ready.notes)
 
 
@@ -66,7 +66,7 @@ def _refuse_quantised(proto: ModelProto) -> None:
             )
 
 
-def _converted(proto: ModelProto, opset: int) -> ModelProto:
+def _with_opset(proto: ModelProto, opset: int) -> ModelProto:
     """Returns the model in operator set `opset`, or in its own newer one, with an IR version that has its types."""
     (version,) = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS] or [opset]
     if version < opset:
@@ -81,7 +81,7 @@ def _converted(proto: ModelProto, opset: int) -> ModelProto:
     return proto
 
 
-def _optimised(proto: ModelProto, scratch: Path) -> ModelProto:
+def _preprocessed(proto: ModelProto, scratch: Path) -> ModelProto:
     """Folds constants and batch normalisation and infers shapes with the preprocessing that onnxruntime recommends."""
     (scratch / "model.onnx").write_bytes(proto.SerializeToString())
     try:
@@ -99,7 +99,7 @@ def _name_nodes(proto: ModelProto) -> None:
         seen.add(node.name)
 
 
-def _pool_means(proto: ModelProto) -> None:
+def _means_to_pools(proto: ModelProto) -> None:
     """Turns each ReduceMean over height and width into a GlobalAveragePool, which the quantiser supports."""
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*proto.graph.input, *proto.graph.value_info)}
     constants = {t.name: t for t in proto.graph.initializer}
@@ -119,7 +119,7 @@ def _pool_means(proto: ModelProto) -> None:
         del node.input[1:], node.attribute[:]
 
 
-def _plain_gemms(proto: ModelProto) -> None:
+def _normalise_gemms(proto: ModelProto) -> None:
     """Normalises each Gemm for integers: alpha and beta become 1, and C a bias vector or a separate Add.
 
     A bias has the scale of the product, so other factors would have to be part of that scale; and onnxruntime's
@@ -131,18 +131,18 @@ def _plain_gemms(proto: ModelProto) -> None:
     constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer if t.name in read}
     for node in gemms:
         found = {k: constants.get(name) for k, name in enumerate(node.input)}
-        changed = _factors_moved(node, found)
+        changed = _fold_factors(node, found)
         if found.get(2) is not None and found.get(1) is not None:
             changed |= _bias_vector(node, found)
         for k in changed:
             node.input[k] = f"{node.name}.{'ABC'[k]}"
             graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(found[k]), node.input[k]))
         if len(node.input) == 3 and not _is_bias(node, found):
-            _add_apart(graph, node)
+            _separate_add(graph, node)
     _drop_unread(graph)
 
 
-def _factors_moved(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
+def _fold_factors(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
     """Multiplies constant operands by alpha and beta, which become 1. Returns the positions of the changed inputs."""
     changed: set[int] = set()
     for k, name in ((1, "alpha"), (2, "beta")):
@@ -179,7 +179,7 @@ def _is_bias(node: NodeProto, found: Mapping[int, Array | None]) -> bool:
     return values is not None and values.shape == (_columns(node, found),)
 
 
-def _add_apart(graph: GraphProto, node: NodeProto) -> None:
+def _separate_add(graph: GraphProto, node: NodeProto) -> None:
     """Replaces C of a Gemm by an Add after it, unless beta remains because C is not constant."""
     if any(a.name == "beta" and a.f != 1 for a in node.attribute):
         return

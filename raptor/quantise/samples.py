@@ -101,7 +101,7 @@ def _read(path: Path, inputs: Sequence[Input]) -> dict[str, npt.NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             _check_names(path, members, inputs)
-            return {i.name: _member(path, archive, members[i.name], i) for i in inputs}
+            return {i.name: _read_array(path, archive, members[i.name], i) for i in inputs}
     except FileNotFoundError:
         raise UserError(f"{option('data', path)}: no such file") from None
     except _UNREADABLE as error:
@@ -115,7 +115,7 @@ def _check_names(path: Path, members: Mapping[str, Any], inputs: Sequence[Input]
         raise UserError(f"{option('data', path)}: nothing for input '{missing[0]}'; its arrays: {there}")
 
 
-def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: Input) -> npt.NDArray[Any]:
+def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: Input) -> npt.NDArray[Any]:
     """Reads an array after checking that its header fits the input."""
     with archive.open(member) as stream:
         shape, dtype = _header(stream)
@@ -123,7 +123,7 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wante
             raise UserError(f"{option('data', path)}: '{wanted.name}' holds {dtype}, expected numbers")
         if math.prod(shape) * max(dtype.itemsize, 4) > MOST_BYTES:
             raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} is larger than {MOST_BYTES >> 30} GiB")
-        _samples_in(path, wanted, shape)
+        _sample_count(path, wanted, shape)
         if math.prod(shape) * dtype.itemsize > member.file_size:
             raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} needs more bytes than the file has")
     with archive.open(member) as stream:
@@ -137,7 +137,7 @@ def _header(stream: "IO[bytes]") -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _samples_in(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
+def _sample_count(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
     """Returns the number of samples in an array of this shape. Raises `UserError` if the shape fits no number."""
     if shape == wanted.shape:
         return 1
@@ -154,7 +154,7 @@ def _samples_in(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
 
 
 def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None) -> list[Array]:
-    each = array.reshape(_samples_in(path, wanted, array.shape), *wanted.shape)[:count]
+    each = array.reshape(_sample_count(path, wanted, array.shape), *wanted.shape)[:count]
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.ascontiguousarray(each, wanted.dtype)
     if wanted.dtype.kind in "iub":

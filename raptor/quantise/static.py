@@ -129,7 +129,7 @@ def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *,
             samples = read_samples(file, inputs, count)
         if choice.per_channel:
             _check_per_channel(prepared.proto)
-        base = _quantised(prepared.proto, choice, samples, Path(folder))
+        base = _quantise_floats(prepared.proto, choice, samples, Path(folder))
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
     return Calibrated(prepared, choice, samples, base, origin)
 
@@ -147,7 +147,7 @@ def _check_per_channel(floats: ModelProto) -> None:
         raise UserError("\n".join([*found, "leave it out, or add the bias by an Add of its own"]))
 
 
-def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:
+def _quantise_floats(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:
     source, target = folder / "floats.onnx", folder / "quantised.onnx"
     source.write_bytes(floats.SerializeToString())
     try:

@@ -89,7 +89,7 @@ def planned(job: Job) -> Planned:
         if slicer is None:
             break
         split |= dict.fromkeys(units.name(unit).split("/part")[0] for unit in large)
-        units = _known_as(units_of(slicer.proto, Fixed(), job.refuse), units)
+        units = _with_interface(units_of(slicer.proto, Fixed(), job.refuse), units)
     else:
         ranges = _ranges(units, job)
     memory = job.arch.memory
@@ -103,7 +103,7 @@ def planned(job: Job) -> Planned:
     return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch, job.wanted.cuts)
 
 
-def _known_as(units: Units, original: Units) -> Units:
+def _with_interface(units: Units, original: Units) -> Units:
     """Gives a sliced model the name, the file and the interface of the original."""
     first = original.asked
     units.cutter.own = original.cutter.own
@@ -134,18 +134,18 @@ def compile_rounds(job: Job, compile_one: Compile) -> Compiled:
         plan = found.plan()
         cut = found.ranges.units.into(plan.cuts)
         if isinstance(cut, int):
-            _forbid(found, plan, cut)
+            _forbid_cuts(found, plan, cut)
             continue
         ends = (*plan.cuts, len(found.ranges.units.nodes))
         if all(
-            _compiled(found, programs, (a, b), plan.ways[k].cores, cut, k, compile_one)
+            _compile_piece(found, programs, (a, b), plan.ways[k].cores, cut, k, compile_one)
             for k, (a, b) in enumerate(zip((0, *plan.cuts), ends, strict=True))
         ):
             made = tuple(programs[a, b, way.cores] for a, b, way in zip((0, *plan.cuts), ends, plan.ways, strict=True))
             return Compiled(cut, made, plan, found)
 
 
-def _forbid(found: Planned, plan: Plan, piece: int) -> None:
+def _forbid_cuts(found: Planned, plan: Plan, piece: int) -> None:
     """Forbids the cuts at both ends of a piece that the front end refuses. Raises `UserError` if none is left."""
     around = {0, *plan.cuts, len(found.ranges.units.nodes)}
     ends = sorted(around)[piece : piece + 2]
@@ -154,7 +154,7 @@ def _forbid(found: Planned, plan: Plan, piece: int) -> None:
     found.cuts.difference_update(ends)
 
 
-def _compiled(
+def _compile_piece(
     found: Planned,
     programs: dict[tuple[int, int, int], Artifacts],
     ends: tuple[int, int],

@@ -85,7 +85,7 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
     }
     found = every.pop(method)
     if found is None or math.isinf(found[1]):
-        raise _fault(ranges, cuts, batch, memory)
+        raise _no_plan_error(ranges, cuts, batch, memory)
     ways = _ways(ranges, found[0], count, batch)
     others = tuple(_alternative(_IN_WORDS[name], known, ranges, count, batch) for name, known in every.items())
     return Plan(found[0], ways, batch, tuple(_reasons(ranges, found[0], ways, batch)), others)
@@ -117,7 +117,7 @@ def too_large(ranges: Ranges, cuts: Collection[int]) -> list[int]:
     return [a for a, b in pairwise(begun) if not ranges.ways(a, b)]
 
 
-def _fault(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> UserError:
+def _no_plan_error(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> UserError:
     """Returns the error with the layer, or the global memory, that makes all plans impossible."""
     large = too_large(ranges, cuts)
     if large:

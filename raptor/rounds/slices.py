@@ -21,7 +21,7 @@ def sliced(units: Units, large: list[int], arch: Target) -> Slicer | None:
     for node, found in nodes:
         sizes = slicer.sizes(node)
         whole = len(found) == 1 and found[0].groups == 1
-        ways = _parts(found[0], sizes, arch) if sizes is not None and whole else None
+        ways = _slice_counts(found[0], sizes, arch) if sizes is not None and whole else None
         if ways is None:
             return None
         slicer.slice(node, *ways)
@@ -34,18 +34,18 @@ def filters_in(units: Units, node: int) -> list[Filter]:
     return [operator for operator in found if isinstance(operator, Filter)]
 
 
-def _parts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, int] | None:
+def _slice_counts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, int] | None:
     """Returns the numbers of output and input ranges with which each slice fits: fewest input ranges first; or None."""
     inputs, outputs = sizes
     width = arch.outputs_of(filter_.weight_bits)
     for sums in range(1, -(-inputs // arch.xbar_rows) + 1):
         for parts in range(1, -(-outputs // width) + 1):
-            if parts * sums > 1 and _fits(filter_, -(-outputs // parts), inputs, sums, arch):
+            if parts * sums > 1 and _slice_fits(filter_, -(-outputs // parts), inputs, sums, arch):
                 return parts, sums
     return None
 
 
-def _fits(filter_: Filter, outputs: int, inputs: int, sums: int, arch: Target) -> bool:
+def _slice_fits(filter_: Filter, outputs: int, inputs: int, sums: int, arch: Target) -> bool:
     """Tells whether a slice of a layer fits the chip alone, by kernel unfolding."""
     rows = math.ceil(filter_.weights.shape[1] * math.ceil(inputs / sums) / inputs)
     slice_ = replace(filter_, weights=filter_.weights[:, :rows, :outputs])

@@ -87,7 +87,7 @@ def search(
         chosen = [*islice(paced_candidates(objective), effort)]
     else:
         chosen = [*islice(candidates(objective), effort or EFFORT)]
-    tries = partial(_Tries, graph, arch, objective)
+    tries = partial(_Trials, graph, arch, objective)
     if in_two and len(chosen) > 1:
         with Copy(lambda: tries().run(chosen[1::2]).trials) as other:
             own = tries().run(chosen[::2])
@@ -108,7 +108,7 @@ def _best(trials: Sequence[Trial]) -> Trial:
 
 
 @dataclass(slots=True)
-class _Tries:
+class _Trials:
     """Trials so far. known: results of the passes for the best of them."""
 
     graph: Graph
@@ -125,7 +125,7 @@ class _Tries:
             def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
                 return pool.submit(cost_for, self.objective, program, streams, self.arch)
 
-            before: _Begun | None = None
+            before: _RunningTrial | None = None
             for candidate in chosen:
                 begun = self.begin(candidate, simulated)
                 self.end(before)
@@ -133,7 +133,7 @@ class _Tries:
             self.end(before)
         return self
 
-    def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_Begun":
+    def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_RunningTrial":
         """Compiles a candidate and starts its simulation. Does not verify: only the best one is verified, later."""
         known: Results = {}
         name, unverified = candidate.name, Driver(verified=False)
@@ -141,12 +141,12 @@ class _Tries:
             decision = candidate.decide(self.graph, self.arch)
             values = run(self.graph, decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
         except CapacityError as e:
-            return _Begun(Trial(name, self.objective, fault=e))
+            return _RunningTrial(Trial(name, self.objective, fault=e))
         ordered = replace(decision, flow=values[Schedule].flow)
         cost = simulated(values[PimProgram], values[Streams])
-        return _Begun(Trial(name, self.objective, ordered), cost, known)
+        return _RunningTrial(Trial(name, self.objective, ordered), cost, known)
 
-    def end(self, begun: "_Begun | None") -> None:
+    def end(self, begun: "_RunningTrial | None") -> None:
         """Waits for the cost of a trial, and keeps its pass results only if it is the best so far."""
         if begun is None:
             return
@@ -157,7 +157,7 @@ class _Tries:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _RunningTrial:
     """A trial whose simulation is running; no `cost` if compilation failed. known: results of the passes."""
 
     trial: Trial
@@ -171,7 +171,7 @@ def candidates(objective: Objective) -> Iterator[Candidate]:
     aim = _aim(objective)
     yield Candidate("rows", partial(map_rows, knobs=usual), aim)
     yield Candidate("raptor", map_raptor, aim)
-    for name, knobs in _turned(usual, objective):
+    for name, knobs in _knob_variations(usual, objective):
         yield Candidate(f"rows, {name}", partial(map_rows, knobs=knobs), aim)
 
 
@@ -185,7 +185,7 @@ def paced_candidates(objective: Objective) -> Iterator[Candidate]:
     yield Candidate("raptor", map_raptor, _aim(objective), SEARCHED[0])
     yield from others
     yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in SEARCHED)
-    for name, knobs in islice(_turned(usual, objective), TURNED):
+    for name, knobs in islice(_knob_variations(usual, objective), TURNED):
         for pace in SEARCHED:
             strategy = partial(map_rows, knobs=knobs)
             yield Candidate(f"rows, {name}, times of {pace}", strategy, _aim(objective), pace)
@@ -195,7 +195,7 @@ def _aim(objective: Objective) -> Aim:
     return Aim(objective, PATIENCES, DEPTH[objective])
 
 
-def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
+def _knob_variations(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     """Yields variations of the knobs `usual`, the most useful first.
 
     The order comes from measurements on the zoo (docs/lab/performance.md, "Search").

@@ -130,11 +130,11 @@ class _Search:
         gains = {m: base - self.cost((m,)) for m in noise}
         taken, limit = (), share * base
         while self.cost(taken) > limit:
-            best = self._best(taken, gains, noise)
+            best = self._best_step(taken, gains, noise)
             if best is None:
-                raise UserError(self._too_little(share, base))
+                raise UserError(self._budget_error(share, base))
             taken = (*taken, best)
-        taken = self._needed(taken, limit, noise)
+        taken = self._drop_needless(taken, limit, noise)
         steps = tuple(
             Step(layer=m.layer, operand=m.operand, bits=BITS, cost=self.cost(taken[: i + 1]), noise=noise[m])
             for i, m in enumerate(taken)
@@ -149,7 +149,7 @@ class _Search:
             compiled=len(self.costs),
         )
 
-    def _too_little(self, share: float, base: float) -> str:
+    def _budget_error(self, share: float, base: float) -> str:
         moves, least = min(self.costs.items(), key=lambda entry: entry[1])
         return (
             f"{option('budget', {self.goal: share})}: the least that was reached is {least / base:.3f}, with {BITS} "
@@ -172,7 +172,7 @@ class _Search:
             found[move] = max(with_it - without, LEAST_LOSS)
         return found
 
-    def _best(self, taken: Moves, gains: dict[Move, float], noise: Mapping[Move, float]) -> Move | None:
+    def _best_step(self, taken: Moves, gains: dict[Move, float], noise: Mapping[Move, float]) -> Move | None:
         """Returns the step that is not in `taken` and saves the most per noise, and updates `gains`.
 
         Savings change little from step to step, so steps are simulated again in the order of their old gains, until one
@@ -195,7 +195,7 @@ class _Search:
         best = max(left, key=worth, default=None)
         return None if best is None or gains[best] == -inf else best
 
-    def _needed(self, taken: Moves, limit: float, noise: Mapping[Move, float]) -> Moves:
+    def _drop_needless(self, taken: Moves, limit: float, noise: Mapping[Move, float]) -> Moves:
         """Undoes steps that the budget does not need, the noisiest first, and returns the others."""
         for move in sorted(taken, key=lambda m: -noise[m]):
             without = tuple(m for m in taken if m != move)

@@ -111,7 +111,7 @@ class Crossbars:
         """Returns the chip with converter ranges that cover the sums seen, joined where converters share a range."""
         assert self.setup.adc is not None  # only converters are calibrated
         scope = self.setup.adc.scope
-        pairs = _shared(self.arrays, scope, lowest, np.min), _shared(self.arrays, scope, highest, np.max)
+        pairs = _joined(self.arrays, scope, lowest, np.min), _joined(self.arrays, scope, highest, np.max)
         found = [
             replace(array, ranges=calibrated_ranges(self.codes, low, high))
             for array, low, high in zip(self.arrays, *pairs, strict=True)
@@ -124,13 +124,13 @@ def build(matrices: Sequence[npt.NDArray[np.integer]], uses: Sequence[Use], setu
     codes = codes_of(setup.adc, signed=setup.is_signed)
     arrays = [_array(m, use, setup, codes) for m, use in zip(matrices, uses, strict=True)]
     if setup.compensation != "none" and setup.kind == "noisy" and setup.cells is not None:
-        arrays = _compensated(arrays, setup)
+        arrays = _with_compensation(arrays, setup)
     return Crossbars(setup, codes, tuple(arrays))
 
 
 def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes) -> Array:
     _check_width(matrix, use)
-    weights = _cut(matrix.astype(np.int64), setup.cut)
+    weights = _clip_weights(matrix.astype(np.int64), setup.cut)
     try:
         planes = encode(setup.encoding, weights, use.weight_bits, setup.cell_bits)
     except UserError as e:
@@ -138,7 +138,7 @@ def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes
     once = min(setup.rows_at_once, setup.xbar[0])
     made = Array(
         use=use,
-        planes=replace(planes, plus=_small(planes.plus), minus=None if planes.minus is None else _small(planes.minus)),
+        planes=replace(planes, plus=_uint8(planes.plus), minus=None if planes.minus is None else _uint8(planes.minus)),
         rows_at_once=min(once, planes.plus.shape[1]),
         ranges=fixed_ranges(setup.adc, codes, largest_sum(setup, planes, once), planes.factor.shape),
         factor=planes.factor.astype(np.float64),
@@ -146,7 +146,7 @@ def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes
         positive=np.maximum(weights, 0).sum(axis=0).astype(np.float64),
         negative=np.minimum(weights, 0).sum(axis=0).astype(np.float64),
     )
-    return made if setup.kind == "sliced" else _held(made, setup)
+    return made if setup.kind == "sliced" else _with_held_levels(made, setup)
 
 
 def _with_rows(array: Array, rows: int, setup: Setup, codes: Codes) -> Array:
@@ -163,12 +163,12 @@ def _check_width(matrix: npt.NDArray[np.integer], use: Use) -> None:
         )
 
 
-def _cut(weights: Ints, share: float) -> Ints:
+def _clip_weights(weights: Ints, share: float) -> Ints:
     most = int(np.abs(weights).max() * share)
     return weights if share == 1 else np.clip(weights, -most, most)
 
 
-def _small(levels: Ints) -> Any:
+def _uint8(levels: Ints) -> Any:
     return levels.astype(np.uint8)
 
 
@@ -179,7 +179,7 @@ def largest_sum(setup: Setup, planes: Planes, rows: int) -> float:
     return float(-(-whole // 2) if is_half else whole)
 
 
-def _held(array: Array, setup: Setup) -> Array:
+def _with_held_levels(array: Array, setup: Setup) -> Array:
     """Returns the array with the levels that its cells hold after programming, drift and wire losses."""
     planes, cells = array.planes, setup.cells
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
@@ -201,10 +201,10 @@ def _read_outs(made: Sequence[Programmed]) -> tuple[Floats, Floats] | None:
     return (np.sum(fresh, axis=0), np.sum(now, axis=0)) if fresh else None
 
 
-def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
+def _with_compensation(arrays: Sequence[Array], setup: Setup) -> list[Array]:
     """Compensates drift: scales conversions by the read-out just after programming divided by the read-out now."""
     fresh, now = (
-        _shared(arrays, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum) for k in (0, 1)
+        _joined(arrays, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum) for k in (0, 1)
     )
     return [
         replace(array, factor=array.factor * np.where((was > 0) & (has > 0), was / np.maximum(has, 1e-30), 1.0))
@@ -212,7 +212,7 @@ def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
     ]
 
 
-def _shared(arrays: Sequence[Array], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:
+def _joined(arrays: Sequence[Array], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:
     """Joins all numbers of a scope, which share a range or a factor, and returns the result in place of each."""
     if scope == "column":
         return list(seen)

@@ -23,13 +23,13 @@ def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Progr
     chip = program.crossbars
     assert chip is not None  # the caller has programmed it
     ideal = replace(program, crossbars=chip.with_ideal_converters())
-    seen = [_seen(ideal, one, number) for number, one in enumerate(inputs)]
+    seen = [_sum_extremes(ideal, one, number) for number, one in enumerate(inputs)]
     lowest, highest = np.min([low for low, _ in seen], axis=0), np.max([high for _, high in seen], axis=0)
     low, high = (np.where(np.isfinite(s), s, 0.0) for s in (lowest, highest))
     return replace(program, crossbars=chip.with_ranges(_by_array(chip, low), _by_array(chip, high)))
 
 
-def _seen(program: Program, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
+def _sum_extremes(program: Program, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
     """Returns the lowest and the highest sum at each converter for one input."""
     state = prepare(program, inputs, sample=number, watch=True)
     execute(state, engine="numba", schedule="block")

@@ -34,37 +34,37 @@ def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: 
     """Returns the cells [planes, rows, cols] after `levels` are written. `place`: core, array group, side of a pair."""
     step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
     target = cells.off + step * levels.astype(np.float64)
-    held = _held(target, setup, cells, place)
+    held = _held_conductances(target, setup, cells, place)
     variance = _read_variance(held, setup, cells)
     is_compared = setup.compensation != "none"
-    fresh = _held(target, replace(setup, seconds=0.0), cells, place) if is_compared else None
+    fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place) if is_compared else None
     return Programmed(
-        levels=(_behind_wires(held, setup, cells) - cells.off) / step,
+        levels=(_through_wires(held, setup, cells) - cells.off) / step,
         variance=None if variance is None else variance / step**2,
-        fresh=None if fresh is None else (_behind_wires(fresh, setup, cells) - cells.off) / step,
+        fresh=None if fresh is None else (_through_wires(fresh, setup, cells) - cells.off) / step,
     )
 
 
-def _held(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
-    written = _written(target, setup, cells, place)
-    return _stuck(_drifted(written, target, setup, cells, place), setup, cells, place)
+def _held_conductances(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    written = _after_programming(target, setup, cells, place)
+    return _with_stuck_cells(_after_drift(written, target, setup, cells, place), setup, cells, place)
 
 
-def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
-    spread = _spread_after(cells, setup.seconds)
+def _after_programming(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    spread = _programming_error(cells, setup.seconds)
     if spread is None:
         return target
     key = chance.key_of(setup.seed, chance.PROGRAMMING, *place)
     return np.maximum(target + spread.std(target) * _normals(key, target), 0.0)
 
 
-def _spread_after(cells: Cells, seconds: float) -> Spread | None:
+def _programming_error(cells: Cells, seconds: float) -> Spread | None:
     """Returns the programming error that holds after `seconds`: the last that has begun, or else the first."""
     begun = [s for s in cells.programming if s.after_s <= seconds] or cells.programming[:1]
     return max(begun, key=lambda s: s.after_s) if begun else None
 
 
-def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _after_drift(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
     drift = cells.drift
     if drift is None or setup.seconds <= drift.t0_s:
         return held
@@ -74,7 +74,7 @@ def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tu
     return held * (setup.seconds / drift.t0_s) ** -nu
 
 
-def _stuck(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _with_stuck_cells(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
     if not cells.stuck_off and not cells.stuck_on:
         return held
     drawn = chance.uniforms(chance.key_of(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)
@@ -92,7 +92,7 @@ def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
     return sum((std**2 for std in parts), np.zeros_like(held)) if parts else None
 
 
-def _behind_wires(held: Floats, setup: Setup, cells: Cells) -> Floats:
+def _through_wires(held: Floats, setup: Setup, cells: Cells) -> Floats:
     """Returns the conductances seen through the wires: cells of a weight are neighbours, crossbars cut the columns."""
     if not cells.wire_ohm:
         return held

@@ -28,15 +28,15 @@ def exact_kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
 
 def chosen(crossbar: CrossbarKind, cells: str | None, settings: Sequence[str]) -> Callable[[Program], Program]:
     """Returns a function that installs these crossbars in a program. Raises `UserError` for unknown settings."""
-    return partial(_programmed, crossbar, None if cells is None else load_device(cells), pairs("--with", settings))
+    return partial(_install, crossbar, None if cells is None else load_device(cells), pairs("--with", settings))
 
 
 def is_choice(value: object) -> bool:
     """Tells whether a value was returned by `chosen`."""
-    return isinstance(value, partial) and value.func is _programmed
+    return isinstance(value, partial) and value.func is _install
 
 
-def _programmed(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], program: Program) -> Program:
+def _install(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], program: Program) -> Program:
     kind = exact_kind(program, crossbar)
     if kind in ("ideal", "integer"):
         return program

@@ -50,7 +50,7 @@ def _offset(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Adds 2^(bits - 1) to each weight, so that none is negative."""
     half = 1 << weight_bits - 1
     levels, bits, powers = _sliced(w + half, weight_bits, cell_bits)
-    return Planes(levels, None, bits, _for_columns(powers, w), _for_each(w, -half))
+    return Planes(levels, None, bits, _powers_per_column(powers, w), _constant_per_column(w, -half))
 
 
 def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
@@ -66,14 +66,14 @@ def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
 def _differential(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Stores positive and negative weights in separate columns, which are converted separately."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
-    factor = np.concatenate([_for_columns(powers, w), -_for_columns(powers, w)])
-    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _for_each(w, 0))
+    factor = np.concatenate([_powers_per_column(powers, w), -_powers_per_column(powers, w)])
+    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _constant_per_column(w, 0))
 
 
 def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Stores positive and negative weights in pairs of cells; the converter sees the difference of their currents."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
-    return Planes(plus, minus, bits, _for_columns(powers, w), _for_each(w, 0))
+    return Planes(plus, minus, bits, _powers_per_column(powers, w), _constant_per_column(w, 0))
 
 
 def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
@@ -81,10 +81,10 @@ def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     sign = (w < 0).astype(np.int64)[None]
     powers = [-(1 << weight_bits - 1)]
     if weight_bits == 1:
-        return Planes(sign, None, (1,), _for_columns(powers, w), _for_each(w, 0))
+        return Planes(sign, None, (1,), _powers_per_column(powers, w), _constant_per_column(w, 0))
     levels, bits, low = _sliced(w & (1 << weight_bits - 1) - 1, weight_bits - 1, cell_bits)
-    factor = _for_columns([*low, *powers], w)
-    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _for_each(w, 0))
+    factor = _powers_per_column([*low, *powers], w)
+    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _constant_per_column(w, 0))
 
 
 def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
@@ -92,7 +92,7 @@ def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     if not (np.abs(w) == 1).all():
         raise UserError("encoding xnor: for weights of 1 and -1 only; take another encoding, or a binary network")
     levels = np.stack([w > 0, w < 0], axis=1).reshape(1, 2 * len(w), -1).astype(np.int64)
-    return Planes(levels, None, (1,), _for_columns([2], w), _for_each(w, -1), doubled=True)
+    return Planes(levels, None, (1,), _powers_per_column([2], w), _constant_per_column(w, -1), doubled=True)
 
 
 def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, ...], list[int]]:
@@ -110,11 +110,11 @@ def _by_sign(w: Ints, weight_bits: int, cell_bits: int) -> tuple[Ints, Ints, tup
     return plus, _sliced(np.maximum(-w, 0), bits, cell_bits)[0], widths, powers
 
 
-def _for_each(w: Ints, value: int) -> Ints:
+def _constant_per_column(w: Ints, value: int) -> Ints:
     return np.array([value] * w.shape[1], np.int64)
 
 
-def _for_columns(powers: list[int], w: Ints) -> Ints:
+def _powers_per_column(powers: list[int], w: Ints) -> Ints:
     return np.repeat(np.array(powers, np.int64)[:, None], w.shape[1], axis=1)
 
 

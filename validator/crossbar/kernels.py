@@ -65,7 +65,7 @@ def analog_product(g, x, bits, tables, work, found):
             x64[r] = x[r]
     width = np.int64(0) if doubled else bits
     total = work[3]
-    _begin(at, tables, width, total)
+    _subtract_offset(at, tables, width, total)
     for start in range(0, at[DRIVEN], at[ONCE]):
         n = min(at[ONCE], at[DRIVEN] - start)
         if kind == SLICED:
@@ -83,7 +83,7 @@ def analog_product(g, x, bits, tables, work, found):
 
 
 @bare_helper
-def _begin(at, tables, width, total):
+def _subtract_offset(at, tables, width, total):
     """Initialises `total`: subtracts the offset of the inputs times the sum of the weights of each column."""
     raised, sums, first = np.float64(tables[0][4][width]), tables[3][1], at[FIRST_COLUMN]
     for c in range(at[COLS]):
@@ -91,7 +91,7 @@ def _begin(at, tables, width, total):
 
 
 @bare_helper
-def _cut(x, start, n, step, width, digits, to):
+def _extract_digits(x, start, n, step, width, digits, to):
     """Writes the digits of n inputs in a step to `digits`, from entry `to` on; returns their sum."""
     source, shift, mask, total = step[SOURCE], step[SHIFT], step[MASK], np.int64(0)
     half = np.int64(1) << max(width - 1, np.int64(0))
@@ -117,7 +117,7 @@ def _sliced_part(at, start, n, width, tables, work, total):
     block = (start // at[ONCE]) * planes
     for t in range(count):
         step = steps[t]
-        entered = _cut(work[2], start, n, step, width, digits, 0)
+        entered = _extract_digits(work[2], start, n, step, width, digits, 0)
         deep = _pack(digits, n, step[MASK], x_words)
         for j in range(planes):
             for c in range(cols):
@@ -205,7 +205,7 @@ def _noisy_part(g, at, start, n, width, tables, work, total):
     for m in range(count * entries):
         sums[m], spread[m] = np.float32(0), np.float32(0)
     for t in range(count):
-        entered[t] = _cut(work[2], start, n, steps[t], width, digits, t * n)
+        entered[t] = _extract_digits(work[2], start, n, steps[t], width, digits, t * n)
     for i in range(n):
         first = _U(at[FIRST_CELL] + (start + i) * entries)
         for t in range(count):

@@ -44,7 +44,7 @@ class LayerProof:
 
 def bounds(array: Array, most_digit: int) -> tuple[Floats, Floats]:
     """Returns the lowest and the highest sum at each converter, [parts, planes, cols]."""
-    found = [_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
+    found = [_sum_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
     low, high = zip(*found, strict=True)
     return np.stack(low) * float(most_digit), np.stack(high) * float(most_digit)
 
@@ -58,8 +58,8 @@ def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
     low, high = bounds(array, _most_digit(chip, array))
     base, step = array.ranges.base, np.where(array.ranges.step == 0, 1.0, array.ranges.step)
     is_cut = (low < base + chip.codes.low * step) | (high > base + chip.codes.high * step)
-    between = np.stack([_is_between(part, step[:, None]).any(axis=1) for _, part in _parts(array)])
-    return (is_cut | between | _is_between(base, step)) & (array.ranges.step != 0) & ((low < high) | (base != 0))
+    between = np.stack([_is_off_grid(part, step[:, None]).any(axis=1) for _, part in _parts(array)])
+    return (is_cut | between | _is_off_grid(base, step)) & (array.ranges.step != 0) & ((low < high) | (base != 0))
 
 
 def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -70,12 +70,12 @@ def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         yield start, net[:, start : start + array.rows_at_once]
 
 
-def _is_between(sums: npt.NDArray[Any], step: Floats) -> npt.NDArray[np.bool_]:
+def _is_off_grid(sums: npt.NDArray[Any], step: Floats) -> npt.NDArray[np.bool_]:
     """Tells which sums are not multiples of the step."""
     return np.abs(sums / step - np.rint(sums / step)) > _NEAR
 
 
-def _extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> tuple[Floats, Floats]:
+def _sum_extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> tuple[Floats, Floats]:
     """Returns the lowest and highest sums if each row may be driven; of a pair of doubled rows, at most one is."""
     if doubled:
         cut = start % 2

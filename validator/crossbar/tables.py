@@ -20,28 +20,28 @@ def tables_of(chip: Crossbars) -> tuple[Any, ...]:
     """Returns the description of a chip that the kernels read."""
     arrays, setup = chip.arrays, chip.setup
     is_sliced = setup.kind == "sliced"
-    cells = [_words(a, setup.cell_bits) if is_sliced else _by_row(a.held) for a in arrays]
+    cells = [_pack_levels(a, setup.cell_bits) if is_sliced else _by_row(a.held) for a in arrays]
     variance = [_by_row(a.variance) for a in arrays if a.variance is not None]
     noise = setup.adc.noise_lsb if setup.adc is not None and not is_sliced else 0.0
     return (
         (np.int64(kernels.SLICED if is_sliced else kernels.NOISY), _shapes(arrays, cells), *_steps(chip)),
         (
-            _joined(cells if is_sliced else [], np.uint64),
-            _joined([] if is_sliced else cells, np.float32),
-            _joined(variance, np.float32),
-            _joined([np.array(a.planes.bits) for a in arrays], np.int64),
+            _flat(cells if is_sliced else [], np.uint64),
+            _flat([] if is_sliced else cells, np.float32),
+            _flat(variance, np.float32),
+            _flat([np.array(a.planes.bits) for a in arrays], np.int64),
             np.array([setup.cell_bits]),
         ),
         (
-            _joined([a.factor for a in arrays], np.float64),
-            _joined([a.ranges.base for a in arrays], np.float64),
-            _joined([a.ranges.step for a in arrays], np.float64),
+            _flat([a.factor for a in arrays], np.float64),
+            _flat([a.ranges.base for a in arrays], np.float64),
+            _flat([a.ranges.step for a in arrays], np.float64),
         ),
         (
-            _joined([a.planes.digit_factor for a in arrays], np.float64),
-            _joined([a.sums for a in arrays], np.float64),
-            _joined([a.positive for a in arrays], np.float64),
-            _joined([a.negative for a in arrays], np.float64),
+            _flat([a.planes.digit_factor for a in arrays], np.float64),
+            _flat([a.sums for a in arrays], np.float64),
+            _flat([a.positive for a in arrays], np.float64),
+            _flat([a.negative for a in arrays], np.float64),
         ),
         np.array([chip.codes.low, chip.codes.high, noise]),
         np.array([reading_key(setup.seed, a) for a in arrays], np.uint64),
@@ -100,7 +100,7 @@ def _steps(chip: Crossbars) -> tuple[Any, Any, Any]:
     return table, counts, raised
 
 
-def _words(array: Array, cell_bits: int) -> Any:
+def _pack_levels(array: Array, cell_bits: int) -> Any:
     """Packs levels into words of 64 rows: [parts, planes, sides, bits of a cell, words, cols]."""
     planes = array.planes
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
@@ -123,5 +123,5 @@ def _by_row(held: Any) -> Any:
     return np.ascontiguousarray(np.moveaxis(held, 0, 1))
 
 
-def _joined(parts: list[Any], kind: type[np.generic]) -> Any:
+def _flat(parts: list[Any], kind: type[np.generic]) -> Any:
     return np.concatenate([np.zeros(0, kind), *(p.ravel().astype(kind, copy=False) for p in parts)])

@@ -194,18 +194,18 @@ class _Run:
 
     def _node(self, proto: NodeProto) -> None:
         fixed = [name in self.definition.constants for name in proto.input]
-        found = self._found(proto, fixed)
+        found = self._known_result(proto, fixed)
         constant = all(done or not name for done, name in zip(fixed, proto.input, strict=True))
-        if found is None and (constant or self._eager(proto)):
-            found = self._whole(proto)
+        if found is None and (constant or self._is_integer_node(proto)):
+            found = self._by_onnxruntime(proto)
         if found is None:
             self.definition.inexact.update(proto.output)
-            self._join(proto, fixed)
+            self._record_concat(proto, fixed)
             return
         for name, value in zip(proto.output, found, strict=False):
-            self._keep(name, value, constant=constant)
+            self._store(name, value, constant=constant)
 
-    def _join(self, proto: NodeProto, fixed: Sequence[bool]) -> None:
+    def _record_concat(self, proto: NodeProto, fixed: Sequence[bool]) -> None:
         """Records the parts of a Concat that has no constants, and the bounds of a Relu or Clip after it."""
         first_input, output = proto.input[0] if proto.input else "", proto.output[0]
         if proto.op_type == "Concat":
@@ -220,17 +220,17 @@ class _Run:
             if ends is not None:
                 self.joined[output] = self.joined[first_input].clamped(*ends)
 
-    def _whole(self, proto: NodeProto) -> Result:
+    def _by_onnxruntime(self, proto: NodeProto) -> Result:
         """Computes a node by onnxruntime from known arrays: constants, arithmetic on shapes, scales of a tensor."""
         nodes, sources = self.definition.behind(first(proto), self.arrays)
         return Section(self.definition.model, nodes, sources, [name for name in proto.output if name]).run(self.arrays)
 
-    def _eager(self, proto: NodeProto) -> bool:
+    def _is_integer_node(self, proto: NodeProto) -> bool:
         """Tells whether all operands are known integers, so that the result needs no float section."""
         values = [self._value(name) for name in proto.input if name]
         return bool(values) and all(isinstance(v, np.ndarray) and v.dtype.kind != "f" for v in values)
 
-    def _keep(self, name: str, value: Value | Rounded, *, constant: bool) -> None:
+    def _store(self, name: str, value: Value | Rounded, *, constant: bool) -> None:
         if isinstance(value, Rounded):
             self.rounded[name] = value
             value = value.codes
@@ -250,7 +250,7 @@ class _Run:
                 return known[name]
         return None
 
-    def _found(self, proto: NodeProto, fixed: Sequence[bool]) -> Result:
+    def _known_result(self, proto: NodeProto, fixed: Sequence[bool]) -> Result:
         if proto.domain not in _DOMAINS:
             return None
         operands = [self._value(name) if name else None for name in proto.input]
@@ -270,7 +270,7 @@ class _Run:
                 operands[k] = self.definition.floats(name, self.arrays) if name and operands[k] is None else operands[k]
         node = Node(proto, operands, fixed, opsets)
         if kind in _BY_CODE:
-            return [self._by_code(node)]
+            return [self._by_table(node)]
         if kind == "QLinearSoftmax":
             return [self._softmax(node)]
         if kind in QLINEAR:
@@ -279,13 +279,13 @@ class _Run:
             return [self._rounded_section(node)]
         if kind == "DynamicQuantizeLinear":
             self.definition.by_floats.add(proto.output[0])
-            return self._whole(proto)
+            return self._by_onnxruntime(proto)
         if kind == "Shape":
             return [_shape(node)]
         missing = [n for n, v in zip(proto.input, operands, strict=True) if n and v is None]
         return EXACT[kind](node) if kind in EXACT and not missing and _has_codes(node) else None
 
-    def _by_code(self, node: Node) -> Rounded:
+    def _by_table(self, node: Node) -> Rounded:
         """Computes a function of a quantised tensor by a table, for which onnxruntime computes all codes."""
         x = node.codes(0, "X")
         names = [name for name in node.proto.input if name in self.arrays]
@@ -354,10 +354,10 @@ class _Run:
         made = wanted(node, floats.shape)
         exact = floats.astype(np.float64) / made.scale
         codes = quantised(floats.astype(np.float32), made).astype(made.dtype)
-        return Rounded(codes, made.zero, lambda: (exact, _doubt(exact)))
+        return Rounded(codes, made.zero, lambda: (exact, _function_doubt(exact)))
 
 
-def _doubt(exact: Doubles) -> Doubles:
+def _function_doubt(exact: Doubles) -> Doubles:
     return _FUNCTION_DOUBT + np.abs(exact) * 2.0**-20
 
 

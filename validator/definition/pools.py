@@ -60,15 +60,15 @@ def averaged(node: Node, value: Value | None) -> Real | None:
 def global_max_pool(node: Node) -> Result:
     x = node.get(0)
     if isinstance(x, np.ndarray):
-        return [_of_image(np.max, x)] if is_codes(x) else None
+        return [_over_image(np.max, x)] if is_codes(x) else None
     if x is None or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
         return None
     term = x.terms[0]
-    largest = replace(term, units=_of_image(np.max, term.units), size=lambda: _of_image(np.max, term.size()))
+    largest = replace(term, units=_over_image(np.max, term.units), size=lambda: _over_image(np.max, term.size()))
     return [replace(x, terms=(largest,), kind="plain" if x.kind == "plain" else "other")]
 
 
-def _of_image(function: Any, x: Array) -> Array:
+def _over_image(function: Any, x: Array) -> Array:
     return function(x, axis=tuple(range(2, x.ndim)), keepdims=True)
 
 

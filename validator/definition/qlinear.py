@@ -29,7 +29,7 @@ def _operand(node: Node, at: int, what: str, *, raw: bool = False) -> Real:
     return real(x, scale.reshape(()), zero.reshape(()), raw=raw)
 
 
-def _with(node: Node, operands: Sequence[Value | None]) -> Node:
+def _with_operands(node: Node, operands: Sequence[Value | None]) -> Node:
     """Returns the node with the operands of the operator on exact numbers."""
     return replace(node, operands=operands, fixed=[True] * len(operands))
 
@@ -83,10 +83,10 @@ def _matrix(node: Node, at: int, what: str, axis: int) -> Real:
     x = node.codes(at, what)
     scale = scale_of(node, at + 1, what)
     zero = zero_of(node, at + 2, what, x.dtype, scale)
-    return real(x, _lines(node, scale, x, what, axis), _lines(node, zero, x, what, axis))
+    return real(x, _per_line(node, scale, x, what, axis), _per_line(node, zero, x, what, axis))
 
 
-def _lines(node: Node, parameter: Array, x: Array, what: str, axis: int) -> Array:
+def _per_line(node: Node, parameter: Array, x: Array, what: str, axis: int) -> Array:
     if parameter.size == 1:
         return parameter.reshape(())
     if parameter.ndim == 1 and x.ndim > 1 and parameter.size == x.shape[axis]:
@@ -106,7 +106,7 @@ def qgemm(node: Node) -> Result:
     zero = zero_of(node, 5, "B", w.dtype, scale)
     axis = 0 if given.get("transB", 0) else 1
     b = real(w, channels(scale, 2, axis), channels(zero, 2, axis))
-    found = sums.gemm(_with(node, [a, b]))
+    found = sums.gemm(_with_operands(node, [a, b]))
     found = _plus_int32(node, found, 6, 0)
     if node.get(7) is None and found is not None:
         return [replace(v, kind="plain") for v in found if isinstance(v, Real)]
@@ -123,8 +123,8 @@ def conv_integer(node: Node) -> Result:
 
 def matmul_integer(node: Node) -> Result:
     a, b = node.codes(0, "A"), node.codes(1, "B")
-    rows = _lines(node, _integer_zero(node, 2, "A", a), a, "A", -2)
-    columns = _lines(node, _integer_zero(node, 3, "B", b), b, "B", -1)
+    rows = _per_line(node, _integer_zero(node, 2, "A", a), a, "A", -2)
+    columns = _per_line(node, _integer_zero(node, 3, "B", b), b, "B", -1)
     units = products.matmul(a.astype(np.int64) - rows, b.astype(np.int64) - columns)
     return [fits_int32(units, node.where).astype(np.int32)]
 
@@ -138,7 +138,7 @@ def _integer_zero(node: Node, at: int, what: str, x: Array) -> Ints:
     return zero.astype(np.int64)
 
 
-def _applied(node: Node, found: Result, scale: int, steps: int) -> Result:
+def _quantise_result(node: Node, found: Result, scale: int, steps: int) -> Result:
     """Quantises the result of an operator on exact numbers."""
     if found is None:
         raise UserError(f"{node.where}: has no exact form")
@@ -149,12 +149,12 @@ def _applied(node: Node, found: Result, scale: int, steps: int) -> Result:
 
 def qlinear_add(node: Node) -> Result:
     a, b = _operand(node, 0, "A", raw=True), _operand(node, 3, "B", raw=True)
-    return _applied(node, elementwise.add(_with(node, [a, b])), 6, 8)
+    return _quantise_result(node, elementwise.add(_with_operands(node, [a, b])), 6, 8)
 
 
 def qlinear_mul(node: Node) -> Result:
     a, b = _operand(node, 0, "A"), _operand(node, 3, "B")
-    return _applied(node, elementwise.mul(_with(node, [a, b])), 6, 8)
+    return _quantise_result(node, elementwise.mul(_with_operands(node, [a, b])), 6, 8)
 
 
 def qlinear_average_pool(node: Node) -> Result:
@@ -168,7 +168,7 @@ def qlinear_global_average_pool(node: Node) -> Result:
 def _pooled(node: Node, pool: Operator) -> Result:
     if node.attributes.get("channels_last", 0):
         raise UserError(f"{node.where}: channels_last is not supported; transpose the tensor")
-    return _applied(node, pool(_with(node, [_operand(node, 0, "X", raw=True)])), 3, 8)
+    return _quantise_result(node, pool(_with_operands(node, [_operand(node, 0, "X", raw=True)])), 3, 8)
 
 
 def qlinear_concat(node: Node) -> Result:

@@ -64,7 +64,7 @@ def quantise(real: Real, target: Target) -> Rounded:
         first, last = (quantised(np.float32(bound), target) for bound in (real.low, real.high))
         codes = np.minimum(np.maximum(codes, first), last)
     codes = np.clip(codes, low, high).astype(np.int64).astype(target.dtype)
-    return Rounded(codes, target.zero, lambda: _near(real, target))
+    return Rounded(codes, target.zero, lambda: _with_error_bound(real, target))
 
 
 def quantised(numbers: Singles | np.float32, target: Target) -> Ints:
@@ -105,7 +105,7 @@ def _bound(term: Term, left: Ints) -> int:
     return _largest(term.units) << (MANTISSA + int(left.max(initial=0)))
 
 
-def _near(real: Real, target: Target) -> tuple[Doubles, Doubles]:
+def _with_error_bound(real: Real, target: Target) -> tuple[Doubles, Doubles]:
     """Returns values before rounding (to 2^-53) and a bound on onnxruntime's errors, in units of the scale."""
     low, high = (np.float64(np.float32(bound)) / target.scale for bound in (real.low, real.high))
     exact, doubt = np.zeros(()), np.zeros(())

@@ -75,14 +75,14 @@ def conv(node: Node) -> Result:
 def convolved(node: Node, x: Term, w: Term, bias: Value | None) -> list[Real] | None:
     """Computes Conv on integers; None if scales differ within a sum."""
     rank = w.units.ndim
-    if not x.uniform or not _only(w, rank, 0):
+    if not x.uniform or not _differs_only_along(w, rank, 0):
         return None
     scale = _per_channel(scales(node, x, w), rank)
     made = _sums(x, w, scale, w.units[0].size, lambda a, b: products.conv(node.proto, a, b))
     return _with_bias(node, made, bias, rank - 2)
 
 
-def _only(w: Term, rank: int, axis: int) -> bool:
+def _differs_only_along(w: Term, rank: int, axis: int) -> bool:
     """Tells whether scales differ along one axis only."""
     if w.over.size != 1:
         return False
@@ -99,7 +99,7 @@ def conv_transpose(node: Node) -> Result:
         return None
     x, w = found
     group, rank = node.attributes.get("group", 1), w.units.ndim
-    if not x.uniform or not (w.scale.size == 1 or (_only(w, rank, 1) and group == 1)):
+    if not x.uniform or not (w.scale.size == 1 or (_differs_only_along(w, rank, 1) and group == 1)):
         return None
     window = transposed_window(node.attributes, x.units.shape[2:], w.units.shape[2:])
     count, scale = w.units.shape[0] // group * w.units[0, 0].size, _per_channel(scales(node, x, w), rank)
@@ -114,9 +114,9 @@ def matmul(node: Node) -> Result:
 
 def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] | None:
     """Computes MatMul on integers; None if scales of `a` differ within a sum, or those of `b` other than by blocks."""
-    if not _along(a, -1):
+    if not _is_equal_along(a, -1):
         return None
-    if not _along(b, -2):
+    if not _is_equal_along(b, -2):
         return _by_blocks(node, a, b, factor)
     scale = scales(node, a, b, factor)
     if scale.ndim > 1 and a.units.ndim == 1:
@@ -144,7 +144,7 @@ def _by_blocks(node: Node, a: Term, b: Term, factor: float) -> list[Real] | None
     return [Real(tuple(terms), "other")]
 
 
-def _along(term: Term, axis: int) -> bool:
+def _is_equal_along(term: Term, axis: int) -> bool:
     """Tells whether scales are equal along an axis, and so within each sum."""
     if term.over.size != 1:
         return False

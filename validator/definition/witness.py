@@ -20,7 +20,7 @@ from validator.definition.values import Array, Rounded, first_index
 from validator.difference import Difference
 from validator.session import session
 
-_GIVEN = ".as_defined"
+_SUFFIX = ".as_defined"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,10 +33,10 @@ class Witness:
 
     def run(self, inputs: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
         """Returns every integer tensor as onnxruntime computes it from the given integers."""
-        feed = {_door(f"{name}{_GIVEN}", given[name]): fed(given[name]) for name in self.tensors}
+        feed = {_input_name(f"{name}{_SUFFIX}", given[name]): fed(given[name]) for name in self.tensors}
         asked = {i.name for i in self.session.get_inputs()}
         feed |= {name: fed(array) for name, array in inputs.items()}
-        names = [_exit(name, self.types[name]) for name in self.tensors]
+        names = [_output_name(name, self.types[name]) for name in self.tensors]
         if not names:  # a model may have no inner integers, and onnxruntime refuses to compute nothing
             return {}
         try:
@@ -46,11 +46,11 @@ class Witness:
         return {name: a.astype(self.types[name]) for name, a in zip(self.tensors, found, strict=True)}
 
 
-def _door(name: str, array: Array) -> str:
+def _input_name(name: str, array: Array) -> str:
     return f"{name}.wide" if narrow(array.dtype.name) else name
 
 
-def _exit(name: str, dtype: "np.dtype[Any]") -> str:
+def _output_name(name: str, dtype: "np.dtype[Any]") -> str:
     return f"{name}.out" if narrow(dtype.name) else name
 
 
@@ -58,11 +58,11 @@ def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
     """Opens the model, cut at its integer tensors, whose names and types `known` has."""
     types = {name: array.dtype for name, array in known.codes.items()}
     model = ModelProto.FromString(definition.model.SerializeToString())
-    doors = [entrance(f"{name}{_GIVEN}", dtype) for name, dtype in types.items()]
+    doors = [entrance(f"{name}{_SUFFIX}", dtype) for name, dtype in types.items()]
     for node in model.graph.node:
         for k, name in enumerate(node.input):
             if name in types:
-                node.input[k] = f"{name}{_GIVEN}"
+                node.input[k] = f"{name}{_SUFFIX}"
     nodes = [cast for door in doors for cast in door[1]] + list(model.graph.node)
     wide = [(name, dtype) for name, dtype in types.items() if narrow(dtype.name)]
     to = {name: helper.np_dtype_to_tensor_dtype(fed(np.zeros(1, dtype)).dtype) for name, dtype in wide}
@@ -72,7 +72,7 @@ def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
     model.graph.input.extend(door[0] for door in doors)
     del model.graph.output[:]
     del model.graph.value_info[:]
-    model.graph.output.extend(onnx.ValueInfoProto(name=_exit(name, dtype)) for name, dtype in types.items())
+    model.graph.output.extend(onnx.ValueInfoProto(name=_output_name(name, dtype)) for name, dtype in types.items())
     return Witness(session(model.SerializeToString(), path), tuple(types), types)
 
 

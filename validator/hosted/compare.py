@@ -54,15 +54,15 @@ class Sides:
     def run(self, number: int) -> dict[Shown, tuple[Any, Any]]:
         """Returns computed and wanted numbers of known shape, as float32. Adds integer tensors to `exact`."""
         got, want = self.run_both(number)
-        pairs = {n: (got[n], want[n]) for n in self.names if self._is_usual(n, got[n], want[n])}
+        pairs = {n: (got[n], want[n]) for n in self.names if self._has_known_shape(n, got[n], want[n])}
         self.exact |= {n for n, (_, w) in pairs.items() if not is_floats(w)}
         return {Shown("layer", n): (g.astype(np.float32), w.astype(np.float32)) for n, (g, w) in pairs.items()}
 
-    def _is_usual(self, name: str, got: Any, want: Any) -> bool:
-        alike = (is_floats(got) and is_floats(want)) or (_is_whole(got) and _is_whole(want) and got.dtype == want.dtype)
+    def _has_known_shape(self, name: str, got: Any, want: Any) -> bool:
+        alike = (is_floats(got) and is_floats(want)) or (_is_exact(got) and _is_exact(want) and got.dtype == want.dtype)
         return name not in self.open_shapes and alike and got.shape == want.shape
 
-    def _strictly(self, one: Comparison) -> Comparison:
+    def _check_integer(self, one: Comparison) -> Comparison:
         """Fails an integer tensor that is farther from float64 than rounding moves it in some draws."""
         rounding = one.rounding
         if one.name not in self.exact or rounding is None:
@@ -72,11 +72,11 @@ class Sides:
     def compared(self, settings: Settings) -> tuple[tuple[Comparison, ...], str | None]:
         """Compares all samples. Returns a comparison for each name, and the reason of a judgement by float64."""
         numbers, unknown = judged(self, tallied(self), settings.tolerance)
-        found = {shown.tensor: self._strictly(one) for shown, one in numbers.items()}
+        found = {shown.tensor: self._check_integer(one) for shown, one in numbers.items()}
         for number in self.numbers:
             got, want = self.run_both(number)
             for name in self.names:
-                if not self._is_usual(name, got[name], want[name]):
+                if not self._has_known_shape(name, got[name], want[name]):
                     one = difference(name, got[name], want[name], settings.tolerance)
                     found[name] = one if name not in found or found[name].passed else found[name]
         return tuple(found[name] for name in self.names), reason(numbers.values(), unknown)
@@ -88,7 +88,7 @@ def is_floats(value: Any) -> bool:
     return array is not None and array.size > 0 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_exact(value: Any) -> bool:
     """Tells whether a value is a non-empty tensor of integers or booleans that float32 represents exactly."""
     array = array_of(value)
     if array is None or array.size == 0 or array.dtype.kind not in "biu":
@@ -106,14 +106,14 @@ def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Compa
         return _of_arrays(name, got, want, tolerance)
     got, want = parts_of(name, computed), parts_of(name, wanted)
     if got.keys() != want.keys() or (computed is None) != (wanted is None):
-        return _unlike(name, ())
+        return _other_type(name, ())
     parts = [_of_arrays(name, got[part], want[part], tolerance) for part in got]
     return max(parts, key=lambda part: (not part.passed, part.max_relative), default=_equal(name, ()))
 
 
 def _of_arrays(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], tolerance: float) -> Comparison:
     if got.shape != want.shape or got.dtype != want.dtype:
-        return _unlike(name, want.shape)
+        return _other_type(name, want.shape)
     if is_floats(want):
         return compare(name, tally(got.astype(np.float32), want.astype(np.float32)), tolerance)
     wrong = np.argwhere(got != want)
@@ -124,7 +124,7 @@ def _equal(name: str, shape: tuple[int, ...]) -> Comparison:
     return Comparison(name, shape, 0.0, 0.0, (), 0.0, 0.0, passed=True)
 
 
-def _unlike(name: str, shape: tuple[int, ...]) -> Comparison:
+def _other_type(name: str, shape: tuple[int, ...]) -> Comparison:
     """Returns the failed comparison of values with different shapes or types."""
     return Comparison(name, shape, np.inf, np.inf, (), np.nan, np.nan, passed=False)
 

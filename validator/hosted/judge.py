@@ -64,7 +64,7 @@ class Judge:
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0})
     _goldens: dict[str, Any] = field(default_factory=dict[str, Any])
     _known: dict[int, Known] = field(default_factory=dict[int, Known])
-    _ran: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
+    _runs: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
 
     def known(self, number: int) -> Known:
         """Returns the reference values of a sample; each is computed once."""
@@ -101,18 +101,18 @@ class Judge:
 
     def ran(self, number: int) -> HostedResult:
         """Returns the run of all segments one after another; each sample is run once."""
-        if number not in self._ran:
+        if number not in self._runs:
             inputs, start = self.known(number).inputs, perf_counter()
-            self._ran[number] = run_hosted(self.hosted, inputs, **self.settings.running)
+            self._runs[number] = run_hosted(self.hosted, inputs, **self.settings.running)
             self.seconds["run"] += perf_counter() - start
-        return self._ran[number]
+        return self._runs[number]
 
     def report(self, seed: int | None, loading: float) -> ValidationReport:
         segments = tuple(map(self._segment, self.hosted.listed.segments))
         names = [o.name for o in self.hosted.listed.outputs]
         outputs, why = self._sides(names, self._whole_pair).compared(self.settings)
         right = all(s.passed for s in segments)
-        if right and not all(o.passed for o in outputs) and self._right_on_its_own_way():
+        if right and not all(o.passed for o in outputs) and self._is_right_in_sequence():
             outputs, why = tuple(map(_excused, outputs)), _excuse(outputs, "the host" if self._has_host else "a tie")
         programs = self.hosted.programs.values()
         return ValidationReport(
@@ -199,7 +199,7 @@ class Judge:
 
         return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
 
-    def _right_on_its_own_way(self) -> bool:
+    def _is_right_in_sequence(self) -> bool:
         """Tells whether every program is right on the tensors that it gets when all segments run one after another.
 
         False without a host and without integers: nothing else turns a difference within rounding into another value.

@@ -122,7 +122,7 @@ def check_cores(programs: Mapping[str, Program]) -> None:
     """Raises `UserError` if two segments use the same core: the weights of all must be on the chip at once."""
     users: dict[int, str] = {}
     for path, program in programs.items():
-        for core in _used(program):
+        for core in _used_cores(program):
             if users.setdefault(core, path) != path:
                 raise UserError(f"{users[core]} and {path} both use core {core}, but they share one chip")
 
@@ -134,7 +134,7 @@ def check_sizes(programs: Mapping[str, Program]) -> None:
         raise UserError(f"{', '.join(sizes)}: made for chips of different sizes: {sorted(set(sizes.values()))} cores")
 
 
-def _used(program: Program) -> Iterator[int]:
+def _used_cores(program: Program) -> Iterator[int]:
     lengths = np.array([len(stream) for stream in program.streams])
     groups = np.array([len(program.config.groups(core)) for core in range(program.core_count)])
     yield from np.flatnonzero((lengths > 0) | (groups > 0)).tolist()

@@ -32,7 +32,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     live_bytes(
         s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, RULES,
         matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
-        np.full((_reach(subject), 2), -1, np.int64), change,
+        np.full((_address_bound(subject), 2), -1, np.int64), change,
     )  # fmt: skip
     cores = machine.cores[live]
     return LocalMemory(
@@ -43,7 +43,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     )
 
 
-def _reach(subject: Subject) -> int:
+def _address_bound(subject: Subject) -> int:
     """Returns an upper bound on the addresses, at most `REMEMBERED_BYTES`, which keeps the table small."""
     s = subject.columns
     if (RULES[s.opcode, Rule.STRIDED] == 1).any():

@@ -34,14 +34,14 @@ def profile_any(path: str | Path, arch: str | Path | None = None) -> Profile:
     folders = chip_folders(folder)
     if not folders:
         raise UserError(f"{folder}: no segment is for the chip, so there is nothing to show")
-    found = _together(str(path), [profile(part, arch) for part in folders])
+    found = _merge_profiles(str(path), [profile(part, arch) for part in folders])
     listed = read_segments(folder)
     note = not_modelled(listed)
     found = replace(found, findings=check(folder, arch), warnings=(*([note] if note else ()), *found.warnings))
-    return _in_rounds(found, folder, arch) if files.ROUNDS in listed.files else found
+    return _with_rounds(found, folder, arch) if files.ROUNDS in listed.files else found
 
 
-def _in_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile:
+def _with_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile:
     """Returns the profile of a program in rounds: times are for a batch, with writing."""
     if found.estimate is None:
         return found
@@ -57,7 +57,7 @@ def _in_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile
     return replace(found, estimate=known, reloading=report.reloading, warnings=(*found.warnings, *unknown))
 
 
-def _together(program: str, parts: Sequence[Profile]) -> Profile:
+def _merge_profiles(program: str, parts: Sequence[Profile]) -> Profile:
     """Merges the profiles of segments."""
     first = parts[0]
     by_node = all(p.parts_are == "node" for p in parts)
@@ -89,11 +89,11 @@ def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
         if known is None or not known.instructions:
             found[core.core] = core
         elif core.instructions:
-            found[core.core] = _both(known, core)
+            found[core.core] = _merge_cores(known, core)
     return (found[core] for core in sorted(found))
 
 
-def _both(one: CoreFacts, other: CoreFacts) -> CoreFacts:
+def _merge_cores(one: CoreFacts, other: CoreFacts) -> CoreFacts:
     """Merges the facts of a core that serves two segments in turn."""
     counts = Counter(one.instructions) + Counter(other.instructions)
     sizes = [size for size in (one.local_bytes, other.local_bytes) if size is not None]
@@ -102,13 +102,13 @@ def _both(one: CoreFacts, other: CoreFacts) -> CoreFacts:
         xbars=max(one.xbars, other.xbars),
         local_bytes=max(sizes, default=None),
         instructions=dict(sorted(counts.items())),
-        use=None if one.use is None or other.use is None else _sum(one.use, other.use),
+        use=None if one.use is None or other.use is None else _add_uses(one.use, other.use),
         parts=tuple(sorted((*one.parts, *other.parts), key=lambda part: -part[1])),
         waits=tuple(sorted((*one.waits, *other.waits), key=lambda wait: -wait[1])),
     )
 
 
-def _sum(one: CoreUse, other: CoreUse) -> CoreUse:
+def _add_uses(one: CoreUse, other: CoreUse) -> CoreUse:
     added = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(CoreUse) if f.name != "core"}
     return CoreUse(core=one.core, **added)
 
@@ -120,13 +120,13 @@ def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:
         return None
     intervals = [p.interval_ns for p in known if p.interval_ns is not None]
     streams = len(intervals) == len(known)
-    energy = _summed(p.interval_energy_pj for p in known) if streams else {}
+    energy = _add_energies(p.interval_energy_pj for p in known) if streams else {}
     if "static" in energy:  # static energy counts once for the chip, while all segments work
         energy["static"] = max(p.interval_energy_pj.get("static", 0.0) for p in known)
     return Estimate(
         estimator=known[0].estimator,
         latency_ns=sum(p.latency_ns for p in known),
-        energy_pj=_summed(p.energy_pj for p in known),
+        energy_pj=_add_energies(p.energy_pj for p in known),
         interval_ns=max(intervals) if streams else None,
         interval_energy_pj=energy,
         samples=known[0].samples,
@@ -134,7 +134,7 @@ def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:
     )
 
 
-def _summed(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def _add_energies(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
     for name, value in (item for one in each for item in one.items()):
         total[name] = total.get(name, 0.0) + value

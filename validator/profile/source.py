@@ -60,7 +60,7 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
-    target = _assumed(program) if source is None else simulated_chip.read_target(source)
+    target = _assumed_chip(program) if source is None else simulated_chip.read_target(source)
     machine = cycle_model.build(program, target, () if source is None else check_geometry(program, target))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
@@ -96,7 +96,7 @@ def _raw(subject: Subject) -> RawProgram:
     )
 
 
-def _assumed(program: RawProgram) -> SimulatedChip:
+def _assumed_chip(program: RawProgram) -> SimulatedChip:
     """Returns a chip with as many cores as the program, to count instructions without an architecture.
 
     Its times are not used.
