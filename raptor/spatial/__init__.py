@@ -1,4 +1,4 @@
-"""SpatialIR: tiles, crossbar matrices and computes. The passes that make it, place its computes and order them."""
+"""SpatialIR, a graph of computes on tiles, and the passes that build it, place it on cores and schedule it."""
 
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores

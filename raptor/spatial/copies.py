@@ -1,4 +1,4 @@
-"""Follows tiles that are copies back to those that they are copies of, as through the relays of a value."""
+"""Traces a tile that copies filled back to the tile whose elements it holds, for instance through relays."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from raptor.spatial.tiles import Tile
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies of a graph, by name of the tile that they fill, each with its place in the order of all operations."""
+    """The copies of a graph by name of the tile that they fill, each with its index among all operations."""
 
     filling: dict[str, list[tuple[int, Copy[Tile]]]]
 
@@ -23,9 +23,10 @@ class Copies:
         return cls(filling)
 
     def source(self, tile: Tile, known: Container[Tile], before: int) -> Tile | None:
-        """Returns the tile of `known` whose elements a tile holds, all and in order, when step `before` reads it.
+        """Returns the tile of `known` whose elements `tile` holds when operation `before` reads it.
 
-        That is the tile itself if it is known. None if there is no such.
+        A known tile is its own source. None if several tiles fill `tile`, or only a part of a known tile, or if a copy
+        comes after `before`.
         """
         found, first, step = tile, 0, before
         while found not in known:

@@ -1,4 +1,4 @@
-"""The times of work on its core, by the cost model: what the list schedule schedules."""
+"""Estimated time of each operation on its core, without messages; the list scheduler uses it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,19 +30,19 @@ from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, runs_ns, 
 
 @dataclass(slots=True)
 class Costs:
-    """Estimates times in ns, with the instructions that the operations become. `filters`: by key of the layer."""
+    """Estimates times of operations in ns from their instructions. `filters`: layers by `Compute.layer`."""
 
     arch: Target
     filters: Mapping[str, Filter]
     products: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
-    """Time of an MVM, by layer and number of crossbars."""
+    """Time of an MVM in ns, by layer and number of crossbars."""
 
     def work_ns(self, compute: Compute) -> float:
-        """Returns the time of a compute, without the transfer that it begins with."""
+        """Returns the time of the operations of a compute. Copies count as 0, because the schedule times messages."""
         return sum(self.op_ns(op, compute) for op in compute.body)
 
     def op_ns(self, op: BodyOp, compute: Compute) -> float:
-        """Returns the time of an operation; roughly if it hardly matters."""
+        """Returns the time of an operation. Classes without a formula count as one vector function of two operands."""
         arch = self.arch.holding(op.result.element)
         match op:
             case ApplyLine():
@@ -58,7 +58,7 @@ class Costs:
                 return OF_CLASS.get(type(op), _at_once_ns)(op, arch)
 
     def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
-        """Returns the time of an MVM of a layer."""
+        """Returns the time of an MVM and its issue. given, result: tiles of input and output element type."""
         key = layer, xbars
         if key not in self.products:
             bits = self.filters[layer].weight_bits or self.arch.widths.weights
@@ -89,12 +89,11 @@ def _stencil_ns(op: Stencil[Tile], arch: Target) -> float:
 
 
 def _pixels_ns(op: BodyOp, arch: Target) -> float:
-    """Returns the time of one vector function for each pixel of the result."""
     return op.result.pixels * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
 
 
 def _pool_ns(op: Pool[Tile], arch: Target) -> float:
-    """Returns the time of the taps after the first. With a stride along the line, each pixel is an instruction."""
+    """Returns the time of all taps but the first. With a stride along the line, each pixel is an instruction."""
     run = op.result.width if op.window.strides[-1] == 1 else 1
     count = op.result.pixels // run * (op.window.tap_count - 1)
     return count * (vector_ns(arch, run * op.result.channels, 2) + ISSUE_NS)
@@ -105,7 +104,7 @@ def _dot_ns(op: Dot[Tile], arch: Target) -> float:
 
 
 def _move_ns(op: Move[Tile], arch: Target) -> float:
-    """Returns the time of the runs: elements with a stride pass through the vector unit, others are copied."""
+    """Returns the time of the runs: runs with a stride pass through the vector unit, all others are local copies."""
     _, _, _, stride, elements = op.runs.T
     kinds, counts = np.unique(np.stack([(stride != 1) & (elements > 1), elements]), axis=1, return_counts=True)
     return sum(
@@ -115,7 +114,7 @@ def _move_ns(op: Move[Tile], arch: Target) -> float:
 
 
 def _gather_ns(op: Gather[Tile], arch: Target) -> float:
-    """Returns the time of the pieces: copied at once if they are all channels of both sides, else pixel by pixel."""
+    """Returns the time of the pieces: one copy if piece, source and result have equal channels, else one per pixel."""
     total = 0.0
     for piece in op.pieces:
         whole = piece.channels == op.result.channels == piece.value.channels
@@ -144,4 +143,4 @@ OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     TakeRows: _rows_ns,
     Vector: _vector_ns,
 }
-"""Time of the operations that need no matrices, by class; of others, that of a function of two vectors."""
+"""Time of an operation without matrices in ns, keyed by its class. Other classes use `_at_once_ns`."""

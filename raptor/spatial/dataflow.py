@@ -1,8 +1,8 @@
-"""The dataflow of a graph as columns: which operations read and make which tiles, by numbers.
+"""Def-use tables of a graph: which operations read and write which tiles, as numpy columns.
 
-Passes that ask the same of every compute ask it here, with a few numpy operations for the whole graph. Most operations
-do the same as others, on other tiles (the same body on another line of an image): such operations have one *form*.
-What depends on the form alone, such as a cost, is found once for each form.
+Passes that ask the same question of every compute ask it here, with a few numpy operations for the whole graph. Most
+operations repeat another one on other tiles (the same body on another line of an image). Such operations share a
+*form*, and a result that depends on the form alone, such as a cost, is computed once for each form.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -26,23 +26,23 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Lists of numbers: that of key k is `values[first[k]:first[k + 1]]`."""
+    """A list of integers for each key, concatenated: the list of key k is `values[first[k]:first[k + 1]]`."""
 
     first: Ints
     values: Ints
 
     @classmethod
     def of(cls, keys: Ints, values: Ints, count: int) -> "Lists":
-        """Collects the values of each key below `count`, in their order."""
+        """Groups `values[i]` by `keys[i]`, for keys 0 to `count - 1`; values of equal keys keep their order."""
         first = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))])
         return cls(first, values[np.argsort(keys, kind="stable")])
 
     def some(self, keys: Ints) -> Bools:
-        """Tells for each key whether its list has a value."""
+        """Returns, for each key, whether its list has a value."""
         return self.first[keys] < self.first[keys + 1]
 
     def of_keys(self, keys: Ints) -> tuple[Ints, Ints]:
-        """Returns the values of the lists of `keys`, one list after another, and for each the index of its key."""
+        """Returns the concatenated lists of `keys`, and for each value the index in `keys` that it belongs to."""
         counts = self.first[keys + 1] - self.first[keys]
         index = np.repeat(np.arange(len(keys)), counts)
         within = np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
@@ -51,17 +51,17 @@ class Lists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataflow:
-    """Columns of what the operations of a graph read and make.
+    """The operations of a graph as columns.
 
-    tiles: all tiles, numbered as they occur first; constants are not among them unless an operation reads them as
-    tiles. number: by name of a tile. odd: operations with a tile that is not equal to the first one of its name.
-    constants: all constants, numbered in the same way. forms: an operation of each form, with its compute. (For each
-    layer and tuple of matrices, an operation with matrices has a form of its own.)
+    tiles: all tiles, numbered in order of first use; a constant is among them only if an operation reads it like a
+    tile. number: number of each tile, by name. odd: (operation, tile) where the tile differs from the first one of the
+    same name; a verifier refuses these. constants: all constants, numbered likewise. forms: one operation of each form,
+    with its compute. (An operation with matrices has a form of its own for each layer and tuple of matrices.)
 
-    nodes: the ONNX node of each compute. types: the types of elements; tile_type, tile_elements: type and number of
-    the elements of each tile. op_compute, op_form, op_result: one entry for each operation, compute by compute.
-    read_op, read_tile: one for each tile that an operation reads, in order. use_op, use_constant: the same for
-    constants. result_compute, result_tile: one for each result of a compute.
+    nodes: the ONNX node of each compute. types: the element types. tile_type, tile_elements: index in `types` and
+    number of elements, one entry per tile. op_compute, op_form, op_result: compute, form and result tile, one entry per
+    operation, in program order. read_op, read_tile: one entry per tile operand, in order. use_op, use_constant: one
+    entry per constant operand. result_compute, result_tile: one entry per result of a compute.
     """
 
     tiles: tuple[Tile, ...]
@@ -85,26 +85,26 @@ class Dataflow:
 
     @classmethod
     def of(cls, computes: "Iterable[Compute]") -> "Dataflow":
-        """Finds the dataflow of computes."""
+        """Builds the tables of computes that are given in program order."""
         found = _Collector()
         for number, compute in enumerate(computes):
             found.add(number, compute)
         return found.dataflow()
 
     def is_form(self, *kinds: type) -> Bools:
-        """Tells for each operation whether it is of one of these classes."""
+        """Returns, for each operation, whether it is an instance of one of these classes."""
         return np.array([isinstance(op, kinds) for op, _ in self.forms], np.bool_)[self.op_form]
 
     def with_form(self, *kinds: type) -> list[int]:
-        """Returns the numbers of the computes with an operation of one of these classes, in order."""
+        """Returns the ascending numbers of the computes with an operation of one of these classes."""
         return np.unique(self.op_compute[self.is_form(*kinds)]).tolist()
 
     def node(self, op: int) -> str:
-        """Returns the ONNX node of an operation."""
+        """Returns the ONNX node of operation `op`."""
         return self.nodes[int(self.op_compute[op])]
 
     def part(self, computes: range) -> "Dataflow":
-        """Returns the dataflow of neighbouring computes, numbered from 0. Tiles and forms keep their numbers."""
+        """Returns the tables of a range of computes, renumbered from 0. Tiles and forms keep their numbers."""
         ends = computes.start, computes.stop
         ops, results = (slice(*np.searchsorted(of, ends).tolist()) for of in (self.op_compute, self.result_compute))
         reads, uses = (
@@ -125,9 +125,9 @@ class Dataflow:
         )
 
     def inputs(self) -> tuple[Ints, Ints]:
-        """Returns the tiles that each compute reads and does not make itself: number of the compute, and of the tile.
+        """Returns the tiles that each compute reads but does not write: arrays of compute numbers and of tile numbers.
 
-        A compute has each tile once, where it reads it first.
+        The pairs are in program order; a tile that a compute reads several times is listed once.
         """
         count = len(self.tiles)
         key = self.op_compute[self.read_op] * count + self.read_tile
@@ -138,11 +138,11 @@ class Dataflow:
 
 @dataclass(slots=True)
 class _Collector:
-    """The columns so far, as lists, and the numbers of tiles, forms and constants.
+    """Tables under construction, as lists.
 
-    shapes: number of each shape of a value. shaped: a value of each. tile_shape: the shape of each tile. constant_of:
-    number and shape of each constant, by its name. ops, results: the columns of operations and of results side by side.
-    op_reads, op_uses: how many tiles and constants each operation has.
+    shapes, shaped: number of each value shape (see `shape_of`), and one value of it. tile_shape: shape number of each
+    tile. constant_of: number and shape number of each constant, by name. ops, results: flattened rows of the operation
+    and result tables. op_reads, op_uses: number of tile and constant operands of each operation.
     """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
@@ -166,7 +166,7 @@ class _Collector:
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute.
 
-        NOTE: there are so many operations that a call for each of their values would take as long as the rest.
+        NOTE: inlined by hand, because a call for each operand would double the time of the loop.
         """
         self.nodes.append(compute.node)
         tiles, tile_of, tile_shape, read = self.tiles, self.tile_of, self.tile_shape, self.read
@@ -194,7 +194,7 @@ class _Collector:
             self.results += number, (result if tile is made else self.tile(tile))
 
     def tile(self, tile: Tile) -> int:
-        """Returns the number of a tile; names are unique."""
+        """Returns the number of a tile, which its name identifies."""
         number = self.tile_of.get(tile.name)
         if number is None:
             number = self.tile_of[tile.name] = len(self.tiles)
@@ -205,7 +205,7 @@ class _Collector:
         return number
 
     def constant(self, op: "BodyOp", value: ConstantTile) -> int:
-        """Adds a use of a constant by an operation. Returns the number of its shape."""
+        """Adds a use of a constant by `op`. Returns the number of its shape."""
         known = self.constant_of.get(value.name)
         if known is None:
             known = self.constant_of[value.name] = len(self.constants), self.shape(value)
@@ -217,14 +217,13 @@ class _Collector:
         return shape
 
     def shape(self, value: Tile) -> int:
-        """Returns the number of the shape of a value; see `shape_of`."""
         number = self.shapes.setdefault(shape_of(value), len(self.shaped))
         if number == len(self.shaped):
             self.shaped.append(value)
         return number
 
     def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
-        """Returns the number of the form of an operation. `key`: what operations of one form have in common."""
+        """Returns the number of the form of an operation. `key`: equal for operations of one form."""
         if compute.matrices:
             # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
             key = key, compute.layer, id(compute.matrices)
@@ -234,7 +233,6 @@ class _Collector:
         return number
 
     def dataflow(self) -> Dataflow:
-        """Returns the columns."""
         count, tile_shape = np.arange(len(self.op_reads)), np.array(self.tile_shape, np.int64)
         types = tuple(dict.fromkeys(value.element for value in self.shaped))
         shapes = [(types.index(value.element), value.elements) for value in self.shaped]
@@ -264,5 +262,5 @@ class _Collector:
 
 
 def _columns(rows: list[int], width: int) -> Ints:
-    """Returns the columns of a table, whose rows are given one after another; each is contiguous."""
+    """Returns the columns of a flattened table as contiguous arrays."""
     return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T)

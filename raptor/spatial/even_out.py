@@ -1,14 +1,15 @@
-"""Work without matrices, moved from the cores that work most to those that work least.
+"""Load balancing: moves computes without matrices from the busiest core to idle ones.
 
-It runs where its operand is. Behind the heads of a detector, for instance, moves and softmax of whole tensors follow
-one another on the core of one layer; a wide depthwise layer has no more cores than the layer before it. These cores
-then work longer than all others. Such a compute can run on any core: its operands are sent there once, and its result
-to its readers.
+By default, a compute without matrices runs on the core of its operand. After the heads of a detector, for instance,
+moves and softmax of whole tensors all run on the core of one layer; a wide depthwise layer has no more cores than the
+layer before it. Such cores become the bottleneck. These computes can run on any core at the cost of messages: operands
+are sent there once, and the result to its readers.
 
-A core begins a sample when it has done its work of the one before. If one of a late layer also got work of an early
-layer, every sample would wait for the whole way between them. So there is a limit for the time that a sample may occupy
-a core that gets work. Two are tried: the longest time so far, and the least one with which the busiest core works no
-longer than with that. Of both results and of no moves, the best one by latency x interval in a schedule is taken.
+A core starts a sample only after it has finished the previous one. If a core of a late layer also computed for an early
+layer, each sample would wait for all layers between them. So the time from the first to the last work of a sample on a
+core (its occupancy) is limited, for cores that receive computes. Two limits are tried: the longest occupancy before any
+move, and the least limit that gives an equally short busiest core. The best of both results and of no moves, by latency
+x interval in a list schedule, is returned.
 """
 
 from dataclasses import dataclass
@@ -32,18 +33,19 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _LEAST = 0.02
-"""Share of the work of the busiest core below which a compute is not moved."""
+"""Smallest time of a movable compute, as a share of the work of the busiest core."""
 _UNEVEN = 1.5
-"""Times the work that cannot move that a core may do: waiting for messages outweighs a smaller difference."""
+"""Factor of the largest immovable load that a core may do: below it, moves cost more than they save."""
 _HALVINGS = 5
-"""Number of times that the range in which the limit of a core's time lies is halved."""
+"""Number of steps of the binary search for the occupancy limit."""
 
 
 def even_out(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with long computes on other cores, as long as the core that works most works less then.
+    """Returns the partition with long computes moved off the busiest cores, or `partition` if no move is better.
 
-    Computes stay on their chip. Layer by layer, cores take turns, so their work need not be even; and where products of
-    computed tensors have cores of their own, the mapping has evened out the work of the chains.
+    Computes stay on their chip. Only streamed decisions are changed: layer by layer, cores work in turn, so even loads
+    gain nothing. Where products of computed tensors have cores of their own, the mapping has balanced these chains
+    already.
     """
     if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or decision.flow.products:
         return partition
@@ -71,7 +73,7 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
 
 
 def movable(partition: Partition) -> npt.NDArray[np.bool_]:
-    """Tells for each compute whether it can run on any core: it has no matrices, and makes all of its results."""
+    """Returns whether each compute can run on any core: no matrix, no copy, and no other compute fills its results."""
     flow = partition.graph.dataflow
     found = np.array([not compute.matrices for compute in partition.graph.computes], np.bool_)
     found[flow.op_compute[flow.is_form(Copy)]] = False
@@ -81,7 +83,7 @@ def movable(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 def _elements(flow: Dataflow, computes: int) -> Floats:
-    """Returns how many elements each compute reads and makes for others."""
+    """Returns the number of elements that each compute exchanges with other computes."""
     user, tile = flow.inputs()
     users, tiles = np.concatenate([user, flow.result_compute]), np.concatenate([tile, flow.result_tile])
     return np.bincount(users, flow.tile_elements[tiles], computes).astype(np.float64)
@@ -89,7 +91,7 @@ def _elements(flow: Dataflow, computes: int) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """The core of each compute, and for each core its work, and when it begins and ends; changed by moves."""
+    """Core of each compute; for each core its work, and when its work of a sample begins and ends."""
 
     cores: Ints
     core_ns: Floats
@@ -102,7 +104,7 @@ class _State:
 
     @property
     def longest_ns(self) -> float:
-        """The longest time that a sample occupies a core."""
+        """The longest occupancy of a core by a sample."""
         return float((self.last_ns - self.first_ns).max())
 
     def copy(self) -> "_State":
@@ -113,8 +115,9 @@ class _State:
 class _Moves:
     """Moves computes from the busiest core to others.
 
-    times: when computes work, before any move. long: the computes that may move. work_ns, messages_ns: time of each
-    compute, and to send what it reads and makes. enough_ns: work of a core that is little enough. chip: of each core.
+    times: ALAP times of computes before any move. long: numbers of the computes that may move. work_ns, messages_ns:
+    time of each compute, and of sending its operands and results. enough_ns: load below which a core is not relieved.
+    chip: chip of each core.
     """
 
     times: Times
@@ -125,14 +128,14 @@ class _Moves:
     chip: Ints
 
     def choices(self, before: _State) -> tuple[_State, ...]:
-        """Returns the states without moves, with the longest time so far as the limit, and with the least limit."""
+        """Returns the states without moves, with the longest occupancy as the limit, and with the least limit."""
         longest = self.all(before, before.longest_ns)
         return before, longest, self.least(before, longest)
 
     def least(self, before: _State, longest: _State) -> _State:
-        """Returns the state after the moves with the least limit that leaves the busiest core no more work.
+        """Searches for the smallest occupancy limit that does not raise the load of the busiest core.
 
-        longest: that with the longest time so far as the limit.
+        longest: the state with the largest limit.
         """
         low_ns, high_ns, found = 0.0, before.longest_ns, longest
         for _ in range(_HALVINGS):
@@ -145,16 +148,16 @@ class _Moves:
         return found
 
     def all(self, before: _State, limit_ns: float) -> _State:
-        """Returns the state after moves, as long as the larger work of both cores falls and is not little enough."""
+        """Moves computes until no move lowers the load of the busiest core, or that load is at most `enough_ns`."""
         state = before.copy()
         while state.busiest_ns > self.enough_ns and self.move(state, limit_ns):
             pass
         return state
 
     def move(self, state: _State, limit_ns: float) -> bool:
-        """Moves the compute of the busiest core that relieves it most; tells whether there is one.
+        """Makes the move that relieves the busiest core most, in place; returns False if none does.
 
-        It goes to the core that works least of those on the chip that are then occupied for at most `limit_ns`.
+        The compute goes to the least loaded core of the chip that it would not occupy for more than `limit_ns`.
         """
         busiest = int(state.core_ns.argmax())
         own = self.long[state.cores[self.long] == busiest]

@@ -1,6 +1,6 @@
-"""Lowers a layer of one output pixel: all its cores multiply at once, then each output tile is added up on one of them.
+"""Lowering of layers with one output pixel (fully connected): MVMs on all cores, then a reduction for each output tile.
 
-The sum of floats depends on the order of the additions. Equal columns of weights should give equal outputs, whichever
+The sum of floats depends on the order of additions, and equal columns of weights should give equal outputs, whichever
 cores hold them. So the products of all columns are added in the same runs: a run ends wherever the products of some
 column continue on another core.
 """
@@ -24,7 +24,7 @@ from raptor.target.layout import Region
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place in a tile: element `first`, and those after it. `position`: as in `Partition`."""
+    """A contiguous range of a tile that begins at element `first`. `position`: as in `Partition`."""
 
     tile: Tile
     first: int
@@ -32,14 +32,14 @@ class Source:
 
 
 FindSource = Callable[[int, Range], Source]
-"""(pixel, channels) of the layer's input -> the place that holds them."""
+"""(pixel, channel range) of the layer's input -> the tile and offset that hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """Contribution of a core: `tile` holds `count` vectors of all columns, which have to be added.
+    """The products of one core: `tile` holds `count` vectors of all columns, which have to be added.
 
-    `first`: number of its first product, counted over all cores.
+    `first`: index of its first product among the products of all cores.
     """
 
     core: int
@@ -54,10 +54,10 @@ class _Partial:
 
 @dataclass(slots=True)
 class DenseLayer:
-    """A fully connected layer to lower.
+    """A fully connected layer that is being lowered.
 
-    mapping: its matrices. Their columns are whole output tiles; those of equal columns follow one another. given,
-    result: types of the elements of input and output.
+    mapping: its matrices. Their columns are whole output tiles, and matrices of equal columns follow one another. emit:
+    adds a compute to the program. find: locates the input. given, result: element types of input and output.
     """
 
     node: Node
@@ -69,7 +69,7 @@ class DenseLayer:
     result: ElementType
 
     def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
-        """Emits the layer. Yields each region of the output, numbered in `regions`, and the tile that holds it."""
+        """Emits the layer. Yields each output region and its tile. `regions`: the regions, with their tile numbers."""
         placed = list(zip(self.mapping.matrices, self.mapping.cores, strict=True))
         groups = {cols: list(run) for cols, run in groupby(placed, key=lambda pair: pair[0].cols)}
         ends = run_ends([[core for _, core in group] for group in groups.values()])
@@ -83,7 +83,7 @@ class DenseLayer:
                 yield region, self.reduce(i, region, cols[0], partials, home)
 
     def products(self, cols: Range, placed: list[tuple[Matrix, int]]) -> Iterator[_Partial]:
-        """Emits the products for a range of columns. `placed`: its matrices, and the core of each."""
+        """Emits the MVMs of a range of columns; yields the result of each core. `placed`: matrices and their cores."""
         first = 0
         for core, run in groupby(placed, key=lambda pair: pair[1]):
             matrices = [matrix for matrix, _ in run]
@@ -91,7 +91,7 @@ class DenseLayer:
             first += len(matrices)
 
     def product(self, cols: Range, core: int, matrices: list[Matrix], first: int) -> _Partial:
-        """Emits the products of one core, one after another. `first`: number of the first of them."""
+        """Emits the MVMs of one core. `first`: index of its first product among the products of all cores."""
         pixels = self.operator.window.input_pixels()[0].tolist()
         sizes = [m.rows[1] - m.rows[0] for m in matrices]
         ends = np.cumsum([0, *sizes]).tolist()
@@ -104,7 +104,7 @@ class DenseLayer:
         return _Partial(core, result, len(matrices), first)
 
     def copy(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
-        """Copies inputs into `given`, one after another. Elements that lie side by side come in one message."""
+        """Copies sources of `sizes` elements into `given` in order. Contiguous sources become one message."""
         at, start = 0, 0
         for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
             at += size
@@ -116,7 +116,7 @@ class DenseLayer:
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
-        """Adds up runs of products on their core. Returns one vector for each run; `ends`: see `run_ends`."""
+        """Adds up the vectors of each run on their core. Returns one vector per run. `ends`: see `run_ends`."""
         last = partial.first + partial.count
         cuts = [partial.first, *(end for end in ends if partial.first < end <= last)]
         if len(cuts) == partial.count + 1:
@@ -129,9 +129,9 @@ class DenseLayer:
         return _Partial(partial.core, result, len(cuts) - 1, partial.first)
 
     def reduce(self, index: int, region: Region, first: int, partials: list[_Partial], home: int) -> Tile:
-        """Adds up output tile `index` on the core of `partials[home]`: the vectors of all cores, in their order.
+        """Adds up output tile `index` on the core of `partials[home]`, in the order of `partials`.
 
-        `first`: first column of the vectors.
+        `first`: the first column of the partial vectors.
         """
         size, at = region.channel_count, region.channels[0] - first
         own, core = partials[home], partials[home].core
@@ -155,13 +155,12 @@ class DenseLayer:
         return result
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
-        """Emits a compute of one operation."""
         layer = "" if isinstance(op, Copy) else filter_key(self.node)
         self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 
 def run_ends(cores: list[list[int]]) -> list[int]:
-    """Returns the numbers of products at which a run ends: after them, some columns continue on another core.
+    """Returns the product indices at which a run ends, because some columns continue on another core there.
 
     `cores`: for each range of columns, the core of each of its products, in order.
     """

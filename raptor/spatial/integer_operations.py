@@ -1,4 +1,4 @@
-"""Operations on integers: requantisation, bounds, tables. They are declared as in `raptor.spatial.operations`."""
+"""SpatialIR operations of quantised models: requantisation, clamping, lookup (see `raptor.spatial.operations`)."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from raptor.spatial.operations import OneResult, V, W
 from raptor.target.element import ElementType, integer
 
 WORD = integer(32)
-"""The integers that a requantisation computes with."""
+"""Element type of intermediate values of a requantisation."""
 SCALAR = -1
-"""Entry of `Requantise.index` for a step that needs no vector of constants."""
+"""Entry of `Requantise.index` for a step without a vector of constants."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requantise(OneResult[V]):
-    """Runs a recipe on every row of its sources, and clamps.
+    """Applies a requantisation recipe to each row of its sources, and clamps the result.
 
-    tables: different vectors of constants, each a pixel or a row. index: [row of the result, step] -> number of the
-    table that the step reads, or `SCALAR`.
+    tables: distinct vectors of constants, each one pixel or one row. index: [rows of the result, steps] -> number of
+    the table that the step reads, or `SCALAR`.
     """
 
     sources: tuple[V, ...]
@@ -40,7 +40,7 @@ class Requantise(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """Rows of words: one for each source that is made wider, and one for each register of the recipe."""
+        """Temporary rows: one for each source that is widened first, then one for each register of the recipe."""
         registers = max(self.recipe.registers(), default=0) + 1
         types = [integer(self.widths[i]) for i in self.widened] + [WORD] * registers
         row = replace(self.result, rows=1)
@@ -48,12 +48,12 @@ class Requantise(OneResult[V]):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The bits with which the steps read each source."""
+        """Bits with which the steps read each source."""
         return operand_widths(self.recipe, tuple(source.element.bits for source in self.sources))
 
     @property
     def widened(self) -> tuple[int, ...]:
-        """Numbers of the sources that are made wider first."""
+        """Numbers of the sources that are converted to a wider type first."""
         return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].element.bits)
 
     @property
@@ -71,10 +71,10 @@ class Requantise(OneResult[V]):
 
 @lru_cache(maxsize=4096)
 def operand_widths(recipe: Recipe, bits: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the bits with which the steps of a recipe read its operands, which have `bits`.
+    """Returns the bits with which the steps of a recipe read its operands, which are stored in `bits`.
 
-    An instruction reads both operands in one width. A product writes words, but reads what both its operands need;
-    every other step computes in words. Bounds read integers of any width.
+    An instruction reads both operands in one width. A multiplication by constants reads the width that holds both its
+    operands; every other step reads 32-bit words. `max` and `min` read any width.
     """
     wanted = list(bits)
     for step in recipe.steps:
@@ -86,23 +86,23 @@ def operand_widths(recipe: Recipe, bits: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _bits_of(step: Step) -> int:
-    """Returns the bits, in whole bytes, that hold all constants of a step."""
+    """Returns the smallest multiple of 8 bits that holds all constants of a step."""
     assert not isinstance(step.right, int)
     low, high = int(step.right.min()), int(step.right.max())
     return next(bits for bits in (8, 16, 24, 32) if integer(bits).low <= low and high <= integer(bits).high)
 
 
 def table_type(recipe: Recipe, number: int, bits: tuple[int, ...]) -> ElementType:
-    """Returns the type of the constants of a step: that with which it reads its other operand."""
+    """Returns the element type of the constants of step `number`. `bits`: stored bits of the operands."""
     left = recipe.steps[number].left
     return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequantiseAtOnce(OneResult[V]):
-    """Requantises every row of its source with one instruction.
+    """Requantises each row of its source with one `vrequant` instruction.
 
-    tables: different vectors of parameters, four words for each element, each for a pixel or a row. index: [row of the
+    tables: distinct vectors of parameters, four words per element, each one pixel or one row. index: [rows of the
     result] -> number of its table.
     """
 
@@ -128,7 +128,7 @@ class RequantiseAtOnce(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Bound(OneResult[V]):
-    """min(max(source, low), high), in the type of the result; a bound that is None is left out."""
+    """Clamps to the integers [low, high], in the type of the result. A bound that is None is left out."""
 
     source: V
     low: int | None
@@ -140,7 +140,7 @@ class Bound(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """The result of the first bound, if there are two."""
+        """The result of the first of two bounds."""
         if self.low is None or self.high is None:
             return ()
         return (replace(self.result, name=f"{self.result.name}.bounded", element=self.source.element),)
@@ -159,7 +159,7 @@ class Bound(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Lookup(OneResult[V]):
-    """table[source - smallest source], element by element."""
+    """Table lookup per element: result = table[source - lowest integer of the source's type]."""
 
     source: V
     table: V

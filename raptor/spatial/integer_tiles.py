@@ -1,4 +1,4 @@
-"""Makes the operations on integers of one tile from operators of the Graph."""
+"""Lowers the integer operators of the Graph to SpatialIR operations on one tile."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 
 
 def requantise_op(operator: ir.Requantise) -> MakeOp:
-    """Returns a function that makes the `Requantise` of one tile. Tiles of equal parameters share their tables."""
+    """Returns a function that makes the requantisation of one tile. Tiles of equal parameters share constant tables."""
     recipe = operator.recipe
     if isinstance(recipe, Instruction):
         return _at_once_op(operator, recipe)
@@ -42,9 +42,9 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
 def _tables(
     recipe: Recipe, bits: tuple[int, ...], result: Tile, region: Region, classes: Ints
 ) -> tuple[tuple[ConstantTile, ...], Ints]:
-    """Returns the different vectors of constants of a tile, and the number of each, as `Requantise` has them.
+    """Returns the distinct constant vectors of a tile, and their index, as in `Requantise`.
 
-    bits: those of the operands. classes: the class of each row of the tile.
+    bits: stored bits of the operands. classes: the class of each row of the tile, as in `Requantise.row_class`.
     """
     steps = recipe.steps
     tables: dict[tuple[object, ...], ConstantTile] = {}
@@ -63,7 +63,7 @@ def _tables(
 
 
 def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: Region) -> Ints:
-    """Returns the constants of the rows of one class: [1, width or 1, channels]."""
+    """Returns the constants of rows of class `kind`: [1, width or 1, channels]."""
     classes, width, channels = constants.shape
     row = constants[kind if classes > 1 else 0]
     if width > 1 and region.cols is not None:
@@ -74,7 +74,6 @@ def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region:
 
 
 def _at_once_op(operator: ir.Requantise, chosen: Instruction) -> MakeOp:
-    """Returns a function that makes the `RequantiseAtOnce` of one tile; tiles of equal parameters share tables."""
     records = chosen.parameters()
     known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
 

@@ -1,7 +1,7 @@
-"""SpatialIR: computes on tiles, for any crossbar machine.
+"""SpatialIR: a graph of computes on channel tiles, for any crossbar machine.
 
-A `Compute` is work that fits one core: crossbar matrices, and a body of operations on channel tiles. It knows no cores,
-no addresses and no protocol. A graph prints in the style of the thesis, listing 4.1.
+A `Compute` is work that fits one core: crossbar matrices, and a body of operations on tiles. It knows no cores,
+addresses or messages. The text form follows listing 4.1 of the thesis.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -29,7 +29,7 @@ from raptor.target.layout import Image, Region
 class Copy(OneResult[V]):
     """Copies elements of a tile, on any core, into a tile on the core of the compute. Several copies may fill one tile.
 
-    Elements `first` to `first + elements` of `source` go to element `at` of `result` and those after it.
+    Elements `first` to `first + elements` of `source` become elements `at` to `at + elements` of `result`.
     """
 
     source: V
@@ -59,10 +59,10 @@ class Copy(OneResult[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeRows(OneResult[V]):
-    """For each pixel of the result one row of a table, which stays in global memory.
+    """Embedding lookup: each pixel of the result is a row of a table in global memory.
 
-    table: a constant whose pixels are the rows. places: one row per pixel of the result: which of `ids` holds the
-    number of its row, and in which element.
+    table: a constant whose pixels are the rows. places: [pixels of the result, 2]: which of `ids` holds the row number,
+    and in which element.
     """
 
     table: V
@@ -91,10 +91,10 @@ BodyOp: TypeAlias = OneResult[Tile]
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Work that fits one core.
+    """Work that fits one core and has no messages inside.
 
-    node: the ONNX node. layer: key in the decision, if the compute is part of a layer with weights. matrices: those
-    that the body multiplies with, by number. results: the tiles of the body that are used outside of it.
+    node: the ONNX node. layer: key of the layer in the decision; empty for a layer without weights. matrices: the
+    matrices that operations of the body name by index. results: the tiles of the body that are used outside of it.
     """
 
     node: str
@@ -106,7 +106,7 @@ class Compute:
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
-        """The tiles that the body reads and does not make itself; constants are left out."""
+        """The tiles that the body reads but does not write, without constants."""
         inside = {op.result for op in self.body}
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
@@ -114,7 +114,7 @@ class Compute:
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A region of a tensor and the tile that holds it."""
+    """A region of a tensor, and the tile that holds it."""
 
     region: Region
     tile: Tile
@@ -124,7 +124,8 @@ class Part:
 class TensorParts:
     """The tiles that hold a tensor of the Graph. Several tensors may share tiles (Rename, aligned Concat).
 
-    `whole`: the tensor once more, as tiles of all rows, if an operation asked for them. `coding`: see `Tensor`.
+    node: the ONNX node that makes the tensor. in_model: whether the ONNX model has the tensor. whole: the same tensor
+    as tiles of all rows, if an operation needs them. coding: see `Tensor`.
     """
 
     name: str
@@ -139,7 +140,7 @@ class TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class FilterUse:
-    """The filter that computes a tensor, by its key, and the tensor that it reads."""
+    """The layer that computes a tensor: the key of its filter, and the tensor that it reads."""
 
     key: str
     source: str
@@ -147,7 +148,7 @@ class FilterUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeUse:
-    """The table whose rows make up a tensor, [rows, channels], and the tensor of their ids."""
+    """The operands of an embedding lookup: the table [rows, channels], and the tensor of row numbers."""
 
     table: Numbers
     ids: str
@@ -155,10 +156,10 @@ class TakeUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewUse:
-    """A tensor of which only some regions exist, because it is nothing but elements of others in another order.
+    """A rearranged tensor that is never stored completely: only the regions that are read exist.
 
-    inputs, sources: the tensors, and the element of theirs that each element is, as in a `Move` of the Graph: [pixels,
-    channels]. tiles: the regions that were made, some on several cores.
+    inputs, sources: the source tensors, and for each element its index among their elements, as in
+    `raptor.graph.ir.Move`: [pixels, channels]. tiles: the regions that were made, some on several cores.
     """
 
     node: str
@@ -170,7 +171,7 @@ class ViewUse:
 
 @dataclass(frozen=True, slots=True)
 class ProductUse:
-    """The operands of a product of two computed tensors, which may be views, and the number of its columns."""
+    """The operands of a matrix product of two computed tensors, which may be views, and its number of columns."""
 
     left: str
     right: str
@@ -179,7 +180,7 @@ class ProductUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveUse:
-    """The elements of other tensors, `inputs`, that a tensor consists of. sources: see `raptor.graph.ir.Move`."""
+    """The operands of a rearrangement: the source index of each element (`raptor.graph.ir.Move`), and the tensors."""
 
     sources: Indices
     inputs: tuple[str, ...]
@@ -189,11 +190,11 @@ class MoveUse:
 class SpatialGraph:
     """A model as computes, in topological order.
 
-    tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. take_of: by name of a tensor of rows of a table. move_of: by name of a tensor that is a rearrangement.
-    views: by name of a tensor of which only regions exist. product_of: by name of a tensor that is computed line by
-    line as a product of two others. literals: the tiles that are constants, by name. made: the constants that are made
-    by products, by name of the tile that repeats each. numbers: the kind of program, as in `Graph`.
+    numbers: the kind of program, as in `Graph`. tensors: by name. filters: by the key of the layer in the decision.
+    filter_of, take_of, move_of, product_of: operands of the tensors that are computed by a filter, by an embedding
+    lookup, by a rearrangement, or line by line as a product of two tensors, by name. literals: constant tiles, by name.
+    views: tensors of which only regions exist, by name. made: constants that crossbars produce instead of global
+    memory, by name of the tile that holds the repeated vector.
     """
 
     name: str
@@ -213,7 +214,7 @@ class SpatialGraph:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The columns of what its operations read and make."""
+        """The def-use tables of all computes."""
         return Dataflow.of(self.computes)
 
     def __str__(self) -> str:
@@ -248,7 +249,7 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
 
 
 def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]) -> Iterator[str]:
-    """Writes each line matrix, and together the kernel matrices that differ in the kernel position only."""
+    """Yields the text of each line matrix, and one for kernel matrices that differ in kernel position only."""
     for m in (m for m in matrices if isinstance(m, LineMatrix)):
         ins, outs = (f"{a}:{b}" for a, b in (m.ins, m.outs))
         yield f"in {ins} x {m.band.lines}x{m.pixels} out {outs} x {len(m.band.outs)}x{len(m.places)}"

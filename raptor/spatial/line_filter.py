@@ -1,4 +1,4 @@
-"""Lowers a layer line by line: products of each input line, and the sums that are the lines of the output."""
+"""Lowering of convolutions line by line: MVMs on each input line, and additions of the partial sums of output lines."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,18 +32,18 @@ from raptor.target.element import ElementType
 Ints = npt.NDArray[np.int64]
 
 _OnCore = Callable[[Range, int, Range, int], tuple[Tile, int]]
-"""(lines, part, columns, core) -> a tile on the core that holds these pixels, and the column of its first pixel."""
+"""(input lines, channel range number, columns, core) -> a tile on the core with these pixels, and its first column."""
 
 _Result = tuple[int, int, Range, Tile]
-"""Line, part and columns of the output, and the tile."""
+"""Line number, channel range number and columns of an output cell, and its tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """The product of a block with a matrix.
+    """The product of a block of input pixels with a matrix.
 
     weight: number of the matrix on the core. part: number of the input's channel range. outs: output channels of the
-    matrix. at: its first element in the result of its step.
+    matrix. at: offset in the result of its step, in elements.
     """
 
     weight: int
@@ -57,8 +57,8 @@ class _Product:
 class _Step:
     """Products that a core computes without a pause, the same for all bands of a shape.
 
-    size: elements of the result. inputs: the channel ranges of the input that it reads, and which columns; it reads one
-    line of each. tables: the products as `ApplyLine` has them, by the first column of each line.
+    size: elements of the result. inputs: channel range numbers and columns of the input that it reads, one line of
+    each. tables: `ApplyLine.products`, keyed by the first column of each input tile.
     """
 
     products: list[_Product] = field(default_factory=list[_Product])
@@ -67,7 +67,7 @@ class _Step:
     tables: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
 
     def table(self, lines: list[tuple[Tile, int]]) -> Ints:
-        """Returns the products. `lines`: for each of `inputs` the tile on the core, and the column where it begins."""
+        """Returns the table of products for `ApplyLine`. `lines`: for each of `inputs`, a tile and its first column."""
         firsts = tuple([first for _, first in lines])
         if firsts not in self.tables:
             line = {part: (i, *lines[i]) for i, (part, _) in enumerate(self.inputs)}
@@ -78,7 +78,7 @@ class _Step:
 
 
 def _find_inputs(steps: Sequence[_Step]) -> None:
-    """Sets the `inputs` of the steps of a line. Steps with the same channel range have all columns that any needs."""
+    """Sets the `inputs` of the steps of a line. Steps share the columns of a channel range, so that it is sent once."""
     columns: dict[int, Range] = {}
     for q in (q for step in steps for q in step.products):
         columns[q.part] = columns.get(q.part, q.block.pixels)[0], q.block.pixels[1]
@@ -91,10 +91,10 @@ _Steps = tuple[_Step, ...]
 
 @dataclass(slots=True)
 class LayerLines:
-    """A layer to lower line by line.
+    """A layer that is lowered line by line.
 
-    ins, outs: channel ranges of the tiles of input and output. element: type of the output's elements. xbar: rows and
-    outputs of a crossbar.
+    ins, outs: channel ranges of the tiles of input and output. element: element type of the output. xbar: rows and
+    output columns of a crossbar.
     """
 
     node: Node
@@ -105,10 +105,10 @@ class LayerLines:
     element: ElementType
     xbar: tuple[int, int]
     whole: bool = field(init=False)
-    """True if the output channels of each product are one tile, so that a run can span several pixels.
+    """True if each product makes all output channels of a tile, so that one run can add several pixels.
 
-    The length of runs changes the order in which products are added. So the answer is the same for all cores: equal
-    columns of weights give equal outputs.
+    The length of runs changes the order of additions. So all cores use the same answer, and equal columns of weights
+    give equal outputs.
     """
 
     def __post_init__(self) -> None:
@@ -116,11 +116,11 @@ class LayerLines:
         self.whole = all(outs in self.outs or outs[0] == outs[1] for outs in found)
 
     def outputs(self, part: Range, outs: Range) -> Range:
-        """Returns the output channels among `outs` for which the input channels `part` are multiplied."""
+        """Returns the output channels among `outs` that depend on the input channels `part`."""
         return outputs_of(self.operator, part, outs, self.outs)
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
-        """Emits the layer. Yields the tiles of its output."""
+        """Emits the layer. Yields its output cells."""
         groups = len(self.chosen.grid.ins)
         for s, cols in enumerate(self.chosen.grid.cols):
             partial: dict[tuple[int, int], list[Tile]] = {}
@@ -134,9 +134,10 @@ class LayerLines:
                 yield y, p, cols, self.clipped(emit, (s, y, p, p % groups), total) if self.operator.relu else total
 
     def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
-        """Adds the partial sums of all groups for line `y`, part `p` of column segment `s`.
+        """Adds the partial sums of all input channel groups for line `y`, part `p`, column segment `s`.
 
-        A core that made one of them does it, another one for each part. Of many, it adds sums of bundles.
+        It runs on a core that made one of them, a different one for each part. Many partial sums are first added in
+        bundles.
         """
         home, stem = p % len(tiles), self.name(y, p, s)
         found = bundles(len(tiles))
@@ -149,42 +150,41 @@ class LayerLines:
         return self.added(emit, stem, (s, y, p, home), tiles)
 
     def added(self, emit: Emit, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
-        """Adds partial sums as a tile called `name`. at: column segment, line, part, and the group whose core adds."""
+        """Adds partial sums into a tile `name`. at: column segment, line, part, and the group whose core adds."""
         result = replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         return self.emit_sum(emit, at, Overlap(result, tuple(tiles), runs))
 
     def clipped(self, emit: Emit, at: tuple[int, int, int, int], total: Tile) -> Tile:
-        """Adds the ReLU of an output on the core that made it. at: see `added`."""
+        """Emits the ReLU of an output tile on the core that made it. at: see `added`."""
         return self.emit_sum(emit, at, Vector(replace(total, name=f"{total.name}.relu"), "relu", (total,)))
 
     def emit_sum(self, emit: Emit, at: tuple[int, int, int, int], op: BodyOp) -> Tile:
-        """Emits an operation for an output or a part of it. Returns its result. at: see `added`."""
+        """Emits an operation on the core of `at` (see `added`). Returns its result."""
         s, y, p, group = at
         part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         emit(self.compute((), op), self.chosen.core(s, group, part), y / self.operator.window.out_lines)
         return op.result
 
     def name(self, y: int, p: int, s: int) -> str:
-        """Names a tile of the output by line, part and column segment."""
+        """Returns the name of an output tile by line, part and column segment."""
         return f"{self.node.output}.r{y}.c{p}.x{self.chosen.grid.cols[s][0]}"
 
     def compute(self, matrices: tuple[LineMatrix, ...], op: BodyOp) -> Compute:
-        """Makes a compute of one operation."""
         key = filter_key(self.node)
         return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 
 
 _Met = tuple[tuple[int, BandShape], ...]
-"""For each band that reaches an output line: number of the line among the band's output lines, shape of the band."""
+"""For each band that contributes to an output line: index of the line in the band's outputs, and the band's shape."""
 
 
 @dataclass(slots=True)
 class _CoreLines:
-    """The share of one core of the grid, at (segment, group, part).
+    """The part of a layer that core (segment, group, part) of the grid computes.
 
-    matrices: number of each matrix on the core. all_matrices: the same as a tuple, which all computes share. work:
-    products by shape of the band. runs: tables of `Overlap` by part and bands met, since many lines have the same.
+    matrices: number of each matrix on the core. all_matrices: the same as a tuple that all computes share. work: steps
+    by shape of the band. runs: tables of `Overlap`, by part and contributing bands, which many lines have in common.
     """
 
     layer: LayerLines
@@ -205,7 +205,7 @@ class _CoreLines:
         return self.layer.chosen.grid.cols[self.segment]
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
-        """Emits the share: products, then sums. Yields line, part and tile of the output."""
+        """Emits the products, then the sums. Yields line, part and tile of each (partial) output."""
         window = self.layer.operator.window
         grid = self.layer.chosen.grid
         found = bands(window, grid.height, clipped=grid.clipped)
@@ -229,11 +229,11 @@ class _CoreLines:
         return self.layer.chosen.core(self.segment, self.group, self.part)
 
     def parts(self) -> list[int]:
-        """Returns the numbers of the output's channel ranges that this core computes."""
+        """Returns the numbers of the output channel ranges that this core computes."""
         return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
 
     def plan(self, shape: BandShape) -> _Steps:
-        """Returns the products for bands of a shape; replicas of a matrix take turns."""
+        """Returns the products for bands of a shape, in steps. Copies of a matrix are used round robin."""
         chosen = self.layer.chosen.grid
         steps: list[_Step] = []
         used: Counter[LineMatrix] = Counter()
@@ -255,13 +255,13 @@ class _CoreLines:
         return tuple(steps)
 
     def matrix(self, part: Range, outs: Range, block: Block, band: BandShape) -> LineMatrix:
-        """Returns the matrix that a block of channels `part` is multiplied with."""
+        """Returns the matrix for a block of input channels `part` in a band."""
         pixels, shift, places = block_shape(self.layer.operator.window, block)
         columns = len(band.outs) * len(places) * (outs[1] - outs[0])
         return LineMatrix(part, outs, band, pixels, shift, places, -(-columns // self.layer.xbar[1]))
 
     def line(self, emit: Emit, on_core: _OnCore, band: Band, steps: _Steps) -> Iterator[Tile]:
-        """Emits the products of one band, step by step. Yields the result of each step."""
+        """Emits the products of one band. Yields the result of each step."""
         position = band.lines[0] / self.layer.operator.window.in_lines
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
         core, matrices = self.core, self.all_matrices
@@ -273,7 +273,7 @@ class _CoreLines:
             yield result
 
     def overlap(self, emit: Emit, y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
-        """Emits the sum that is line `y` of the output, part `p`; returns its tile."""
+        """Emits the sum of products for line `y`, part `p` of the output. Returns its tile."""
         layer = self.layer
         if (p, met) not in self.runs:
             self.runs[p, met] = self.find_runs(p, met)
@@ -285,7 +285,7 @@ class _CoreLines:
         return result
 
     def inside(self, outs: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yields the runs of output pixels that this core adds: index of the first among `outs`, number of pixels."""
+        """Yields runs of output pixels that belong to this core: index of the first in `outs`, and number of pixels."""
         own = (n for n, out in enumerate(outs) if self.cols[0] <= out < self.cols[1])
         for _, run in groupby(own, key=lambda n: outs[n] - n if self.layer.whole else n):
             first, *others = run

@@ -1,4 +1,4 @@
-"""Streamed tensors as grids of cells; runs of elements between cells and tiles of all rows."""
+"""Tensors that are streamed by line, as grids of cells; conversion between cells and tiles of all rows."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,19 +23,19 @@ class Cell:
     tile: Tile
 
     def holds(self, cols: Range, *, exact: bool) -> bool:
-        """True if all these pixels are in the cell; with `exact`, and no others."""
+        """True if the cell contains all pixels `cols`; with `exact`, only if it contains no others."""
         return self.cols == cols if exact else self.cols[0] <= cols[0] and cols[1] <= self.cols[1]
 
 
 Made = dict[tuple[int, int], list[Cell]]
-"""Cells made so far, by line and number of the channel range, from left to right."""
+"""Cells emitted so far, from left to right, keyed by (line, number of the channel range)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right.
 
-    The cells of a line cut its pixels: each is in one of them.
+    Each pixel of a line is in exactly one of its cells.
     """
 
     parts: Parts
@@ -43,16 +43,16 @@ class Grid:
 
     @classmethod
     def of(cls, parts: Parts, rows: int, made: Mapping[tuple[int, int], Sequence[Cell]]) -> "Grid":
-        """Makes a grid of `rows` lines of the cells made; see `Made`."""
+        """Makes a grid of `rows` lines from emitted cells; see `Made`."""
         return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
 
     @property
     def is_cut_alike(self) -> bool:
-        """True if the pixels of each line are cut alike for all channel ranges."""
+        """True if the cells of each line have the same columns for all channel ranges."""
         return all([c.cols for c in cells] == [c.cols for c in line[0]] for line in self.lines for cells in line)
 
     def under(self, y: int, p: int, cols: Range) -> Sequence[Cell]:
-        """Returns the cells of line y and channel range p that hold any of the pixels `cols`."""
+        """Returns the cells of line y and channel range p that intersect the pixels `cols`."""
         cells = self.lines[y][p]
         if len(cells) == 1:
             return cells
@@ -76,20 +76,20 @@ def _end(cell: Cell) -> int:
 
 
 def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:
-    """Names a cell by line, number of the channel range, and first column."""
+    """Returns the name of a cell: tensor, line, number of the channel range, first column."""
     return f"{tensor}.r{y}.c{p}.x{cols[0]}"
 
 
 def overlap(a: Range, b: Range) -> bool:
-    """True if the ranges have a number in common."""
+    """True if the half-open ranges intersect."""
     return a[0] < b[1] and b[0] < a[1]
 
 
 def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, width: int) -> Ints:
-    """Returns the runs (see `Move`) that put a cell of line `y` into a tile of all rows.
+    """Returns the runs (see `Move`) that copy a cell of line `y` into a tile of all rows.
 
-    source: number of the cell among the operands. part: channels of the cell. channels, width: channels of the tile,
-    and pixels of a row of it.
+    source: operand number of the cell. part: channels of the cell. channels, width: channels of the tile, and pixels of
+    one of its rows.
     """
     low, high = max(part[0], channels[0]), min(part[1], channels[1])
     wide, count = channels[1] - channels[0], cell.cols[1] - cell.cols[0]
@@ -103,9 +103,9 @@ def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, wi
 
 
 def line_runs(source: int, y: int, whole: Part, part: Range, width: int) -> Ints:
-    """Returns the runs (see `Move`) that cut line `y` out of a tile of all rows.
+    """Returns the runs (see `Move`) that copy line `y` out of a tile of all rows.
 
-    source: number of the tile among the operands. part, width: channels and pixels of the line.
+    source: operand number of the tile. part, width: channels and pixels of the line.
     """
     channels = whole.region.channels
     low, high = max(part[0], channels[0]), min(part[1], channels[1])

@@ -1,7 +1,7 @@
-"""Lowers a rearrangement of elements line by line: each line is put together from pieces of the lines that it needs.
+"""Lowering of element rearrangements (`Move`) line by line: each result line is gathered from its input lines.
 
-The pieces are gathered on the core that holds those of the operand that is made last. Whole pixels are sent there, also
-if only some of their channels are needed: a message takes less time for a few elements more than a core to pack them.
+A line is gathered on a core that holds the operand that is ready last. Whole pixels are sent there even if only some
+channels are needed: a slightly longer message takes less time than packing elements on a core.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ from raptor.target.layout import Image
 Ints = npt.NDArray[np.int64]
 
 OnCore = Callable[[str, int, int, Range, int], Cell]
-"""(tensor, line, part, columns, core) -> a cell on the core that holds these pixels."""
+"""(tensor, line, channel range number, columns, core) -> a cell on that core that holds these pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places that a `Move` takes its elements from, each array [rows, width, channels] of the result.
+    """The origin of each result element of a `Move`, as arrays [rows, width, channels] of the result.
 
-    tensor: number of the operand; -1 for zero. line, col, channel: place of the element in it.
+    tensor: number of the operand; -1 for zero. line, col, channel: coordinates in the operand.
     """
 
     tensor: Ints
@@ -42,7 +42,7 @@ class Places:
 
     @classmethod
     def of(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "Places":
-        """Finds the places of all elements of a result."""
+        """Converts flat source indices of a `Move` to coordinates. `operands`: the images of the operands."""
         wanted = sources.reshape(result.rows, result.width, result.channels)
         firsts = np.cumsum([0, *(image.elements for image in operands)])
         tensor = np.where(wanted < 0, -1, np.searchsorted(firsts, wanted, side="right") - 1)
@@ -53,17 +53,17 @@ class Places:
         return cls(tensor, line, col, channel)
 
     def most_lines(self) -> int:
-        """Returns the largest number of different lines that a line takes elements from."""
+        """Returns the largest number of distinct input lines that one result line reads."""
         key = np.where(self.tensor < 0, -1, self.tensor * (int(self.line.max()) + 1) + self.line)
         return max(len(np.unique(line[line >= 0])) for line in key)
 
 
 @dataclass(frozen=True, slots=True)
 class MovedLines:
-    """A `Move` to lower line by line.
+    """A `Move` that is lowered line by line.
 
-    element: type of the result's elements. parts: channel ranges of the result. operands: the lines of each operand.
-    lead: number of the operand on whose cores the lines are put together.
+    element: element type of the result. parts: channel ranges of the result. operands: the lines of each operand. lead:
+    number of the operand on whose cores the lines are gathered.
     """
 
     node: Node
@@ -74,10 +74,10 @@ class MovedLines:
     lead: int
 
     def lower(self, emit: Emit, on_core: OnCore, core_of: Callable[[Tile], int | None]) -> Grid:
-        """Emits the lines, and returns them. Cells of an operand that are cells of the result stay where they are.
+        """Emits the lines, and returns them. A result line that equals an operand line reuses its cells.
 
-        A line that the result has several times is there once, and moved for the other places: so each pixel of lines
-        under a window has a place of its own.
+        If several result lines are equal, only the first one reuses the cells and the others are copies: pixels of
+        lines under a window need distinct storage.
         """
         segments = self.segments()
         lines: list[tuple[tuple[Cell, ...], ...]] = []
@@ -95,7 +95,7 @@ class MovedLines:
         return Grid(self.parts, tuple(lines))
 
     def same(self, y: int, p: int) -> tuple[Cell, ...] | None:
-        """Returns the cells of an operand that are a line and channel range of the result, or None."""
+        """Returns the cells of the operand line that equals a line and channel range of the result, or None."""
         (t, line, q), found = self.at(y, 0, self.parts[p][0]), self.found(y, p, (0, self.places.tensor.shape[1]))
         if t < 0 or self.operands[t].lines[line][q][-1].cols[1] != len(found[0]):
             return None
@@ -112,7 +112,7 @@ class MovedLines:
         return self.places.tensor[cell], self.places.line[cell], self.places.col[cell], self.places.channel[cell]
 
     def at(self, y: int, x: int, c: int) -> tuple[int, int, int]:
-        """Returns operand, line and number of the channel range that an element is taken from."""
+        """Returns operand, line and channel range number of the origin of an element."""
         t, channel = int(self.places.tensor[y, x, c]), int(self.places.channel[y, x, c])
         ends = [b for _, b in self.operands[t].parts]
         return t, int(self.places.line[y, x, c]), int(np.searchsorted(ends, channel, side="right"))
@@ -129,7 +129,7 @@ class MovedLines:
         return list(pairwise([0, *map(int, cuts), len(cell)]))
 
     def near(self, y: int, p: int, cols: Range) -> Tile:
-        """Returns a tile on the core where a cell is put together: one that it takes elements from, if there is one."""
+        """Returns the source tile on whose core a cell is gathered; if possible a tile of the leading operand."""
         tensor, _, col, _ = self.found(y, p, cols)
         leading = tensor == self.lead
         places = np.argwhere(leading if leading.any() else tensor >= 0)
@@ -140,7 +140,7 @@ class MovedLines:
         return next(cell.tile for cell in self.operands[t].lines[line][q] if col[x, c] < cell.cols[1])
 
     def cell(self, emit: Emit, on_core: OnCore, at: tuple[int, int], cols: Range, core: int) -> Cell:
-        """Emits the `Move` that puts a cell of a line and channel range, `at`, together on a core."""
+        """Emits the `Move` that gathers a cell on a core. `at`: line and channel range number."""
         tensor, line, col, channel = (found.reshape(-1) for found in self.found(*at, cols))
         part = np.full(len(tensor), -1)
         for t, operand in enumerate(self.operands):

@@ -1,4 +1,4 @@
-"""Lowers pooling of lines: down the columns first, then along the line."""
+"""Lowering of pooling line by line: separable pools reduce over kernel rows first, then along the line."""
 
 import math
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from raptor.spatial.tiles import Tile
 
 
 def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
-    """Splits a pool into two: down the columns, then along the line. A kernel of one row or column stays one pool.
+    """Splits a 2-D pool into a vertical and a horizontal one. A kernel of one row or column is left unchanged.
 
-    An output pixel then has as many inputs as the kernel has rows plus columns, not rows times columns. The first pool
-    works on whole lines, whatever the stride.
+    An output pixel then costs kernel rows + kernel columns instead of rows x columns. The vertical pool works on whole
+    lines, whatever the horizontal stride.
     """
     window, (_, first) = pool.window, pool.inputs[0]
     if 1 in window.kernel:
@@ -45,24 +45,25 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
 
 
 def is_global(window: Window) -> bool:
-    """True if there is one output pixel, and it reads each pixel of an image or a volume."""
+    """True if the window has one output pixel, which reads each pixel of an image or a volume."""
     return window.is_over_all and set(window.dilations) == {1} and len(window.kernel) >= 2
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePool:
-    """Pools a whole image to one pixel, some columns on each core. `name`: stem for the names of the tiles."""
+    """A global pool: each core reduces some columns, then their results are combined. `name`: prefix of tile names."""
 
     node: Node
     function: Literal["max", "sum"]
     name: str
 
     def lower(self, emit: Emit, columns: list[tuple[list[Tile], int | None]]) -> Tile:
-        """Emits the pool, and returns the tile of the pixel.
+        """Emits the pool, and returns the tile of the output pixel.
 
-        Groups of columns of a single line are combined first, on cores of their own.
+        The columns of a single line are combined in groups first, on several cores.
 
-        columns: for each group of neighbouring columns its lines, and the core for them (None: that of the first line).
+        columns: for each group of neighbouring columns its lines, and the core that reduces them (None: the core of the
+        first line).
         """
         pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
         if len(columns[0][0]) > 1:  # the columns of an image end one after another
@@ -72,11 +73,11 @@ class ImagePool:
         return self.down(emit, "all", [self.down(emit, f"g{i}", *each) for i, each in enumerate(groups)], columns[0][1])
 
     def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
-        """Combines tiles of equal size, each as soon as it is there."""
+        """Combines tiles of equal shape element by element, each as soon as it is ready."""
         return self._total(emit, stem, [(tile, n / len(tiles)) for n, tile in enumerate(tiles)], core)[0]
 
     def _total(self, emit: Emit, stem: str, terms: list[tuple[Tile, float]], core: int | None) -> tuple[Tile, float]:
-        """Combines tiles, each with its position; a long sum in blocks, as `Pool` does. Returns position of the end."""
+        """Combines tiles, given with their positions, in blocks as `Pool` does. Returns the result and its position."""
         if self.function == "sum" and len(terms) > LONG:
             starts = range(0, len(terms), BLOCK)
             blocks = [self._total(emit, f"{stem}.block{k}", terms[k : k + BLOCK], core) for k in starts]

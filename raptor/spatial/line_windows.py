@@ -1,4 +1,4 @@
-"""Windows that move over lines: which lines an output line reads, and which columns each cell of a line makes."""
+"""Sliding windows restricted to one output line: the input lines and columns that each output line and cell reads."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True)
 class LineWindow:
-    """A window of two dimensions for one output line, which is `row` of its result.
+    """A 2-D window that computes one output line, as row `row` of its result.
 
-    lines: the input lines that it reads, each with its row in this window. taps: for a window of more dimensions, the
-    kernel positions of these rows, counted without the last dimension; else empty, and the window is the given one.
+    lines: (row in this window, input line) of the lines that it reads. taps: for a 3-D window, the kernel positions of
+    these rows, without the last dimension; empty for a 2-D window, which is kept as it is.
     """
 
     window: Window
@@ -30,7 +30,7 @@ class LineWindow:
 
     @classmethod
     def of(cls, window: Window, y: int, read: LinesRead) -> "LineWindow":
-        """Makes the window of output line `y`, which reads the lines `read`. Those of a volume are rows of an image."""
+        """Makes the window of output line `y`, which reads lines `read`. Lines of a volume become rows of an image."""
         if len(window.kernel) == 2:
             return cls(window, y, tuple((line, line) for line, _ in read))
         flat = Window(
@@ -53,11 +53,11 @@ class LineWindow:
 
     @property
     def above(self) -> int:
-        """Number of rows of padding above those under the window."""
+        """Number of padding rows above the rows under the window."""
         return self.under[0] - (self.row * self.window.strides[0] - self.window.pads[0])
 
     def weighing(self, operator: Stencil) -> Stencil:
-        """Returns a stencil with the weights of this window."""
+        """Returns `operator` with the weights of the kernel positions of this window."""
         if not self.taps:
             return operator
         pixels, _, channels = operator.weights.shape
@@ -73,12 +73,12 @@ def line_windows(window: Window) -> tuple[LineWindow, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineStencil:
-    """The part of a stencil that makes some columns of an output line.
+    """The part of a `Stencil` that computes some columns of one output line.
 
-    pixels: the columns that it reads. lines: the input lines that it reads, each with its row in the window of the
-    operator. key: equal for parts that differ in their lines only. together: true if neighbouring pixels may be
-    weighted at once, as they have equal weights and neighbouring sources. operator: makes the stencil over these lines
-    and columns, which one part of a key is enough for.
+    pixels: the columns that it reads. lines: (row in the window of the operator, input line). key: equal for parts that
+    differ in their lines only. together: whether neighbouring pixels have equal weights and contiguous sources, so that
+    one instruction can weight several. operator: makes the `Stencil` over these lines and columns; one call per `key`
+    is enough.
     """
 
     pixels: Range
@@ -111,7 +111,6 @@ class LineStencil:
 
     @classmethod
     def _of_table(cls, operator: Stencil, table: Table, outs: slice, width: int) -> "LineStencil":
-        """Makes the part for the output pixels `outs`. width: columns of the input."""
         weights = operator.weights if len(operator.weights) == 1 else operator.weights[outs]
         alike = bool((weights == weights[:1]).all())
         weights, sources = weights[:1] if alike else weights, table.pixels[outs]
@@ -128,7 +127,7 @@ class LineStencil:
 
 
 def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
-    """True if each output pixel reads a pixel, and no output line reads more than `most` lines of the input."""
+    """True if each output pixel reads at least one pixel, and each output line at most `most` input lines."""
     lines = np.sort(np.where(table.pixels < 0, -1, table.pixels // before.width).reshape(after.rows, -1), axis=1)
     others = (lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)
     found = (lines[:, 0] >= 0) + others.sum(axis=1)
@@ -136,29 +135,29 @@ def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
 
 
 def reads_everywhere(window: Window, cols: Range) -> bool:
-    """True if every output line of these columns reads pixels that are not padding."""
+    """True if every output line reads at least one pixel that is not padding in these columns."""
     first, last = input_range(window, cols)
     return first < last and all(lines_read(window))
 
 
 @cache
 def middle_lines(window: Window) -> tuple[int, ...]:
-    """Returns for each output line the line in the middle of those that it reads; 0 if it reads padding only."""
+    """Returns, for each output line, the middle one of the input lines that it reads; 0 if it reads padding only."""
     return tuple(lines[len(lines) // 2][1] if (lines := here.lines) else 0 for here in line_windows(window))
 
 
 def window_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
-    """Yields the output pixels that are computed on the core of each cell: x on that of input x * stride."""
+    """Yields (output pixels, cell) for each input cell: output x is computed on the core of input x * stride."""
     return _shared(cells, window.out_dims[-1], 1, window.strides[-1])
 
 
 def table_cells(before: Image, after: Image, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
-    """Yields the output pixels that are computed on the core of each cell: the same part of the width."""
+    """Yields (output pixels, cell) for each input cell: the same fraction of the width of the output."""
     return _shared(cells, after.width, after.width, before.width)
 
 
 def _shared(cells: tuple[Cell, ...], width: int, times: int, stride: int) -> Iterator[tuple[Range, Cell]]:
-    """Yields the output pixels of each cell: x belongs to input x * stride / times. The last cell takes the rest."""
+    """Yields the output pixels of each cell: x belongs to input x * stride / times. The last cell gets the rest."""
     first = 0
     for i, cell in enumerate(cells):
         last = width if i == len(cells) - 1 else -(-cell.cols[1] * times // stride)

@@ -1,8 +1,8 @@
-"""Graph to SpatialIR line by line: a layer starts as soon as it has the lines that it needs (cross-layer, CLSA-CIM).
+"""Lowering of the Graph to SpatialIR line by line: a layer starts as soon as its first input lines exist (CLSA-CIM).
 
 A streamed tensor is a grid of cells: for each line and each range of channels, tiles of neighbouring pixels, each on
-the core that makes it. A node that cannot work on lines works on the whole tensor, which is put together first. Its
-result is cut into lines again when a later node needs lines.
+the core that makes it. A node that cannot work on lines works on the whole tensor, which is assembled first. Its result
+is cut into lines again when a later node needs lines.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -67,19 +67,19 @@ Ints = npt.NDArray[np.int64]
 
 
 _COPIES = {Copy, MoveTile}
-"""Classes of operations that only copy, which nobody has to read."""
+"""Classes of operations that only move elements, so that an unread result can be dropped."""
 
 _Stencils = dict[tuple[Range, Hashable], StencilTile[Tile]]
-"""Stencils by their channels and `LineStencil.key`."""
+"""Stencil operations, keyed by channel range and `LineStencil.key`."""
 
 
 @dataclass(slots=True)
 class LineLowering(TileLowering):
-    """Lowers nodes by line if that works, else by tile.
+    """Lowers each node line by line if possible, and otherwise on tiles of all rows.
 
-    parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far. steps: the results
-    of the nodes of each layer, by its key; those of a recurrent layer are several. born: when each tensor is made
-    (`births`). at_reader: see `at_readers`.
+    parts_of: channel ranges of each streamed tensor. grids: tensors that exist as lines so far. steps: tensors that
+    each layer computes, by its key; a recurrent layer has one per time step. born: position of each tensor in the
+    critical path (see `births`). at_reader: tensors computed on the cores of a reader (see `at_readers`).
     """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
@@ -97,9 +97,9 @@ class LineLowering(TileLowering):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
 
     def core_for(self, compute: Compute) -> int:
-        """Returns the core of a compute for which none is given: for a vector of one pixel, that of its last operand.
+        """Returns the default core of a compute: of the latest operand of a one-pixel vector, else of the first one.
 
-        The other operands wait for that one: in a recurrent layer, the parts of the input for the state.
+        In a recurrent layer, the other operands (products of the input) then wait where the state arrives last.
         """
         if isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
             return self.residency.core_of_last(compute.inputs)
@@ -111,10 +111,10 @@ class LineLowering(TileLowering):
         return self.decision.flow
 
     def lower(self, node: Node) -> None:
-        """Lowers a node by line if that works, else by tile.
+        """Lowers a node by line if a case matches, else by tile.
 
-        The guards of the cases change nothing, and the case that is chosen always works. So nothing has been emitted
-        for a node when it goes to the next case.
+        Guards have no side effects, and the lowering of a matching case cannot fail. So nothing is emitted before the
+        case is settled.
         """
         match node.operator:
             case Filter() as operator:
@@ -140,10 +140,10 @@ class LineLowering(TileLowering):
         self.drop_copies()
 
     def drop_copies(self) -> None:
-        """Drops copies that nobody reads, such as lines of an input that a window skips because of its stride."""
+        """Drops copies without readers, such as input lines that a strided window skips."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
         kept: list[Placed] = []
-        for placed in reversed(self.computes):  # those that read a copy come after it
+        for placed in reversed(self.computes):  # a reader comes after the copy
             body = placed.compute.body
             if _COPIES.issuperset(map(type, body)) and used.isdisjoint([t.name for t in placed.compute.results]):
                 continue
@@ -154,7 +154,7 @@ class LineLowering(TileLowering):
         self.computes = kept[::-1]
 
     def bind_input(self, name: str) -> None:
-        """Gives a model input its lines if it is streamed, else its tiles."""
+        """Creates the lines of a model input that is streamed, else its tiles."""
         if name not in self.parts_of:
             self.bind_input_tiles(name)
             return
@@ -172,7 +172,7 @@ class LineLowering(TileLowering):
             self.load(name, self.flow.loaders[name])
 
     def load(self, name: str, loaders: tuple[tuple[Range, int], ...]) -> None:
-        """Makes the cores that load a model input copy its lines from global memory; readers take them from there."""
+        """Emits copies of a model input to its loader cores, which pass its lines on to all readers."""
         given = self.grids[name]
         lines = (
             tuple(tuple(self.loaded(name, y, p, cells[0], loaders)) for p, cells in enumerate(line))
@@ -181,7 +181,7 @@ class LineLowering(TileLowering):
         self.grids[name] = Grid(given.parts, tuple(lines))
 
     def loaded(self, name: str, y: int, p: int, whole: Cell, loaders: tuple[tuple[Range, int], ...]) -> Iterator[Cell]:
-        """Emits copies of a line, one for each loader, for the first node that reads it. Yields their cells."""
+        """Emits a copy of a line on each loader core, as part of the first node that reads it. Yields the cells."""
         reader = next(node for node in self.graph.nodes if name in node.inputs)
         channels, position = whole.tile.channels, y / len(self.grids[name].lines)
         for cols, core in loaders:
@@ -192,7 +192,7 @@ class LineLowering(TileLowering):
             yield Cell(cols, tile)
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
-        """Records that a tensor exists as these lines."""
+        """Records that a tensor consists of these lines."""
         width = self.graph.tensors[name].image.width
         self.grids[name] = grid
         regions = (
@@ -202,12 +202,12 @@ class LineLowering(TileLowering):
         self.bind(name, node, list(regions))
 
     def bind_made(self, node: Node, parts: Parts, made: Made) -> None:
-        """Records that the output of a node exists as the cells made."""
+        """Records that the output of a node consists of these cells."""
         rows = self.graph.tensors[node.output].image.rows
         self.bind_grid(node.output, node.name, Grid.of(parts, rows, made))
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """Returns the tensor as tiles of all its rows; puts them together from lines at the first call."""
+        """Returns the tiles of all rows of a tensor. The first call assembles them from lines."""
         tensor = self.tensors[name]
         if name not in self.grids or (len(tensor.parts) == 1 and tensor.image.rows == 1):
             return tensor.parts
@@ -217,7 +217,7 @@ class LineLowering(TileLowering):
         return tensor.whole
 
     def together(self, name: str, index: int, region: Region) -> Tile:
-        """Puts all lines of a range of channels together into one tile."""
+        """Emits the assembly of all lines of a range of channels into one tile."""
         image, grid = self.graph.tensors[name].image, self.grids[name]
         tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count, self.element(name))
         cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if overlap(grid.parts[p], region.channels)]
@@ -228,18 +228,18 @@ class LineLowering(TileLowering):
     def move(
         self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints, core: int | None = None, at: float = 1.0
     ) -> None:
-        """Emits a `Move` that makes `tile` of parts of tensor `name`. core, at: see `emit`."""
+        """Emits a `Move` into `tile`, which is a part of tensor `name`. core, at: core and position, see `emit`."""
         op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
         self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)), core, at)
 
     def grid(self, name: str) -> Grid:
-        """Returns the tensor as lines; cuts it into lines at the first call."""
+        """Returns the lines of a tensor. The first call cuts them out of its tiles."""
         if name not in self.grids:
             self.grids[name] = self.cut(name, self.parts_of[name], name)
         return self.grids[name]
 
     def cut(self, name: str, parts: Parts, grid: str) -> Grid:
-        """Cuts a tensor, as tiles of all rows, into lines of channel ranges `parts`. `grid`: name of the lines."""
+        """Emits lines `grid` of a tensor, for channel ranges `parts`, from its tiles of all rows."""
         image = self.graph.tensors[name].image
         whole = self.parts(name)
         cols = (0, image.width)
@@ -257,7 +257,7 @@ class LineLowering(TileLowering):
         return Grid(parts, tuple(lines))
 
     def as_parts(self, name: str, parts: Parts) -> str:
-        """Returns the key in `grids` of the tensor as lines of channel ranges `parts`; cuts them at the first call."""
+        """Returns the key in `grids` of a tensor with channel ranges `parts`. The first call converts the lines."""
         held = self.grid(name)
         if held.parts == parts:
             return name
@@ -269,7 +269,7 @@ class LineLowering(TileLowering):
         return grid
 
     def regrouped(self, name: str, parts: Parts, grid: str) -> Grid:
-        """Cuts lines into other channel ranges, the pixels of each cell where its first range is. `grid`: its name."""
+        """Emits lines `grid` with other channel ranges; each cell is assembled where its first range is."""
         made: Made = {}
         held = self.grids[name]
         for y, line in enumerate(held.lines):
@@ -286,16 +286,16 @@ class LineLowering(TileLowering):
         return Grid.of(parts, len(held.lines), made)
 
     def line_on(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
-        """Returns a cell on a core that holds pixels of a line; copies them there if none does.
+        """Returns a cell on a core that contains pixels of a line; copies them there if there is none.
 
-        With `exact`, the cell holds no other pixels.
+        With `exact`, the cell contains no other pixels.
         """
         place = (name, y, p, core)
         found = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
         return found or self.residency.copied(place, Cell(cols, self.band_on(node, name, (y, y + 1), p, cols, core)))
 
     def band_on(self, node: Node, name: str, lines: Range, p: int, cols: Range, core: int) -> Tile:
-        """Returns a copy of pixels of neighbouring lines on a core, line after line; makes it at the first call."""
+        """Returns a tile on a core with some columns of neighbouring lines. The first call copies it there."""
         grid = self.grid(name)
         channels, width = grid.parts[p][1] - grid.parts[p][0], cols[1] - cols[0]
         last = "" if lines[1] - lines[0] == 1 else f"-r{lines[1]}"
@@ -315,7 +315,7 @@ class LineLowering(TileLowering):
         return tile
 
     def lower_weights(self, node: Node, operator: Filter) -> None:
-        """Lowers a layer as the decision says."""
+        """Lowers a layer with weights in the way that the decision records."""
         match self.decision.layers[filter_key(node)]:
             case LineUnfolding() as chosen:
                 self.filter_lines(node, operator, chosen)
@@ -326,7 +326,7 @@ class LineLowering(TileLowering):
                 self.lower_by_tile(node)
 
     def filter_lines(self, node: Node, operator: Filter, chosen: LineUnfolding) -> None:
-        """Lowers a layer line by line."""
+        """Lowers a layer with line unfolding."""
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: Made = {}
@@ -345,16 +345,13 @@ class LineLowering(TileLowering):
         self.bind_made(node, parts, made)
 
     def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
-        """Lowers a layer of one output pixel."""
+        """Lowers a fully connected layer (one output pixel)."""
         types = self.element(node.inputs[0]), self.element(node.output)
         layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]), *types)
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 
     def source(self, name: str, pixel: int, channels: Range) -> Source:
-        """Returns the place of channels of a pixel.
-
-        It is in a cell if one has all these channels, else in a tile of all rows.
-        """
+        """Locates some channels of a pixel: in a cell that has all of them, else in a tile of all rows."""
         image = self.graph.tensors[name].image
         if name in self.grids:
             grid, (y, x) = self.grids[name], divmod(pixel, image.width)
@@ -368,9 +365,9 @@ class LineLowering(TileLowering):
         return Source(part.tile, first, 1.0)
 
     def maps_lines(self, node: Node) -> bool:
-        """True if an operand exists as lines with the pixels and channels of the result, and the others fit it.
+        """True if one operand is lines with the pixels and channels of the result, and all others fit it.
 
-        Another operand fits if it has the same pixels, or a single one.
+        Another operand fits if it has the same pixels, or a single one, which is broadcast.
         """
         lead = self.lead(node)
         if lead is None or node.output not in self.parts_of or not keeps_channels(self.graph, lead, node.output):
@@ -402,9 +399,9 @@ class LineLowering(TileLowering):
         self.bind_made(node, parts, made)
 
     def mapped(self, node: Node, lead: str) -> Iterator[tuple[int, int, Cell]]:
-        """Yields line, channel range and cell of the operand that an element-wise function takes.
+        """Yields line, channel range number and cell of the leading operand of an element-wise function.
 
-        They are the cells of `lead`, or copies on the cores of the layer that reads the result: each element on one.
+        They are cells of `lead`, or copies on the cores of the layer that reads the result, each element on one core.
         """
         layer = self.decision.layers[self.at_reader[node.output]] if node.output in self.at_reader else None
         grid = self.grids[lead]
@@ -419,10 +416,10 @@ class LineLowering(TileLowering):
                     yield y, p, Cell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
 
     def lead(self, node: Node) -> str | None:
-        """Returns the operand whose cells decide about cells and cores of the result; None if there is none.
+        """Returns the operand whose cells and cores the result takes over; None if no operand has such lines.
 
-        Of those on cores it is the one that was made last, as the others wait for it. A shortcut is added behind the
-        layers that it passes by; on the cores that made it, these would be occupied for so long with each sample.
+        Among operands on cores it is the one that is ready last. So a residual is added after the branch that it
+        bypasses; on the cores that made the shortcut, each sample would occupy these cores until the branch is done.
         """
         firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
         there = [n for n in firsts if self.same_pixels(n, node.output)]
@@ -435,7 +432,7 @@ class LineLowering(TileLowering):
         return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
 
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
-        """Returns the tile of operand `name` that is combined with a cell: it has the same channels and pixels."""
+        """Returns the tile of operand `name` with the channels and pixels of a cell."""
         grid = self.as_parts(name, parts)
         found = self.grids[grid].under(y, p, cell.cols)
         if found[0].cols == cell.cols:
@@ -458,7 +455,7 @@ class LineLowering(TileLowering):
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:
-        """True if input and output are lines, and so the window tells rows from columns."""
+        """True if input and output are lines and the window has separate row and column dimensions."""
         return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) >= 2
 
     def pool_lines(self, node: Node, operator: Pool) -> None:
@@ -476,10 +473,10 @@ class LineLowering(TileLowering):
         self.bind_made(node, grid.parts, made)
 
     def leading(self, name: str, p: int, leads: Sequence[int]) -> Iterator[tuple[list[int], tuple[Cell, ...]]]:
-        """Yields lines of a result that are cut alike and made on the same cores, with the cells that decide about it.
+        """Yields groups of result lines that are cut alike and computed on the same cores, with their leading cells.
 
-        name, p: tensor and channel range of the operand. leads: for each line of the result the line of the operand
-        where it is made. Lines of tokens that are an image are on other cores each.
+        name, p: tensor and channel range of the operand. leads: for each result line the operand line whose cells it
+        follows. Lines of an image that is a sequence of tokens may be on different cores.
         """
         found: dict[tuple[tuple[Range, int | None], ...], list[int]] = {}
         lines = self.grid(name).lines
@@ -490,10 +487,7 @@ class LineLowering(TileLowering):
             yield alike, lines[leads[alike[0]]][p]
 
     def pool_image(self, node: Node, operator: Pool) -> None:
-        """Pools a whole image to one pixel.
-
-        Lines are combined where they are made, so that little is left to do after the last one.
-        """
+        """Emits a global pool. Lines are reduced where they are made, so little work is left after the last line."""
         (name,) = node.inputs
         grid, image = self.grid(name), self.graph.tensors[node.output].image
         sources: list[Part] = []
@@ -510,7 +504,7 @@ class LineLowering(TileLowering):
         )
 
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
-        """Pools output pixels `cols` of one line and channel range, `at`, on a core (None: core 0)."""
+        """Emits the pool of output pixels `cols` of a line and channel range, `at`, on a core (None: core 0)."""
         (y, p), (name,) = at, node.inputs
         here = line_windows(operator.window)[y]
         window, pixels, grid = here.window, input_range(operator.window, cols), self.grid(name)
@@ -531,10 +525,10 @@ class LineLowering(TileLowering):
         return tile
 
     def weighs_lines(self, node: Node, operator: Stencil) -> bool:
-        """True if a stencil can work by line.
+        """True if a stencil can work line by line.
 
-        Input and output must be lines, and each output must read more than padding. A window has the same weights for
-        all pixels; a table must take each line from few others.
+        Input and output must be lines, and each output pixel must read more than padding. A window must have the same
+        weights for all pixels; the lines of a table must read few input lines.
         """
         (name,), window = node.inputs, operator.window
         if name not in self.grids or node.output not in self.parts_of:
@@ -573,7 +567,7 @@ class LineLowering(TileLowering):
     ) -> Tile:
         """Emits output columns `cols` of a line and channel range, `at`, on a core.
 
-        known: the operations so far; those that differ in their tiles only share their weights.
+        known: stencils emitted before; stencils that differ in their tiles only share their weight tiles.
         """
         (name,), (y, p) = node.inputs, at
         image, channels = self.graph.tensors[node.output].image, self.grid(name).parts[p]
@@ -594,21 +588,21 @@ class LineLowering(TileLowering):
         return tile
 
     def has_lines(self, node: Node) -> bool:
-        """True if the result can be lines, an operand is, and the others can be."""
+        """True if the result and all operands can be streamed, and at least one operand exists as lines."""
         streamed = all(name in self.parts_of for name in (node.output, *node.inputs))
         return streamed and any(name in self.grids for name in node.inputs)
 
     def moves_lines(self, node: Node, operator: Move) -> bool:
-        """True if the elements can be moved line by line, and a line takes them from few others."""
+        """True if a rearrangement can work line by line: each result line reads few input lines."""
         return self.has_lines(node) and self.places(node, operator).most_lines() <= MOST_LINES
 
     def places(self, node: Node, operator: Move) -> Places:
-        """Returns the places that a `Move` takes its elements from."""
+        """Returns the origin of each result element of a `Move`."""
         images = [self.graph.tensors[name].image for name in node.inputs]
         return Places.of(operator.sources, self.graph.tensors[node.output].image, images)
 
     def move_lines(self, node: Node, operator: Move) -> None:
-        """Moves elements line by line, on the cores of the operand that is made last."""
+        """Emits a rearrangement line by line, on the cores of the operand that is ready last."""
         grids = tuple(self.grid(name) for name in node.inputs)
         on_cores = [self.residency.core_of(grid.lines[0][0][0].tile) is not None for grid in grids]
         lead = max(range(len(grids)), key=lambda t: (on_cores[t], self.born[node.inputs[t]]))
@@ -618,7 +612,7 @@ class LineLowering(TileLowering):
         self.bind_grid(node.output, node.name, grid)
 
     def concat_lines(self, node: Node) -> None:
-        """Lowers a concatenation of channels: the output consists of the cells of the inputs."""
+        """Binds a concatenation of channels to the cells of its inputs; nothing is moved."""
         grids = [self.grids[self.as_parts(n, self.parts_of[n])] for n in node.inputs]
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))

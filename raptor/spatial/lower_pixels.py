@@ -1,7 +1,7 @@
-"""Graph to SpatialIR pixel by pixel, as before `applyFilters` (thesis, 4.1): a value is one pixel of a channel tile.
+"""Lowering of the Graph to SpatialIR pixel by pixel, as in the thesis before `applyFilters` (4.1).
 
-Every product, every addition, every load, store and message is of one pixel. Operators without a rule for pixels work
-on whole tiles: the pixels are stacked first, and the result is cut again.
+A value is one pixel of a channel tile, and so is every product, addition, load, store and message. Operators without a
+rule for pixels work on tiles of all rows: their inputs are stacked first, and the result is cut into pixels again.
 """
 
 from collections import Counter
@@ -35,14 +35,14 @@ from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.layout import Image, Region
 
 Pixels = dict[Range, list[Tile]]
-"""A tensor: the tiles of all its pixels, by channel range."""
+"""The tiles of all pixels of a tensor, keyed by channel range."""
 
 
 @dataclass(slots=True)
 class PixelLowering(TileLowering):
-    """Lowers nodes by pixel if that works, else by tile.
+    """Lowers nodes pixel by pixel if possible, else on tiles of all rows.
 
-    pixels: the tensors so far, by name. whole: those that a node needed as whole tiles.
+    pixels: the pixel tiles of the tensors so far. whole: tiles of all rows of the tensors that a node needed as such.
     """
 
     pixels: dict[str, Pixels] = field(default_factory=dict[str, Pixels])
@@ -58,9 +58,9 @@ class PixelLowering(TileLowering):
         return [replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
 
     def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
-        """Records that a tensor exists as these pixels.
+        """Records that a tensor consists of these pixels.
 
-        The channel tiles of a pixel lie side by side in memory (thesis, figure 6.1).
+        The channel tiles of a pixel are adjacent in memory (thesis, figure 6.1).
         """
         image = one_wide(self.graph.tensors[name].image)
         self.pixels[name] = pixels
@@ -69,7 +69,7 @@ class PixelLowering(TileLowering):
         self.tensors[name] = replace(self.tensors[name], image=image)
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """Returns the tensor as whole tiles; stacks its pixels at the first call."""
+        """Returns the tiles of all rows of a tensor. The first call stacks its pixels."""
         if name not in self.whole:
             image = self.graph.tensors[name].image
             self.whole[name] = tuple(
@@ -80,7 +80,7 @@ class PixelLowering(TileLowering):
         return self.whole[name]
 
     def stacked(self, name: str, index: int, image: Image, tiles: list[Tile]) -> Tile:
-        """Puts pixels together into one tile."""
+        """Emits the assembly of pixels into one tile."""
         if len(tiles) == 1:
             return tiles[0]
         result = replace(tiles[0], name=f"{tile_name(name, index)}.whole", rows=image.rows, width=image.width)
@@ -91,7 +91,7 @@ class PixelLowering(TileLowering):
         return result
 
     def cut(self, node: Node, whole: Tile) -> list[Tile]:
-        """Cuts a tile into its pixels."""
+        """Emits the pixels of a tile."""
         if whole.pixels == 1:
             return [whole]
         stem = f"{whole.name}@{node.output}"
@@ -101,7 +101,7 @@ class PixelLowering(TileLowering):
         return tiles
 
     def lower(self, node: Node) -> None:
-        """Lowers a node by pixel if that works, else on whole tiles, which are cut afterwards."""
+        """Lowers a node by pixel if possible, else on tiles of all rows, which are cut into pixels afterwards."""
         match node.operator:
             case Filter() as operator:
                 pixels = self.filter_pixels(node, operator)
@@ -120,7 +120,7 @@ class PixelLowering(TileLowering):
         self.bind_pixels(node.output, node.name, pixels)
 
     def lower_whole(self, node: Node) -> Pixels:
-        """Lowers a node on whole tiles; returns its output cut into pixels."""
+        """Lowers a node on tiles of all rows. Returns its output cut into pixels."""
         self.lower_by_tile(node)
         parts = self.whole[node.output] = self.tensors[node.output].parts
         cut = {
@@ -129,7 +129,7 @@ class PixelLowering(TileLowering):
         return {p.region.channels: cut[p.tile] for p in parts}
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
-        """Emits a layer, one output pixel after another."""
+        """Emits a layer with weights, one output pixel after another."""
         image, chosen = self.graph.tensors[node.output].image, self.decision.layers[filter_key(node)]
         assert isinstance(chosen, KernelUnfolding), "by pixel there is no other unfolding"
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
@@ -143,9 +143,9 @@ class PixelLowering(TileLowering):
         return results
 
     def filter_pixel(self, node: Node, pixel: "_Pixel", stages: Sequence[tuple[int, tuple[Matrix, ...]]]) -> None:
-        """Emits one output pixel of a layer: the cores add their products one after another.
+        """Emits one output pixel of a layer: a chain of cores adds up the products.
 
-        `stages`: each core and its matrices. Output tiles without a product are zero.
+        `stages`: each core and its matrices. Output tiles without a product are set to zero.
         """
         pixel.left.update(m.cols for _, matrices in stages for m in matrices if pixel.reads(m))
         for core, matrices in stages:
@@ -164,7 +164,7 @@ class PixelLowering(TileLowering):
         return all(set(self.pixels[name]) == wanted for name in node.inputs)
 
     def map_pixels(self, node: Node, operator: Elementwise) -> Pixels:
-        """Emits an element-wise function of each pixel. An operand of one pixel is used for all."""
+        """Emits an element-wise function of each pixel. An operand of one pixel is broadcast."""
         image = self.graph.tensors[node.output].image
         make = op_of(operator)
         results: Pixels = {}
@@ -189,7 +189,7 @@ class PixelLowering(TileLowering):
         return results
 
     def take_pixels(self, node: Node, operator: Take) -> Pixels:
-        """Emits a row of a table for each output pixel and channel tile."""
+        """Emits an embedding lookup for each output pixel and channel tile."""
         image = self.graph.tensors[node.output].image
         results: Pixels = {}
         for i, region in self.regions(image):
@@ -200,7 +200,7 @@ class PixelLowering(TileLowering):
         return results
 
     def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
-        """Adds a constant for each pixel of a constant tensor."""
+        """Adds a literal for each pixel of a constant tensor."""
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
@@ -211,18 +211,18 @@ class PixelLowering(TileLowering):
 
 
 def _pixels_read(window: Window) -> list[list[int]]:
-    """Returns for each output pixel the input pixels under its window, without padding."""
+    """Returns, for each output pixel, the sorted input pixels under its window, without padding."""
     pixels: list[list[int]] = window.input_pixels().tolist()
     return [sorted(set(inputs) - {-1}) for inputs in pixels]
 
 
 @dataclass(slots=True)
 class _Pixel:
-    """One output pixel of a layer, and the partial sum so far of each output tile.
+    """Accumulation of one output pixel of a layer.
 
     window: a window of one pixel that every kernel position reads. source: the input of the layer. inputs: for each
-    kernel position the input pixel that it reads, -1 for none. results: tile of each finished sum. left: number of
-    products still to come. sums: the partial sums. values: number of values that each sum has had.
+    kernel position its input pixel, -1 for padding. results: tile of each complete sum, by output channels. left:
+    products still to add. sums: the partial sums. values: number of tiles made for each sum.
     """
 
     operator: Filter
@@ -235,7 +235,7 @@ class _Pixel:
     values: Counter[Range] = field(default_factory=Counter[Range])
 
     def reads(self, matrix: Matrix) -> bool:
-        """True if the matrix's kernel position reads a pixel that is not padding."""
+        """True if the kernel position of the matrix reads a pixel that is not padding."""
         return self.inputs[matrix.tap] >= 0
 
     def product(self, number: int, matrix: Matrix) -> Iterator[BodyOp]:
@@ -253,16 +253,16 @@ class _Pixel:
             yield Vector(self.sums[matrix.cols], "add", (before, product))
 
     def value(self, cols: Range, *, last: bool) -> Tile:
-        """Makes a new value for an output tile; the last one is the result."""
+        """Makes the next value of a partial sum; the last one is the result tile."""
         result = self.results[cols]
         self.values[cols] += 1
         return result if last else replace(result, name=f"{result.name}.{self.values[cols] - 1}")
 
 
 def one_wide(image: Image) -> Image:
-    """Returns an image of the same pixels in which each pixel is a row: the width becomes 1.
+    """Returns an image in which each pixel of `image` is a row of width 1.
 
-    A dimension of 1 is added behind the last one that is not the channels.
+    A dimension of size 1 is inserted after the last dimension that is not the channels.
     """
     if len(image.shape) == 1:
         return image

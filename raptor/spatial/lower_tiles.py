@@ -1,4 +1,4 @@
-"""Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
+"""Lowering of the Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,9 +58,10 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class TileLowering:
-    """Lowers nodes one after another by tiles of all rows. The other lowerings use it for nodes that they cannot lower.
+    """Lowers nodes in topological order on tiles of all rows; base class of the finer lowerings, which fall back to it.
 
-    tensors: the tiles of all tensors so far. literals: the tiles that are constants. residency: the core of each tile.
+    tensors: tiles of the tensors so far. computes: computes so far. literals: constant tiles. residency: core of each
+    tile.
     """
 
     graph: Graph
@@ -73,16 +74,16 @@ class TileLowering:
 
     @property
     def view_uses(self) -> dict[str, ViewUse]:
-        """The tensors of which only regions were made, by name."""
+        """Tensors of which only regions were made, by name."""
         return {}
 
     @property
     def product_uses(self) -> dict[str, ProductUse]:
-        """The products of two computed tensors that were lowered by line, by name of the result."""
+        """Operands of the products of two tensors that were lowered line by line, by name of the result."""
         return {}
 
     def bind_input(self, name: str) -> None:
-        """Gives a model input its tiles."""
+        """Creates the tiles of a model input."""
         self.bind_input_tiles(name)
 
     def lower(self, node: Node) -> None:
@@ -90,10 +91,10 @@ class TileLowering:
         self.lower_by_tile(node)
 
     def finish(self) -> None:
-        """Cleans up after the last node, if there is something to do."""
+        """Completes the program after the last node; does nothing by default."""
 
     def lower_by_tile(self, node: Node) -> None:
-        """Lowers a node by tiles of all rows."""
+        """Lowers a node on tiles of all rows."""
         match node.operator:
             case Filter() as operator:
                 self.lower_filter(node, operator)
@@ -115,25 +116,24 @@ class TileLowering:
                 self.lower_constant(node, operator)
 
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
-        """Appends a compute; all computes go through here. Without a core it runs on that of `core_for`."""
+        """Appends a compute; all computes pass through here. core: None for the default, `core_for`."""
         core = self.core_for(compute) if core is None else core
         self.residency.add(compute, core)
         self.computes.append(Placed(compute, core, position))
 
     def core_for(self, compute: Compute) -> int:
-        """Returns the core of a compute for which none is given: that of its first operand."""
+        """Returns the default core of a compute: the core of its first operand."""
         return self.residency.core_for(compute.inputs)
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
-        """Emits a compute without matrices; its result is that of the last operation."""
+        """Emits a compute without matrices, whose result is the result of the last operation."""
         self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
-        """Returns the regions of an image's tiles, numbered."""
+        """Returns the channel tiles of an image with their numbers."""
         return list(enumerate(channel_tiles(image, self.decision.tile)))
 
     def element(self, name: str) -> ElementType:
-        """Returns the type of the elements of a tensor."""
         return self.graph.tensors[name].element
 
     def tile(self, name: str, index: int, region: Region, image: Image) -> Tile:
@@ -153,11 +153,11 @@ class TileLowering:
         self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """Returns the tensor as tiles of all its rows."""
+        """Returns the tiles of all rows of a tensor."""
         return self.tensors[name].parts
 
     def lower_rename(self, node: Node) -> None:
-        """Gives the output the tiles of the input: elements stay where they are."""
+        """Binds the output to the tiles of the input, whose elements stay in place."""
         image = self.graph.tensors[node.output].image
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
@@ -174,9 +174,10 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def aligned(self, node: Node, name: str, index: int, region: Region) -> Tile:
-        """Returns a tile of a tensor with the channels of `region`, which usually is tile `index`.
+        """Returns a tile of tensor `name` with the channels of `region`: tile `index`, or one that is gathered.
 
-        It is gathered if the tensor is not cut at these channels: the result of a softmax is one wide tile.
+        Tiles are gathered if the tensor is cut at other channels; the result of a softmax, for instance, is one wide
+        tile.
         """
         parts = self.parts(name)
         if index < len(parts) and parts[index].region.channels == region.channels:
@@ -187,7 +188,7 @@ class TileLowering:
         return result
 
     def lower_concat(self, node: Node) -> None:
-        """Emits a concatenation along the channels: tiles on tile boundaries are renamed, the others gathered."""
+        """Lowers a concatenation of channels: sources at tile boundaries are renamed, all others are gathered."""
         image = self.graph.tensors[node.output].image
         sources: list[Part] = []
         base = 0
@@ -200,7 +201,7 @@ class TileLowering:
         self.bind(node.output, node.name, bound)
 
     def gathered(self, node: Node, index: int, region: Region, image: Image, sources: list[Part]) -> Tile:
-        """Returns the source with the channels of `region`; gathers a tile from several if there is none."""
+        """Returns the source with exactly the channels of `region`, or emits a tile gathered from several sources."""
         same = next((p.tile for p in sources if p.region.channels == region.channels), None)
         if same is not None:
             return same
@@ -209,7 +210,7 @@ class TileLowering:
         return result
 
     def lower_dot(self, node: Node, operator: Dot) -> None:
-        """Emits, for each output tile, dot products over each tile of the shared channels, and adds them up."""
+        """Emits, for each output tile, dot products over each tile of the shared channels, and their sum."""
         image = self.graph.tensors[node.output].image
         shared = self.regions(self.graph.tensors[node.inputs[0]].image)
         names = dict.fromkeys(node.inputs)
@@ -232,7 +233,7 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def lower_sum(self, node: Node, operator: ChannelSum) -> None:
-        """Emits the sum over the channels of each pixel, then repeats it in the channels of the result."""
+        """Emits the sum over the channels of each pixel, broadcast to the channels of the result."""
         image = self.graph.tensors[node.output].image
         total = self.summed(node, f"{node.output}.sum", [p.tile for p in self.parts(node.inputs[0])], operator.factor)
         parts: list[tuple[Region, Tile]] = []
@@ -243,9 +244,9 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def summed(self, node: Node, name: str, tiles: Sequence[Tile], factor: float, position: float = 1.0) -> Tile:
-        """Emits the sum over the channels of some tiles of the same pixels, times a factor; returns a tile of it.
+        """Emits `factor` times the sum over the channels of some tiles of the same pixels; returns its tile.
 
-        A tile is added up where it is, and the sums on the core of the first one.
+        Each tile is reduced on its core, and the sums are added on the core of the first one.
         """
         total: Tile | None = None
         for k, tile in enumerate(tiles):
@@ -266,13 +267,13 @@ class TileLowering:
         return total
 
     def emit_body(self, node: Node, body: list[BodyOp], position: float) -> None:
-        """Emits a compute without matrices at a position; its result is that of the last operation."""
+        """Emits a compute without matrices at a position, whose result is the result of the last operation."""
         self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)), None, position)
 
     def lower_move(self, node: Node, operator: Move) -> None:
         """Emits a `Move` for each tile of the result: one list of runs from the tiles of the inputs.
 
-        If a tile of the result equals a tile of an input from end to end, it is that tile under another name.
+        A result tile that equals an input tile completely is bound to that tile instead.
         """
         image = self.graph.tensors[node.output].image
         sources = [p for name in node.inputs for p in self.parts(name)]
@@ -298,10 +299,9 @@ class TileLowering:
         self.bind(node.output, node.name, bound)
 
     def _locate(self, name: str, element: Ints, base: int, where: Ints, offset: Ints) -> None:
-        """Finds the elements that lie in tensor `name`, and writes their tile and their place in it.
+        """Writes tile number and offset of the elements that lie in tensor `name` into `where` and `offset`.
 
-        element: numbers of elements, pixel by pixel; some lie outside the tensor. where: number of the tile, `base` for
-        the first. offset: element of the tile. Both are changed in place.
+        element: indices in the tensor, pixel by pixel; some lie outside of it. base: number of the tensor's first tile.
         """
         image = self.graph.tensors[name].image
         inside = np.flatnonzero((element >= 0) & (element < image.elements))
@@ -313,7 +313,7 @@ class TileLowering:
             offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
 
     def lower_take(self, node: Node, operator: Take) -> None:
-        """Emits, for each tile of the result, the rows of those channels of the table."""
+        """Emits an embedding lookup for each tile of the result, in the table's columns of these channels."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
@@ -324,7 +324,7 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def taken(self, node: Node, table: ConstantTile, result: Tile, pixels: Ints) -> TakeRows[Tile]:
-        """Returns the operation that takes the rows for some pixels; it reads ids where they are made."""
+        """Returns the embedding lookup of some pixels of a tile."""
         given = self.tensors[node.inputs[0]]
         places = id_places(given)[pixels]
         used, index = np.unique(places[:, 0], return_inverse=True)
@@ -332,7 +332,7 @@ class TileLowering:
         return TakeRows(result, table, ids, np.column_stack([index.reshape(-1), places[:, 1]]))
 
     def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
-        """Adds a constant for each tile of a constant tensor."""
+        """Adds a literal for each tile of a constant tensor."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
@@ -344,7 +344,7 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def lower_over_channels(self, node: Node, operator: Softmax | ChannelSum) -> None:
-        """Emits an operator that needs all channels of a pixel."""
+        """Lowers an operator that reduces over all channels of a pixel."""
         if isinstance(operator, ChannelSum):
             self.lower_sum(node, operator)
         else:
@@ -365,7 +365,7 @@ class TileLowering:
         self.bind(node.output, node.name, [(region, result)])
 
     def lower_filter(self, node: Node, operator: Filter) -> None:
-        """Emits a layer with a matrix for each kernel position, as partial sums that go from core to core."""
+        """Emits a layer with kernel unfolding: a matrix per kernel position; partial sums pass from core to core."""
         image = self.graph.tensors[node.output].image
         chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
         assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
@@ -379,20 +379,20 @@ class TileLowering:
 
 
 def repeat_op(result: Tile, given: Tile) -> MoveTile[Tile]:
-    """Returns the operation that repeats the only channel of each pixel in all channels of the result."""
+    """Returns the operation that broadcasts the only channel of each pixel to all channels of the result."""
     pixel = np.arange(result.pixels)
     runs = np.stack(np.broadcast_arrays(pixel * result.channels, 0, pixel, 0, result.channels), axis=1)
     return MoveTile(result, (given,), runs)
 
 
 def table_of(name: str, operator: Take, region: Region, element: ElementType) -> ConstantTile:
-    """Returns the table of a range of channels, with a pixel for each row; name: that of the tensor of rows."""
+    """Returns the embedding table of lookup result `name` for a range of channels; each row is a pixel."""
     rows = operator.table[None, :, slice(*region.channels)]
     return ConstantTile.of(f"{name}.table{region.channels[0]}", rows, element)
 
 
 def id_places(given: TensorParts) -> Ints:
-    """Returns a row for each element of a tensor, pixel by pixel: number of its part, and element of that tile."""
+    """Returns [elements, 2], pixel by pixel: the part that holds an element of a tensor, and its offset in the tile."""
     places = np.zeros((given.image.rows, given.image.width, given.image.channels, 2), np.int64)
     for k, part in enumerate(given.parts):
         place = places[part.region.index()]
@@ -401,7 +401,7 @@ def id_places(given: TensorParts) -> Ints:
 
 
 def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeOp:
-    """Returns a function that makes the operation of one tile; for `short`, see `map_op`."""
+    """Returns a function that makes the operation of one tile. `short`: see `map_op`."""
     match operator:
         case Stencil():
             return stencil_op(operator)
@@ -420,8 +420,8 @@ def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short
 def map_op(operator: Map, *, short: bool = False) -> MakeOp:
     """Returns a function that makes the `Vector` of one tile.
 
-    If `short`, a constant of one number is a single element, so that little is loaded; the core repeats it. Tiles of
-    the same channels share the constants that are the same for all pixels.
+    If `short`, a scalar constant is stored as one element and repeated by the core, so that less is loaded. Tiles of
+    the same channels share constants that are equal for all pixels.
     """
     known: dict[tuple[int, Range, ElementType], ConstantTile] = {}
 
@@ -473,7 +473,7 @@ def stencil_op(operator: Stencil) -> MakeOp:
 
 
 def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None:
-    """Returns the source tile that equals `result` from end to end, or None."""
+    """Returns the source tile that equals `result` completely, or None."""
     run: list[int] = runs[0].tolist()
     _, source, first, stride, elements = run
     if source < 0 or (first, stride, elements) != (0, 1, result.elements):
@@ -485,9 +485,9 @@ def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None
 def _constant_tile(
     name: str, constant: Constant, result: Tile, element: ElementType, region: Region, *, short: bool
 ) -> ConstantTile:
-    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats.
+    """Cuts the part of a constant for one tile: a pixel, a row or the whole tile, whichever is the shortest period.
 
-    If `short`, it is one element for a constant of one number.
+    If `short`, a scalar constant becomes one element.
     """
     if short and constant.pixels.size == 1:
         return ConstantTile.of(name, constant.pixels, element)
@@ -504,7 +504,7 @@ def _constant_tile(
 
 
 def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece[Tile]]:
-    """Yields the pieces of a range of channels, from the tiles that hold them."""
+    """Yields the pieces that make up a range of channels."""
     start, stop = channels
     for part in parts:
         low, high = part.region.channels

@@ -1,7 +1,7 @@
-"""Graph to SpatialIR by token: sequences stream as lines of tokens, attention runs on cores of its own.
+"""Lowering of the Graph to SpatialIR by token: sequences stream as lines of tokens, attention has cores of its own.
 
-A move between such tensors is a view: nothing is moved until an operation on some core asks for elements of the result.
-Then those tiles of the operands that hold them are copied there, and put into order.
+A `Move` between such tensors is a view: nothing is moved until an operation on some core reads elements of it. Then the
+operand tiles with these elements are copied there and put into order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,17 +31,17 @@ from raptor.target.layout import Image, Region
 
 Ints = npt.NDArray[np.int64]
 Segments = list[tuple[Range, int]]
-"""Pixels of a line and their core, from left to right."""
+"""Column ranges of a line with the core of each, from left to right."""
 
 
 @dataclass(slots=True)
 class TokenLowering(LineLowering):
-    """Lowers operators of sequences token by token, all others as `LineLowering`.
+    """Lowers operators on sequences token by token, and all others like `LineLowering`.
 
-    lazy: results of moves of which only what is asked for exists. views: those so far, with their nodes. shown: the
-    regions that were made. seen: tiles of views so far, by name. reused: tiles that are parts of views as they are, by
-    names of view and tile. products: products that were lowered, by name of the result. readers: the nodes that read
-    each tensor.
+    lazy: results of moves that are views. views: views so far, with their nodes. shown: regions that were made of each
+    view. seen: tiles of views so far, by name. reused: (view, tile) where a tile of another tensor is part of a view.
+    products: operands of the products that were lowered, by name of the result. readers: the nodes that read each
+    tensor.
     """
 
     lazy: set[str] = field(default_factory=set[str])
@@ -102,11 +102,11 @@ class TokenLowering(LineLowering):
         return self.graph.tensors[name].image
 
     def is_open(self, name: str) -> bool:
-        """True if a tensor is a view that has not been made whole."""
+        """True if a tensor is a view that has not been materialised completely."""
         return name in self.views and name not in self.tensors
 
     def make_views(self, node: Node) -> None:
-        """Makes the views whole that a node reads, unless it can ask for parts of them."""
+        """Materialises the views that a node reads, unless it can read regions of them."""
         for name in node.inputs:
             if self.is_open(name) and (not isinstance(node.operator, Elementwise) or self.lead(node) is None):
                 self.parts(name)
@@ -122,7 +122,7 @@ class TokenLowering(LineLowering):
         return LineLowering.parts(self, name)
 
     def make_whole(self, name: str) -> None:
-        """Makes all elements of a view: where its readers want them if that is known, else where its operands are."""
+        """Materialises a view completely: on the cores that will read it if known, else on the operands' cores."""
         node, image = self.views[name], self.image(name)
         if name not in self.parts_of:
             core = self.owners(name, 0)[0][1]
@@ -141,10 +141,10 @@ class TokenLowering(LineLowering):
         self.bind_made(node, self.parts_of[name], cells)
 
     def wanted(self, name: str, part: Range) -> Segments | None:
-        """Returns the pixels and cores at which the next layer by line reads some channels, perhaps through others.
+        """Returns the columns and cores on which the next layer with line unfolding reads channels `part`.
 
-        None if there is no such layer, or if it reads other pixels. If several cores read the channels, each gets some
-        of their ranges, to pass them on to the others.
+        It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
+        receives some of their ranges and passes them on.
         """
         for node in next_layers(self.readers, name):
             chosen = self.decision.layers[filter_key(node)]
@@ -153,7 +153,7 @@ class TokenLowering(LineLowering):
         return None
 
     def owners(self, name: str, y: int) -> Segments:
-        """Returns the pixels of a line of a view by the core that holds their first element."""
+        """Splits a line of a view into runs of pixels whose first element is on the same core."""
         node, image = self.views[name], self.image(name)
         operator = node.operator
         assert isinstance(operator, Move)
@@ -163,7 +163,7 @@ class TokenLowering(LineLowering):
         return [((xs[0], xs[-1] + 1), core) for core, xs in runs]
 
     def owner(self, node: Node, element: int) -> int:
-        """Returns the core that holds an element of the operands of a move; 0 for zeros and for global memory."""
+        """Returns the core of element `element` of a move's operands; 0 for zeros and for global memory."""
         for name in node.inputs:
             image = self.image(name)
             if 0 <= element < image.elements:
@@ -178,13 +178,13 @@ class TokenLowering(LineLowering):
         return 0
 
     def part(self, name: str, channel: int) -> Part:
-        """Returns the part of a tensor of one pixel that holds a channel."""
+        """Returns the part of a one-pixel tensor that contains a channel."""
         return next(part for part in self.parts(name) if channel < part.region.channels[1])
 
     def stacked(self, node: Node, operator: Move) -> list[tuple[Region, Tile]] | None:
-        """Returns regions and tiles of a result that nobody reads and whose rows are tensors of one pixel; None if not.
+        """Returns the regions and tiles of an unread result whose rows are one-pixel tensors; None for other moves.
 
-        Each is stored where it is: a core that collected them would be occupied from the first to the last of them.
+        Rows stay where they are: a core that collected them would be occupied from the first row to the last.
         """
         image = self.image(node.output)
         if node.output in self.readers or any(self.image(name).pixels > 1 for name in node.inputs):
@@ -201,9 +201,9 @@ class TokenLowering(LineLowering):
         return found
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
-        """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view.
+        """Returns a tile on a core with some channels and pixels of a line of a tensor, which may be a view.
 
-        One that another layer has made whole, but not by lines, is gathered again.
+        A view that was materialised, but not as lines, is gathered again.
         """
         if not self.is_open(name) and name in self.parts_of:
             parts = self.as_parts(name, (part,)) if part == (0, self.image(name).channels) else name
@@ -215,9 +215,9 @@ class TokenLowering(LineLowering):
         return self.seen[stem]
 
     def gathered_view(self, name: str, stem: str, region: Region, core: int, *, whole: bool = False) -> Tile:
-        """Emits the elements of a region of a view on a core, as a tile called `stem`, or returns one that has them.
+        """Emits a region of a view on a core as a tile called `stem`, or returns an existing tile that equals it.
 
-        With `whole`, one compute makes the tile, and it holds no other region, as it must be for a part of a tensor.
+        With `whole`, one compute makes the tile, and it holds no other region, as is required of a part of a tensor.
         """
         node, image = self.views[name], self.image(name)
         operator = node.operator
@@ -246,10 +246,10 @@ class TokenLowering(LineLowering):
         return tile
 
     def pieces(self, node: Node, name: str, wanted: Ints, core: int) -> Iterator[tuple[Ints, Tile, Ints]]:
-        """Yields the tiles on a core that hold some elements of a tensor, copied there if need be.
+        """Yields the tiles on a core that hold some elements of a tensor; copies them there if necessary.
 
-        wanted: numbers of elements; some lie outside the tensor. With each tile come the indices in `wanted` of the
-        elements that it holds, and their places in the tile.
+        wanted: element indices; some lie outside the tensor. Each item is (indices in `wanted`, tile, offsets in the
+        tile).
         """
         image = self.image(name)
         inside = np.flatnonzero((wanted >= 0) & (wanted < image.elements))
@@ -271,9 +271,9 @@ class TokenLowering(LineLowering):
             yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
 
     def pieces_of_pixel(self, name: str, inside: Ints, channel: Ints) -> Iterator[tuple[Ints, Tile, Ints]]:
-        """Yields what `pieces` does for a tensor of one pixel, whose tiles are fetched as they are.
+        """Yields the items of `pieces` for a one-pixel tensor, whose tiles are fetched completely.
 
-        channel: of the tensor, for each of the indices `inside`.
+        channel: channel of the tensor for each of the indices `inside`.
         """
         for part in self.parts(name):
             low, high = part.region.channels
@@ -284,10 +284,10 @@ class TokenLowering(LineLowering):
     def slice_on(
         self, node: Node, name: str, line: tuple[int, int], channels: Range, cols: Range, core: int
     ) -> tuple[Cell, int]:
-        """Returns a cell on a core with channels of a line, counted from the first of their range, and its first one.
+        """Returns a cell on a core with some channels of a line, and the first channel that the cell has.
 
-        line: number of the line and of the channel range. Where the cells of the line are, the channels are cut out of
-        each, so that no others have to travel. A cell that is on the core already is taken as it is.
+        line: number of the line and of the channel range. channels: relative to that range. Channels are cut out on the
+        core that holds them, so that only they are sent. A cell that is already on the core is used as it is.
         """
         (y, p), grid = line, self.grid(name)
         own = grid.under(y, p, cols)
@@ -314,7 +314,7 @@ class TokenLowering(LineLowering):
         cols: Range,
         core: int,
     ) -> Tile:
-        """Emits copies of some channels of cells, side by side as one tile `name` on a core. Returns the tile."""
+        """Emits copies of some channels of cells, side by side in one tile of tensor `name` on a core."""
         (y, p), width = line, channels[1] - channels[0]
         stem = f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}"
         tile = Tile(stem, 1, cols[1] - cols[0], width, cells[0].tile.element)
@@ -327,7 +327,7 @@ class TokenLowering(LineLowering):
         return tile
 
     def cut_channels(self, node: Node, stem: str, tile: Tile, channels: Range) -> Tile:
-        """Returns some channels of a tile as a tile called `stem` on its core; makes it at the first call."""
+        """Returns some channels of a tile as a tile called `stem` on the same core. The first call emits it."""
         if stem not in self.seen:
             made = replace(tile, name=stem, channels=channels[1] - channels[0])
             pixel = np.arange(tile.pixels)
@@ -346,7 +346,7 @@ class TokenLowering(LineLowering):
         return LineLowering.operand(self, node, name, y, p, cell, core, parts)
 
     def relayed(self, node: Node, name: str, y: int, p: int, cols: Range, cores: tuple[int, int]) -> Tile:
-        """Returns pixels of a line on the second of two cores; they are copied to the first one before."""
+        """Returns pixels of a line on core `cores[1]`, copied there through `cores[0]`."""
         held = self.line_on(node, name, y, p, cols, cores[0], exact=True).tile
         tile = replace(held, name=f"{held.name}.passed@{cores[1]}")
         op = Copy(tile, held, 0, 0, held.elements)
@@ -356,7 +356,7 @@ class TokenLowering(LineLowering):
     # Operators of tokens
 
     def moves_over_tokens(self, node: Node, window: Window | Table) -> bool:
-        """True if a window moves over tokens, which are lines of another form than its dimensions."""
+        """True if a window slides over a sequence, whose lines differ from the dimensions of the window."""
         return any(is_tokens(self.image(n)) for n in (*node.inputs, node.output)) and not (
             isinstance(window, Window) and is_global(window)
         )
@@ -371,7 +371,7 @@ class TokenLowering(LineLowering):
         return self.grid(name).is_cut_alike
 
     def sum_tokens(self, node: Node, operator: ChannelSum) -> None:
-        """Emits the sums over the channels of each pixel, on the cores that hold them."""
+        """Emits the sum over the channels of each pixel, on the core that holds the pixel."""
         image, parts = self.image(node.output), self.parts_of[node.output]
         made: Made = {}
         for y, line in enumerate(self.grid(node.inputs[0]).lines):
@@ -390,7 +390,7 @@ class TokenLowering(LineLowering):
         self.bind_made(node, parts, made)
 
     def softmax_tokens(self, node: Node) -> None:
-        """Emits a softmax of all channels, on the cores that hold the operand, which also cut it into its ranges."""
+        """Emits a softmax over all channels on the cores of the operand, which also cut it into channel ranges."""
         (name,), parts = node.inputs, self.parts_of[node.output]
         made: Made = {}
         for y, _, cell in self.grids[self.as_parts(name, ((0, self.image(name).channels),))].cells():
@@ -404,7 +404,7 @@ class TokenLowering(LineLowering):
         self.bind_made(node, parts, made)
 
     def dot_tokens(self, node: Node) -> None:
-        """Emits a product of two computed tensors: each core takes some pixels of the first, and all of the second."""
+        """Emits a product of two tensors: each core multiplies some pixels of the first with all of the second."""
         (left, right), parts = node.inputs, self.parts_of[node.output]
         channels, cols = self.image(left).channels, self.image(right).width
         made: Made = {}
@@ -421,7 +421,7 @@ class TokenLowering(LineLowering):
         self.bind_made(node, parts, made)
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
-        """Yields line, pixels and core of each part of a product: as decided, or where the first operand is."""
+        """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""
         chosen, left = self.flow.products.get(node.output), node.inputs[0]
         if chosen is not None:
             yield from ((y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows))
@@ -433,5 +433,4 @@ class TokenLowering(LineLowering):
             yield from ((y, cell.cols, self.residency.core_of(cell.tile) or 0) for cell in line[0])
 
     def emit_token(self, node: Node, op: BodyOp, core: int | None, position: float) -> None:
-        """Emits a compute of one operation."""
         self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (op.result,)), core, position)

@@ -1,9 +1,9 @@
-"""Cores that make their constants by a product, and do not load them: all loads pass through one port.
+"""Constants that crossbars produce instead of loads, because the loads of all cores pass through one port.
 
-A core with free crossbars holds constants as the only row of a matrix. Multiplied by 1, they are all there at once, for
-the time of one product. Then each is copied to a place of its own, as often as its readers need it side by side. The
-port would be busy with the constants of one core after another: with the weights of depthwise layers above all, which
-every core that computes columns of such a layer needs.
+A core with free crossbars stores constants as a matrix of one row. One MVM with the input 1 returns all of them at
+once. Then each is copied to its own tile, repeated as its readers need it. Otherwise the port would be busy with the
+constants of one core after another, above all with the weights of depthwise layers, which each core of such a layer
+needs.
 """
 
 from collections import defaultdict
@@ -26,20 +26,20 @@ from raptor.target.element import MODELLED
 from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 
 _Shape = tuple[int, int, int]
-"""Rows, pixels of a row, and channels of a tile in which each pixel of a constant fills a row."""
+"""Rows, width and channels of a tile, each row of which repeats one pixel of a constant."""
 
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
 
 _Made = Mapping[tuple[int, _Use], Tile]
-"""The tiles that are made, by core and use."""
+"""Tiles that hold produced constants, keyed by core and use."""
 
 
 @dataclass(slots=True)
 class _Constants:
-    """Constants of a core. first: number of the compute that reads one first. uses: the constant of each use.
+    """The constants of a core. first: number of the first compute that reads one. uses: the constant of each use.
 
-    stem: begin of the names of all that is made, which no tensor of the model has.
+    stem: prefix of all new names, which no tensor or layer of the model has.
     """
 
     stem: str
@@ -53,15 +53,15 @@ class _Constants:
 
     @property
     def one(self) -> str:
-        """The name of the number 1 by which matrices of constants are multiplied."""
+        """Name of the literal 1 that the matrices of constants are multiplied with."""
         return f"{self.stem}@one"
 
     def values(self) -> dict[bytes, ConstantTile]:
-        """Returns the different constants by their bytes."""
+        """Returns the distinct constants, keyed by their bytes."""
         return {tile.values.tobytes(): tile for tile in self.uses.values()}
 
     def fitting(self, free: int, arch: Target) -> "_Constants":
-        """Returns those for which the crossbars suffice, the largest first."""
+        """Returns the constants that fit into `free` crossbars, the largest first."""
         room, kept = free * arch.outputs_per_xbar, set[bytes]()
         for key, tile in sorted(self.values().items(), key=lambda item: -item[1].elements):
             if tile.elements <= room:
@@ -70,7 +70,7 @@ class _Constants:
         return replace(self, uses={use: tile for use, tile in self.uses.items() if tile.values.tobytes() in kept})
 
     def is_worth_it(self, arch: Target) -> bool:
-        """Tells whether the product takes less time than the loads."""
+        """True if the product takes less time than the loads."""
         different = self.values().values()
         xbars = -(-sum(tile.elements for tile in different) // arch.outputs_per_xbar)
         product = mvmul_ns(arch, xbars) + load_ns(arch, 1) + 2 * ISSUE_NS
@@ -78,7 +78,7 @@ class _Constants:
 
 
 def make_constants(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with products that make constants, if the decision wants them."""
+    """Returns the partition with products that produce constants, if `ByLine.makes_constants` is set."""
     if not isinstance(decision.flow, ByLine) or not decision.flow.makes_constants:
         return partition
     used = _used_xbars(partition)
@@ -89,7 +89,7 @@ def make_constants(partition: Partition, decision: Decision, arch: Target) -> Pa
 
 
 def _used_xbars(partition: Partition) -> defaultdict[int, int]:
-    """Counts the crossbars of the matrices on each core."""
+    """Returns the number of crossbars that the matrices of each core occupy."""
     # NOTE: computes of a core share their tuple of matrices, so most are left out by its identity.
     tuples = {
         (core, compute.layer, id(compute.matrices)): compute.matrices
@@ -104,9 +104,9 @@ def _used_xbars(partition: Partition) -> defaultdict[int, int]:
 
 
 def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[int]]:
-    """Returns the constants that the operations on each core read, and the numbers of the computes that do so.
+    """Returns the constants of each core, and the numbers of the computes that read them.
 
-    Crossbars hold finite numbers; others, as in the mask of an attention, are loaded.
+    Crossbars hold finite numbers, so others (the mask of an attention) are loaded.
     """
     found: dict[int, _Constants] = {}
     readers: list[int] = []
@@ -126,7 +126,7 @@ def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[
 
 
 def _free_stem(graph: SpatialGraph) -> str:
-    """Returns a name with which that of no tensor or layer begins."""
+    """Returns a prefix that no tensor or layer name starts with."""
     stem = "constants"
     while any(name.startswith(stem) for name in (*graph.tensors, *graph.filters)):
         stem += "'"
@@ -134,10 +134,10 @@ def _free_stem(graph: SpatialGraph) -> str:
 
 
 def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
-    """Returns the constant operands that can be made, each with the shape that the operation needs.
+    """Returns the constant operands that a product can replace, each with the shape that the operation needs.
 
-    Those of an element-wise function are a pixel or a number, which fills a row of the result; longer ones are read
-    once, so nothing is saved.
+    For an element-wise function these are constants of one pixel, repeated along a row. Longer ones are read once, so
+    nothing would be saved.
     """
     if isinstance(op, Vector):
         short = [t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1]
@@ -150,7 +150,7 @@ def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
 def _with_products(
     partition: Partition, found: dict[int, _Constants], readers: Sequence[int], arch: Target
 ) -> Partition:
-    """Returns the partition with the product of each core before the first compute that reads one of its constants."""
+    """Inserts the product of each core before the first compute that reads one of its constants."""
     graph = partition.graph
     products: dict[int, Compute] = {}
     filters: dict[str, Filter] = {}
@@ -188,7 +188,7 @@ def _with_products(
 def _product(
     constants: _Constants, reader: Compute, arch: Target
 ) -> tuple[Compute, Filter, dict[tuple[bytes, _Shape], Tile]]:
-    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and shape."""
+    """Returns the compute that produces a core's constants, its weights, and the tile of each constant and shape."""
     values = constants.values()
     starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
     weights = np.concatenate([tile.values for tile in values.values()])
@@ -206,7 +206,7 @@ def _product(
 
 
 def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:
-    """Returns the runs (see `Move`) that fill each row with a pixel of a constant, whose elements begin at `first`."""
+    """Returns the runs (see `Move`) that fill each row with a pixel of a constant. `first`: offset of the constant."""
     rows, width, channels = shape
     if width == 1 and tile.channels == channels:
         return np.array([[0, 0, first, 1, tile.elements]])
@@ -219,7 +219,7 @@ def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64
 
 
 def _reading(op: BodyOp, core: int, made: _Made) -> BodyOp:
-    """Returns the operation with the tiles that were made in place of its constants."""
+    """Returns the operation with produced tiles in place of its constants."""
     uses = [(tile.name, shape) for tile, shape in _wanted(op)]
     known = {use[0]: made[core, use] for use in uses if (core, use) in made}
     if not known:

@@ -1,7 +1,7 @@
-"""Partition to PlacedGraph: cores that exchange messages get places close to each other.
+"""Placement on the mesh: assigns virtual cores to cores of the chip so that messages travel few hops.
 
-A strategy numbers its cores layer by layer, and a message takes longer the farther it goes. The cores of a chip are
-alike, so two of them can swap places: each core in turn makes the swap that shortens the way of all flits most.
+A strategy numbers its virtual cores layer by layer. The cores of a chip are alike, so any two can swap places. A local
+search visits the cores in turn and makes the swap that reduces flits x distance most.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SWEEPS = 10
-"""Largest number of rounds over all cores. Four are enough for 144 cores; for 1000, the tenth still gains 1 %."""
+"""Largest number of passes over all cores. 144 cores need four; with 1000, the tenth still gains 1 %."""
 
 _ROUNDING = 1e-9
-"""Bound of the rounding error of a sum of distances, as a share of the largest sum. (Whole numbers are exact.)"""
+"""Bound of the relative rounding error of a sum of distances. (Sums of integers are exact.)"""
 
 
 def place_cores(partition: Partition, decision: Decision, arch: Target) -> PlacedGraph:
-    """Returns the graph with a core of the chip for each virtual core.
+    """Returns the graph with the core of the chip for each compute.
 
-    The two have the same number, unless the flow is by line: then cores are swapped. Where the program may use only
-    some cores, virtual core k is the k-th of them.
+    Only flows by line are optimised; the others keep their numbers. If the program may use only some cores of the chip,
+    virtual core k of other flows is the k-th of these.
     """
     graph, cores = partition.graph, partition.cores
     places = usable(arch).tolist()
@@ -39,14 +39,14 @@ def place_cores(partition: Partition, decision: Decision, arch: Target) -> Place
 
 
 def usable(arch: Target) -> Ints:
-    """Returns the cores that the program may use, in their order."""
+    """Returns the cores of the chip that the program may use; virtual core k starts on the k-th of them."""
     return np.arange(arch.core_count) if arch.places is None else np.array(arch.places, np.int64)
 
 
 def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
-    """Returns [messages, 3]: core of the sender, core of the receiver, flits.
+    """Returns the messages of a program: [messages, 3], core of the sender, core of the receiver, flits.
 
-    A tile that is not copied in pieces goes to a core once.
+    A tile that is not copied in parts is sent to each core once.
     """
     flow = placed.graph.dataflow
     core = np.array(placed.cores, np.int64)[flow.op_compute]
@@ -66,7 +66,7 @@ def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
 
 
 def places_of(messages: Ints, arch: Target) -> Ints:
-    """Returns [cores]: the place of each virtual core. `messages`: as `traffic` returns them."""
+    """Returns [cores]: the core of the chip for each virtual core. `messages`: see `traffic`."""
     count = arch.usable_cores
     a, b, flits = messages.T
     pairs, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
@@ -81,19 +81,19 @@ def places_of(messages: Ints, arch: Target) -> Ints:
 
 
 class _Ways:
-    """Ways of all flits while cores swap places. A place is a row and a column, each a line of the chip.
+    """Total distance of all flits, kept up to date while cores swap places.
 
-    The distance of two places is that of their rows and of their columns. Flits times distance of each core are kept up
-    to date for every line that it could be in, so that the gains of a core's swaps with all others are a few sums of
-    arrays. Rounding may change such a gain, and with it which of two equal swaps is taken. So gains that are equal but
-    for that are computed again, peer by peer.
+    A place has a row and a column of the mesh; both kinds are numbered together as *lines*. The distance of two places
+    is the distance of their rows plus that of their columns. A table holds, for each core and line, flits times
+    distance if the core were in that line. So the gains of all swaps of a core are a few sums of arrays. Rounding could
+    change which of two equal swaps is taken, so gains that are equal within the error are recomputed exactly.
     """
 
     def __init__(self, flits: Sequence[tuple[Ints, Ints]], at: Ints, apart: Floats) -> None:
-        """Begins with core i at place i.
+        """Starts with core i at place i.
 
-        flits: peers of each core, ascending, and its flits with each. at: [2, places], row and column of each place.
-        apart: [lines, lines], 0 between a row and a column.
+        flits: peers of each core in ascending order, and the number of flits exchanged with each. at: [2, places], row
+        and column line of each place. apart: [lines, lines], distances; 0 between a row and a column.
         """
         self.places = np.arange(len(flits))
         self._flits, self._at, self._apart = flits, at.copy(), apart
@@ -110,12 +110,12 @@ class _Ways:
         return self._apart[self._at[:, core]].sum(axis=0)
 
     def _add(self, core: int, farther: Floats) -> None:
-        """Adds what a core is farther from each line to the ways of its peers."""
+        """Updates the table of a core's peers, after the core moved `farther` from each line."""
         peers, flits = self._flits[core]
         self._if_in[:, peers] += farther[:, None] * flits
 
     def sweep(self) -> bool:
-        """Makes the best swap of each core in turn. Tells whether there was one."""
+        """Makes the best swap of each core in turn. Returns whether there was one."""
         swapped = False
         for core, (peers, _) in enumerate(self._flits):
             other = self._best_swap(core) if len(peers) else None
@@ -125,7 +125,7 @@ class _Ways:
         return swapped
 
     def _best_swap(self, core: int) -> int | None:
-        """Returns the first of the cores with which a core gains most by a swap; None if it gains with none."""
+        """Returns the core whose swap with `core` gains most (the lowest on ties); None if no swap gains."""
         peers, flits = self._flits[core]
         row, col = self._at[:, core].tolist()
         there = self._if_in[:, core]
@@ -146,14 +146,13 @@ class _Ways:
         return close[best] if exact[best] > 0 else None
 
     def _gain(self, core: int, other: int) -> float:
-        """Returns by how much the way of a core's flits, but for those with another, gets shorter at its place."""
+        """Returns by how much flits x distance of `core` falls at the place of `other`, without flits between them."""
         peers, flits = self._flits[core]
         here, there = (self._apart[self._at[:, at, None], self._at[:, peers]].sum(axis=0) for at in (core, other))
         shorter = np.where(peers == other, 0.0, flits * (here - there))
         return float(np.add.accumulate(shorter)[-1]) if len(shorter) else 0.0
 
     def _swap(self, core: int, other: int) -> None:
-        """Swaps the places of two cores."""
         pair = [core, other]
         here, there = self._from(core), self._from(other)
         self.places[pair], self._at[:, pair] = self.places[pair[::-1]], self._at[:, pair[::-1]]
@@ -164,10 +163,10 @@ class _Ways:
 
 
 def _distances(arch: Target) -> tuple[Ints, Floats]:
-    """Returns [2, places], row and column of each place, and [lines, lines], the distances of rows and of columns.
+    """Returns [2, places], row and column line of each place, and [lines, lines], distances between lines.
 
-    Distances are hops of a mesh. If the chip has a table of latencies, each place is a row of it, there is one column,
-    and distances are ns there and back. (A table of all pairs of a large mesh might not fit into memory.)
+    Distances are hops on a mesh. If the chip has a latency table, each place is a row of its own, there is one column,
+    and distances are the ns of both directions. (A table of all pairs of a large mesh might not fit into memory.)
     """
     places = usable(arch)
     if arch.table is None:
@@ -184,6 +183,6 @@ def _distances(arch: Target) -> tuple[Ints, Floats]:
 
 
 def _apart(lines: Ints) -> Floats:
-    """Returns the distance of each two lines in hops; a line is a row or a column."""
+    """Returns the distances in hops between rows, or between columns, of the mesh."""
     line = np.arange(lines.max() + 1, dtype=np.float64)
     return np.abs(line - line[:, None])

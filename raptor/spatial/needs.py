@@ -1,4 +1,4 @@
-"""The needs of computes before they can start: what comes first, and what is fetched from other cores."""
+"""Dependences between computes, and the tile transfers between cores that they require."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from raptor.spatial.ir import Copy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """The work of some computes, in steps: the computes, numbered from 0, then the fetches.
+    """Dependences of a range of computes. A *step* is a compute, numbered from 0, or a fetch, numbered after them.
 
-    A compute that begins with a `Copy` is a transfer itself. Any other one has a fetch for each tile that is made on
-    another core, before the first use there.
+    A compute that begins with a `Copy` transfers its tile itself. For any other compute, each tile from another core is
+    fetched once per core, before its first use there.
 
-    flow: that of the computes. reader, read: its `inputs`. makers: the computes that make each tile, by its number.
-    fetch_tile, fetch_user: the tile of each fetch, and the compute that uses it first. taken, elements: for each step
-    that is a transfer its tile and how much of it; -1 and 0 for others. edges: [edges, 2], pairs of steps (earlier,
-    later), sorted.
+    flow: tables of the computes. reader, read: `flow.inputs()`. makers: computes that write each tile. fetch_tile,
+    fetch_user: tile of each fetch, and the compute that uses it first. taken, elements: tile that each step transfers,
+    and the number of elements; -1 and 0 for steps without a transfer. edges: [edges, 2], pairs (earlier step, later
+    step), sorted.
     """
 
     flow: Dataflow
@@ -35,7 +35,7 @@ class Needs:
 
     @classmethod
     def of(cls, flow: Dataflow, core: Ints) -> "Needs":
-        """Finds what each compute needs. `core`: that of each compute."""
+        """Finds the dependences of computes. `core`: the core of each compute."""
         makers = Lists.of(flow.result_tile, flow.result_compute, len(flow.tiles))
         taken, elements = _copied(flow, len(core))
         reader, tile = flow.inputs()
@@ -59,19 +59,19 @@ class Needs:
         return cls(flow, reader, tile, makers, fetch_tile, fetch_user, taken, elements, _unique(edges, len(taken)))
 
     def source(self, core: Ints) -> Ints:
-        """Returns for each step the core that made what it takes; -1 for none. `core`: that of each compute."""
+        """Returns, for each step, the core that made the tile it transfers; -1 without one. `core`: of each step."""
         found = np.full(len(self.taken), -1)
         found[self.transfers] = core[_first(self.makers, self.taken[self.transfers])]
         return found
 
     @property
     def transfers(self) -> npt.NDArray[np.bool_]:
-        """Tells for each step whether it takes a tile that one of the computes makes."""
+        """True for each step that transfers a tile which one of the computes makes."""
         return (self.taken >= 0) & self.makers.some(self.taken)
 
 
 def _copied(flow: Dataflow, count: int) -> tuple[Ints, Ints]:
-    """Returns for each compute the tile that it begins to copy, and how many elements; -1 and 0 for others."""
+    """Returns, for each compute that begins with a copy, its source tile and elements; -1 and 0 for other computes."""
     first = np.flatnonzero(np.diff(flow.op_compute, prepend=-1))
     first = first[flow.is_form(Copy)[first]]
     compute = flow.op_compute[first]
@@ -83,12 +83,12 @@ def _copied(flow: Dataflow, count: int) -> tuple[Ints, Ints]:
 
 
 def _first(makers: Lists, tile: Ints) -> Ints:
-    """Returns the first maker of each tile; all have one."""
+    """Returns the first maker of each tile; each tile must have one."""
     return makers.values[makers.first[tile]]
 
 
 def _in_order(keys: Ints) -> tuple[Ints, Ints]:
-    """Numbers keys as they occur first. Returns the number of each, and where each number occurs first."""
+    """Numbers keys by first occurrence. Returns the number of each key, and where each number first occurs."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(order), np.int64)
@@ -97,5 +97,5 @@ def _in_order(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def _unique(edges: Ints, count: int) -> Ints:
-    """Returns the different edges between `count` steps, sorted."""
+    """Returns the distinct edges between `count` steps, sorted."""
     return np.stack(np.divmod(different(edges[:, 0] * count + edges[:, 1]), count), axis=1)

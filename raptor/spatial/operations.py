@@ -1,8 +1,8 @@
-"""Operations, each declared once: on tiles in SpatialIR, on buffers in PimIR.
+"""Operations that SpatialIR and PimIR share, generic over their values: tiles in SpatialIR, buffers in PimIR.
 
-An operation tells what it reads (`operands`), what it writes (`results`) and what it needs while it runs (`scratch`).
-`map_operands` makes the same operation on other values. That is all that lowering, renaming, printing and the verifiers
-need to know. `Tile` and `Buffer` both have a shape, so an operation stores no sizes that follow from its values.
+An operation declares its `operands`, `results` and `scratch` values, and `map_operands` rebuilds it on other values.
+Lowering, renaming, printing and verification need nothing else. Values have shapes, so operations store no derived
+sizes.
 """
 
 import re
@@ -24,7 +24,7 @@ W = TypeVar("W", bound=Value)
 
 
 class Operation(Generic[V]):
-    """An operation: reads `operands`, writes `results`."""
+    """Base class of operations: reads `operands`, writes `results`."""
 
     __slots__ = ()
 
@@ -38,12 +38,12 @@ class Operation(Generic[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """Values that the operation overwrites while it runs. Their names follow from that of the result."""
+        """Temporary values that the operation overwrites while it runs, named after the result."""
         return ()
 
     @property
     def reads(self) -> tuple[V, ...]:
-        """The operands that other operations compute. An operation that can have constants leaves them out."""
+        """Operands that are computed by other operations: all operands but constants."""
         return self.operands
 
     @property
@@ -52,65 +52,65 @@ class Operation(Generic[V]):
         return (*self.operands, *self.results, *self.scratch)
 
     def map_operands(self, f: Callable[[V], W]) -> "Operation[W]":
-        """Makes the same operation on other values: `f` of every operand and result."""
+        """Returns the same operation with `f` applied to every operand and result."""
         raise NotImplementedError
 
     @property
     def matrices(self) -> tuple[int, ...]:
-        """Numbers of the matrices that it multiplies with: of its compute in SpatialIR, of array groups in PimIR."""
+        """Numbers of the matrices that it multiplies with: in its compute for SpatialIR, array groups for PimIR."""
         return ()
 
     def shift_matrices(self, _first: int) -> Self:
-        """Makes the same operation with the numbers of its matrices increased by `first`."""
+        """Returns the same operation with matrix numbers increased by `_first`."""
         return self
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """Returns all fields that are no values, in a form that can be compared: see `form`."""
+        """All fields that are not values, in hashable form. See `form`."""
         return ()
 
     @property
     def form(self) -> Hashable:
-        """A key that two operations share if they do the same on other values, of the same shapes and types.
+        """Key that two operations share if they do the same work on different values.
 
-        Constants stand where constants stand, and operands that are one value are one value in both.
+        Both have the same class, parameters, shapes and types, and the same places of constants and repeated operands.
         """
         shapes = tuple([shape_of(value) for value in (*self.results, *self.operands)])
         return type(self), shapes, self.parameters, pattern([value.name for value in self.operands])
 
     @property
     def mnemonic(self) -> str:
-        """The name in the text of a program, such as `apply_filters`."""
+        """Name in the text form, such as `apply_filters`."""
         return re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The operands in the text of a program."""
+        """Operands in the text form."""
         return tuple(map(str, self.operands))
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Texts in braces behind the operation in the text of a program, besides the matrices."""
+        """Texts in braces after the operands in the text form, besides the matrices."""
         return ()
 
     def braces(self, matrices_word: str) -> str:
-        """Writes the matrices, called `matrices_word`, and the attributes; empty if there are none."""
+        """Returns the text in braces: the matrices, labelled `matrices_word`, and the attributes. Empty without any."""
         numbers = (f"{matrices_word} = {list(self.matrices)}",) if self.matrices else ()
         inside = ", ".join((*numbers, *self.attributes))
         return f" {{{inside}}}" if inside else ""
 
 
 def shape_of(value: Value) -> Hashable:
-    """Returns what a form tells of a value: its shape, the type of its elements, and if it is a constant.
+    """Returns the part of a form key for one value: shape, element type, and whether it is a constant.
 
-    The type is None for that of most values, which hashes faster.
+    The most frequent type is encoded as None, which hashes faster.
     """
     element = None if value.element is MODELLED else value.element
     return value.rows, value.width, value.channels, element, isinstance(value, ConstantTile)
 
 
 def pattern(names: Sequence[str]) -> tuple[int, ...]:
-    """Tells which of some values are equal: where each occurs first. Empty if all differ."""
+    """Returns the index of the first occurrence of each name, which shows repetitions. Empty if all names differ."""
     if len(names) < 2 or len(set(names)) == len(names):
         return ()
     return tuple([names.index(name) for name in names])
@@ -118,7 +118,7 @@ def pattern(names: Sequence[str]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneResult(Operation[V]):
-    """An operation with one result, its first field."""
+    """An operation with one result, which is its first field."""
 
     result: V
 
@@ -128,21 +128,20 @@ class OneResult(Operation[V]):
 
 
 def _computed(values: tuple[V, ...]) -> tuple[V, ...]:
-    """Returns the values that are not constants."""
     return tuple(value for value in values if not isinstance(value, ConstantTile))
 
 
 def _pixel_accumulator(result: V) -> V:
-    """Makes a value for one pixel, which is added to the result later."""
+    """Makes a scratch value of one pixel, which is added to the result later."""
     return replace(result, name=f"{result.name}.accum", rows=1, width=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyFilters(OneResult[V]):
-    """Products of the input with several matrices, summed per output pixel (thesis, algorithm 4.2).
+    """MVMs of each input pixel with several matrices, summed per output pixel (thesis, algorithm 4.2).
 
-    All matrices have the same rows and columns of the layer, matrix `weights[i]` for kernel position `taps[i]`.
-    `channel` is the first channel of the input that they read.
+    All matrices have the same input and output channels of the layer; matrix `weights[i]` belongs to kernel position
+    `taps[i]`. channel: first channel of the input that they read.
     """
 
     input: V
@@ -158,7 +157,7 @@ class ApplyFilters(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """One product; needed if a pixel may add a second one."""
+        """One product, if a pixel adds more than one."""
         return (_pixel_accumulator(self.result),) if len(self.taps) > 1 else ()
 
     @property
@@ -184,10 +183,10 @@ class ApplyFilters(OneResult[V]):
 @quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyLine(OneResult[V]):
-    """Products of blocks of image lines with matrices, one after another (`raptor.mapping.line_unfolding`).
+    """MVMs of blocks of image lines, one after another (`raptor.mapping.line_unfolding`).
 
-    products: one row per product: matrix, index of the line, first element of the block in it, first element of the
-    product in the result.
+    products: [products, 4], rows (matrix, index of the line, first element of the block in the line, first element of
+    the product in the result).
     """
 
     lines: tuple[V, ...]
@@ -215,9 +214,9 @@ class ApplyLine(OneResult[V]):
 @quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlap(OneResult[V]):
-    """Sum of runs of other values. Elements that no run covers are zero.
+    """Scatter-add: the sum of runs of other values. Elements that no run covers are zero.
 
-    runs: one row per run: first element of the result, source, its first element, elements. Sorted.
+    runs: [runs, 4], sorted rows (first element in the result, source, first element in the source, number of elements).
     """
 
     sources: tuple[V, ...]
@@ -242,7 +241,7 @@ class Overlap(OneResult[V]):
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Vector(OneResult[V]):
-    """Element-wise function. An operand that is shorter than the result repeats."""
+    """Element-wise function. An operand that is shorter than the result is repeated."""
 
     function: MapFunction
     sources: tuple[V, ...]
@@ -268,13 +267,13 @@ class Vector(OneResult[V]):
 
 
 LONG = 64
-"""Most terms that a float32 sum adds one after another; a longer one is made of blocks."""
+"""Largest number of terms that a float32 sum adds one after another. Longer sums are added in blocks."""
 BLOCK = 16
-"""Terms of a block of a long sum, and blocks of a block of the next level."""
+"""Number of terms of a block, and of blocks in a block of the next level."""
 
 
 def levels_of(count: int, size: int) -> int:
-    """Returns the number of levels of blocks below the result of a sum of `count` terms."""
+    """Returns the number of block levels below the result of a sum of `count` terms, in blocks of `size`."""
     levels, blocks = 0, -(-count // size)
     while blocks > 1:
         levels, blocks = levels + 1, -(-blocks // size)
@@ -284,9 +283,9 @@ def levels_of(count: int, size: int) -> int:
 @quickly_made
 @dataclass(frozen=True, slots=True)
 class Pool(OneResult[V]):
-    """Maximum or sum over a window, channel by channel, of the output rows from `row` on.
+    """Maximum or sum over a window, channel by channel, for the output rows from `row` on.
 
-    `inputs`: values of the input and the first row of each.
+    inputs: values with rows of the input, and the number of the first row of each.
     """
 
     inputs: tuple[tuple[int, V], ...]
@@ -300,7 +299,7 @@ class Pool(OneResult[V]):
 
     @property
     def block(self) -> int:
-        """Number of terms of a block of a long sum of floats (`raptor.codegen.emit_pool`); 0 for one after another."""
+        """Number of terms of a block of a long float sum (`raptor.codegen.emit_pool`); 0 for a sequential sum."""
         is_long = self.function == "sum" and self.window.tap_count > LONG and self.result.element.kind == "float"
         return BLOCK if is_long else 0
 
@@ -328,18 +327,18 @@ class Pool(OneResult[V]):
 
 
 ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
-"""Entries of `Stencil.index` for weights that are all 0 or all 1, which need no vector."""
+"""Entries of `Stencil.index` for weight vectors of all 0 or all 1, which are not stored."""
 
 
 @quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Stencil(OneResult[V]):
-    """Weighted sum over a window, channel by channel.
+    """Weighted sum over a window, channel by channel (depthwise convolution, interpolation).
 
-    inputs: values of the input and the first row of each, as in `Pool`. vectors: the different weight vectors, each a
-    pixel with the channels of the result; None if all weights are 0 or 1. index: [output pixels, or 1 for all; taps] ->
-    number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`. together: number of neighbouring pixels that are weighted at
-    once; every vector is repeated so often.
+    inputs: as in `Pool`. vectors: the distinct weight vectors, each a pixel with the channels of the result; None if
+    all weights are 0 or 1. index: [output pixels, or 1 for all; taps] -> number of a vector, `ZERO_WEIGHT` or
+    `UNIT_WEIGHT`. together: number of neighbouring pixels that one instruction weights; each vector is stored that many
+    times in a row.
     """
 
     inputs: tuple[tuple[int, V], ...]
@@ -359,7 +358,7 @@ class Stencil(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """Weighted pixels, as many as are weighted at once."""
+        """Weighted pixels, as many as one instruction makes."""
         return (replace(_pixel_accumulator(self.result), width=self.together),)
 
     @property
@@ -378,9 +377,9 @@ class Stencil(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Dot(OneResult[V]):
-    """result[b, m, n] = dot product of pixel (b, m) of `left` and pixel (b, first + n) of `right`.
+    """Batched matrix product: result[b, m, n] = pixel (b, m) of `left` times pixel (b, first + n) of `right`, summed.
 
-    `right` has `cols` pixels a batch.
+    cols: pixels of `right` per batch.
     """
 
     left: V
@@ -408,7 +407,7 @@ class Dot(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Average(OneResult[V]):
-    """Mean of the channels of each pixel; the result has one channel."""
+    """Mean over the channels of each pixel; the result has one channel."""
 
     input: V
 
@@ -422,7 +421,7 @@ class Average(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[V]):
-    """A part of a `Gather`: channels `source` and up of a value become channels `target` and up of the result."""
+    """A part of a `Gather`: channels `source` and up of `value` become channels `target` and up of the result."""
 
     value: V
     source: int
@@ -432,7 +431,7 @@ class Piece(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Gather(OneResult[V]):
-    """A value put together from channels of other values with the same pixels."""
+    """Concatenation of channel ranges of values with the same pixels."""
 
     pieces: tuple[Piece[V], ...]
 
@@ -457,9 +456,9 @@ class Gather(OneResult[V]):
 @quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Move(OneResult[V]):
-    """A value put together from elements of other values.
+    """Gather of elements: each run copies strided elements of one source to consecutive ones of the result.
 
-    runs: one row per run: first element of the result, source (-1: zeros), its first element, stride, elements.
+    runs: [runs, 5]: first element in the result, source (-1: zeros), first element in the source, stride, elements.
     """
 
     sources: tuple[V, ...]

@@ -1,9 +1,9 @@
-"""Orders of the work of a sample, and the choice of the best one for samples that follow one another.
+"""Selection of the order of computes on each core, by latency and interval of consecutive samples.
 
-A core does the work of each sample in the same order. An order that is quick for one sample on an idle chip begins all
-work as early as it can; then a core is occupied by a sample from early on until late, and the next one has to wait. So
-several samples are scheduled one after another, and the order of a later one is taken: there, work begins when the core
-has done its work of the sample before.
+A core runs the computes of each sample in the same order. The best order for a single sample on an idle chip starts all
+work early, so a sample occupies each core from early until late and the next sample has to wait. So several consecutive
+samples are scheduled, and the order of a later one is a candidate: there, work of a core begins when the core has
+finished the previous sample.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from raptor.spatial.schedule_kernel import Floats, Ints, Work
 
 ROUNDS = 4
-"""Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
+"""Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
 
 FAR = 2.0
-"""Times its lower bound that an interval is for one more sample to be tried: cores still wait for each other then."""
+"""Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
 
 MOST_SAMPLES = 6
-"""The largest number of samples that are tried so."""
+"""Largest number of samples that are scheduled."""
 
 _THREADS = 2
-"""Number of threads, each with the orders of one patience: the compiled loops run without Python's lock."""
+"""Number of threads, each for the orders of one patience. The compiled loops release the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The name of an order: of which of the samples that follow one another it is, and the patience (see `ByLine`)."""
+    """Identifies an order: the list schedule with this patience (see `ByLine`), of this one of consecutive samples."""
 
     patience_ns: float
     sample: int
@@ -41,10 +41,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The measure by which an order is chosen, and the orders to choose from.
+    """The objective by which an order is chosen, and the candidates.
 
-    by: the time of a sample alone; the interval, on which the energy of a sample depends too; or the product of both.
-    patiences: those to try, as factors on the patience of the decision. samples: number of samples to schedule.
+    by: latency of one sample; interval, also for energy, because static energy is proportional to it; or latency x
+    interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule.
     """
 
     by: Literal["latency", "throughput", "energy", "both"] = "both"
@@ -52,7 +52,7 @@ class Aim:
     samples: int = 1
 
     def cost(self, latency_ns: float, interval_ns: float) -> float:
-        """Returns the measure, of which less is better."""
+        """Returns the objective; lower is better."""
         match self.by:
             case "latency":
                 return latency_ns
@@ -63,17 +63,17 @@ class Aim:
 
 
 _Candidate = tuple[float, "Ints", Order]
-"""Cost, order and its name."""
+"""Cost, order of the steps, and its identification."""
 
 STORED = Aim()
-"""Takes the order that the decision names."""
+"""Use the order that the decision names."""
 
 BALANCED = Aim("both", (1.0, 0.4), 2)
-"""The default for a new decision."""
+"""Default objective of a new decision."""
 
 
 def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
-    """Returns the best order of some work, and its name; without a choice (`STORED`), the `named` one."""
+    """Returns the best order and its identification. With `STORED`, this is the order `named`."""
     if aim == STORED:
         return _orders(work, named.patience_ns, named.sample + 1)[named.sample], named
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
@@ -84,10 +84,10 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
 
 
 def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
-    """Returns the orders of one patience to choose from, of at least as many samples as the aim says.
+    """Returns the candidate orders of one patience, of at least `aim.samples` samples.
 
-    Where values pass through many cores, each sample comes closer to the steady state. So if several are scheduled and
-    the best order is far from the bound, one more sample is tried, and again one more as long as that is better.
+    Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
+    scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
     """
     found = _of_samples(work, aim, patience_ns, aim.samples)
     while 1 < len(found) < MOST_SAMPLES and _waits(work, min(found, key=itemgetter(0))[1]):
@@ -99,13 +99,13 @@ def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
 
 
 def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list[_Candidate]:
-    """Returns the orders of so many samples with one patience. Of equally good ones, the first wins."""
+    """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
     orders = enumerate(_orders(work, patience_ns, samples))
     return [(aim.cost(*_times(work, order)), order, Order(patience_ns, sample)) for sample, order in orders]
 
 
 def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
-    """Returns the order of the work of each sample, if so many follow one another."""
+    """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
     from raptor.spatial.schedule_kernel import all_of, idle, list_schedule, nothing  # loaded only where it runs
 
     ordered = np.empty((samples, len(work.core)), np.int64)
@@ -115,13 +115,13 @@ def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
 
 
 def balanced_cost(work: "Work", patience_ns: float) -> float:
-    """Returns latency x interval in ns2 of the order that would be chosen by default with a patience."""
+    """Returns latency x interval in ns2 of the order that `BALANCED` would choose for a patience."""
     orders = (_of_samples(work, BALANCED, patience_ns * factor, BALANCED.samples) for factor in BALANCED.patiences)
     return min(cost for found in orders for cost, *_ in found)
 
 
 def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:
-    """Returns the order of the work of one sample on an idle chip, and when each compute has its inputs then."""
+    """Returns the order of one sample on an idle chip, and the ns at which the inputs of each step are ready."""
     from raptor.spatial.schedule_kernel import idle, run_in_order
 
     order = _orders(work, patience_ns, 1)[0]
@@ -131,9 +131,9 @@ def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:
 
 
 def _times(work: "Work", order: "Ints") -> tuple[float, float]:
-    """Returns latency and interval in ns of samples whose work is done in one order.
+    """Returns latency and interval in ns of samples that follow one order.
 
-    No interval is shorter than the time that the port of global memory is busy for a sample.
+    The interval is at least the time for which a sample occupies the port of global memory.
     """
     from raptor.spatial.schedule_kernel import idle, run_in_order
 
@@ -143,10 +143,10 @@ def _times(work: "Work", order: "Ints") -> tuple[float, float]:
 
 
 def _waits(work: "Work", order: "Ints") -> bool:
-    """Tells whether the interval of an order is far longer than its busiest core and the port of global memory need.
+    """True if the interval of an order is far above the load of its busiest core and of the global memory port.
 
-    Transfers do not queue at the port here: `_times` lets those of a sample come one after another in the given order,
-    and in a small model that alone may look like a wait.
+    Transfers do not queue at the port here: `_times` serves the transfers of a sample in the given order, which alone
+    may look like a wait in a small model.
     """
     alone = work._replace(memory_ns=np.zeros_like(work.memory_ns), work_ns=work.memory_ns + work.work_ns)
     _, interval_ns = _times(alone, order)
@@ -154,7 +154,7 @@ def _waits(work: "Work", order: "Ints") -> bool:
 
 
 def _busiest_ns(work: "Work") -> float:
-    """Returns the time of a sample on the core that works and sends most."""
+    """Returns the time per sample of the core with most work, messages included."""
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])
     return float(np.bincount(cores, np.concatenate([work.occupied_ns, work.sender_ns[sends]])).max())

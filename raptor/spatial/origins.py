@@ -1,4 +1,4 @@
-"""Follows the elements of tiles back to tensors, one by one, through the operations that move them."""
+"""Traces single elements of tiles through copies and moves back to elements of tensors, for verifiers."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,20 +14,20 @@ from raptor.target.layout import Image, Region
 
 Ints = npt.NDArray[np.int64]
 ZERO, NOWHERE = -1, -2
-"""In place of the number of an element: it is zero; it is not there, or not the copy of one element."""
+"""Origins that are no element: the constant zero; missing, or not a copy of exactly one element."""
 
 
 def block(sources: Ints, image: Image, region: Region) -> Ints:
-    """Returns the elements of a region, pixel by pixel. `sources`: by pixel and channel of the image."""
+    """Returns the entries of a region, pixel by pixel. `sources`: [pixels, channels] of the image."""
     return sources.reshape(image.rows, image.width, image.channels)[region.index()].reshape(-1)
 
 
 @dataclass(slots=True)
 class _Roots:
-    """Numbers of the elements of some tensors. Tensors may share tiles; then the same element has one number.
+    """Numbers of the elements of some tensors. Elements of a tile that tensors share have one number.
 
-    numbers: by element, counted over all tensors; the last one is that of zero. tiles: by name of a tile, the numbers
-    of its elements.
+    numbers: number of each element, counted through all tensors; the last entry is zero's. tiles: numbers of the
+    elements of each tile, by name.
     """
 
     numbers: Ints
@@ -35,7 +35,7 @@ class _Roots:
 
     @classmethod
     def of(cls, graph: SpatialGraph, names: tuple[str, ...]) -> "_Roots":
-        """Numbers the elements of the parts of these tensors."""
+        """Numbers the elements of these tensors."""
         sizes = [graph.tensors[name].image.elements for name in names]
         firsts: list[int] = np.cumsum([0, *sizes]).tolist()
         roots = cls(np.append(np.arange(firsts[-1]), ZERO))
@@ -51,9 +51,9 @@ class _Roots:
 
 @dataclass
 class Origins:
-    """Origins of the elements of a graph's tiles.
+    """The origin of each element of a graph's tiles, computed on demand.
 
-    known: numbers of the elements of tiles so far, by the names of the tensors that they are counted in.
+    known: numbers of the elements of tiles, for each tuple of tensors that is traced to.
     """
 
     graph: SpatialGraph
@@ -61,7 +61,7 @@ class Origins:
 
     @cached_property
     def makers(self) -> dict[str, list[tuple[int, BodyOp]]]:
-        """Operations that make or fill a tile, each with its place in the order of all, by name of the tile."""
+        """Operations that write each tile, with their positions in program order, by name of the tile."""
         found: dict[str, list[tuple[int, BodyOp]]] = {}
         for step, op in enumerate(op for compute in self.graph.computes for op in compute.body):
             found.setdefault(op.result.name, []).append((step, op))
@@ -73,22 +73,22 @@ class Origins:
         return self.known[names]
 
     def wrong(self, tile: Tile, names: tuple[str, ...], wanted: Ints) -> Ints:
-        """Returns the elements of a tile that are others than `wanted`: elements of tensors `names`, or -1 for zero.
+        """Returns the elements of a tile whose origin is not the wanted one.
 
-        The elements are counted over all these tensors.
+        wanted: for each element of the tile, its index in the concatenated elements of tensors `names`, or -1 for zero.
         """
         found, right = self.elements(tile, names), self.roots(names).numbers[wanted]
         return np.flatnonzero(found != right) if len(found) == len(right) else np.arange(tile.elements)
 
     def elements(self, tile: Tile, names: tuple[str, ...]) -> Ints:
-        """Returns the numbers of the elements of a tile: `ZERO` for zeros, `NOWHERE` for anything else."""
+        """Returns the number of the origin of each element of a tile, `ZERO` or `NOWHERE`."""
         known = self.roots(names).tiles
         if tile.name not in known:
             known[tile.name] = self.traced(tile, names)
         return known[tile.name]
 
     def traced(self, tile: Tile, names: tuple[str, ...]) -> Ints:
-        """Returns the elements of a tile that is made by operations which move elements."""
+        """Returns `elements` of a tile by following the operations that fill it."""
         found, times = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for step, op in self.makers.get(tile.name, []):
             at, source, offset = _moved(op)
@@ -102,7 +102,7 @@ class Origins:
         return found
 
     def read(self, tile: Tile, names: tuple[str, ...], offset: Ints, before: int) -> Ints:
-        """Returns elements of a tile that is read by step `before`: `NOWHERE` if it is not complete then."""
+        """Returns origins of elements `offset` of a tile that step `before` reads; `NOWHERE` if it is incomplete."""
         if tile.name not in self.roots(names).tiles and any(at >= before for at, _ in self.makers.get(tile.name, [])):
             return np.full(len(offset), NOWHERE)
         inside = (offset >= 0) & (offset < tile.elements)
@@ -110,7 +110,7 @@ class Origins:
 
 
 def _moved(op: BodyOp) -> tuple[Ints, Ints, Ints]:
-    """Returns the elements that an operation makes, and for each the operand and its element; none if it computes."""
+    """Returns (elements written, operands, elements read) of an operation that moves elements; empty for others."""
     match op:
         case Copy():
             k = np.arange(op.elements)

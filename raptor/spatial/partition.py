@@ -1,4 +1,4 @@
-"""Graph to Partition, with the lowering that the decision asks for."""
+"""Pass from Graph to Partition: lowering to SpatialIR, then the passes that move computes between virtual cores."""
 
 from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
@@ -24,12 +24,12 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
-    # Of a view there may be regions only, which are proved by themselves.
+    # A view may exist as regions only, which `verify_views` proves.
     views = lowering.view_uses
     moved = lowering.tensors.keys() - views.keys()
     moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
     computes, cores, positions = zip(*lowering.computes, strict=True) if lowering.computes else ((), (), ())
-    # NOTE: by pixel, a tensor is put together from its tiles or cut into them, so its tiles alone tell no origin.
+    # NOTE: by pixel, a tensor is stacked from tiles or cut into them, so its tiles do not show the origin of elements.
     by_pixel = isinstance(decision.flow, ByPixel)
     move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
     cut = SpatialGraph(

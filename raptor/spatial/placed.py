@@ -1,6 +1,6 @@
-"""Levels between SpatialIR and PimIR: the core of each compute, then the order of all computes.
+"""Program levels between SpatialIR and PimIR: the core of each compute, then the order of all computes.
 
-Three frozen values, each made by one pass, and checked by a verifier of its own (`raptor.spatial.verify_placed`):
+Three frozen values, each made by one pass and checked by a verifier in `raptor.spatial.verify_placed`:
 
 - `Partition`: a SpatialGraph, and the virtual core of each compute. A strategy numbers virtual cores layer by layer.
 - `PlacedGraph`: the same graph, and the core of the chip for each compute. Virtual cores are renamed, one to one.
@@ -19,8 +19,8 @@ from raptor.spatial.ir import Compute, SpatialGraph, Tile
 class Partition:
     """A graph cut into computes, each on a virtual core.
 
-    cores, positions: one entry for each compute. positions: how far down the image its rows are, from 0 to 1; rows
-    higher up are more urgent.
+    cores, positions: one entry for each compute. positions: where its rows lie in the image, from 0 (top) to 1
+    (bottom); rows nearer to the top are more urgent.
     """
 
     graph: SpatialGraph
@@ -33,7 +33,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlacedGraph:
-    """A partition whose `cores` are those of the chip. It prints the cores only: its graph is that of the partition."""
+    """A partition with cores of the chip in `cores`. Its text shows only the cores, because the graph is unchanged."""
 
     graph: SpatialGraph
     cores: tuple[int, ...]
@@ -57,8 +57,8 @@ class Fetch:
 class Schedule:
     """Global order of all computes. It decides which core waits for which, never what is computed.
 
-    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them. flow: that
-    of the decision, with the name of this order, by which it can be made again.
+    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them. flow: the
+    flow of the decision, with the identification of this order, by which it can be made again.
     """
 
     placed: PlacedGraph
@@ -67,7 +67,7 @@ class Schedule:
     flow: Flow
 
     def steps(self) -> Iterator[tuple[int, Compute | Fetch]]:
-        """Yields core and work, in order."""
+        """Yields (core, compute or fetch) in the order of the schedule."""
         computes, cores = self.placed.graph.computes, self.placed.cores
         for i in self.order:
             if i < len(computes):
@@ -93,7 +93,7 @@ def _step_text(core: int, step: Compute | Fetch) -> str:
 
 
 def _cores_text(title: str, graph: SpatialGraph, cores: tuple[int, ...]) -> str:
-    """Writes a line for each core, with the tiles that it computes."""
+    """Returns a text with a line for each core, with the tiles that it computes."""
     made: dict[int, list[str]] = {}
     for core, compute in zip(cores, graph.computes, strict=True):
         made.setdefault(core, []).extend(map(str, compute.results))

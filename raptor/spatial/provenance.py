@@ -1,4 +1,4 @@
-"""Traces the pixels of copied tiles to the tiles that they come from, and to pixels of a tensor."""
+"""Traces pixels of copied tiles back to the pixels of a tensor, for verifiers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ NOWHERE = -1
 
 @dataclass(slots=True)
 class Copies:
-    """Global numbering of the pixels of all tiles that are copied or multiplied, to prove where an operand comes from.
+    """Global numbering of the pixels of all tiles that are copied or multiplied, with the origin of each.
 
-    number: by name of a tile, its index in `tiles` and `first`. moves: by name, the `Move` that makes a tile. first:
-    first pixel of each tile. owner: tile of each pixel. origin: for each pixel the one that it is a copy of; itself if
-    it is no copy; `NOWHERE` unless exactly one `Copy` of whole pixels fills it.
+    number: index of each tile in `tiles` and `first`, by name. moves: the `Move` that makes a tile, by name. first:
+    first pixel of each tile. owner: tile of each pixel. origin: the pixel that each pixel is a copy of; itself if it is
+    no copy; `NOWHERE` unless exactly one `Copy` of whole pixels fills it.
     """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
@@ -35,7 +35,7 @@ class Copies:
 
     @classmethod
     def of(cls, computes: Iterable[Compute]) -> "Copies":
-        """Collects the copies of a graph. Raises `VerifyError` if a tile is read before all of it is there."""
+        """Collects the copies of a graph. Raises `VerifyError` if a tile is read before it is complete."""
         copies = cls()
         runs: list[tuple[int, ...]] = []
         read: set[str] = set()
@@ -63,18 +63,18 @@ class Copies:
         return self.number[tile.name]
 
     def tile(self, pixel: int) -> Tile:
-        """Returns the tile that a pixel is in."""
+        """Returns the tile that contains a pixel."""
         return self.tiles[int(self.owner[pixel])]
 
     def trace(self, runs: Ints) -> None:
         """Computes `first`, `owner` and `origin`.
 
-        runs: one row per copy: result, its first element, source, its first element, elements.
+        runs: [copies, 5], rows (result, first element in it, source, first element in it, number of elements).
         """
         pixels, channels = np.array([(t.pixels, t.channels) for t in self.tiles], np.int64).reshape(-1, 2).T
         self.first = np.cumsum(pixels) - pixels
         self.owner = np.repeat(np.arange(len(pixels)), pixels)
-        # One more at the end, which is its own origin, so that NOWHERE stays NOWHERE.
+        # The extra last entry makes index -1, NOWHERE, its own origin.
         self.origin = np.append(np.arange(len(self.owner)), NOWHERE)
         self.origin[np.flatnonzero(np.isin(self.owner, runs[:, 0]))] = NOWHERE
         wide = channels[runs[:, 0]]
@@ -90,12 +90,12 @@ class Copies:
 
 
 def _whole(runs: Ints, channels: Ints) -> npt.NDArray[np.bool_]:
-    """Tells for each run whether it consists of whole pixels."""
+    """Returns, for each run, whether it consists of whole pixels."""
     return (runs[:, [1, 3, 4]] % channels[:, None] == 0).all(axis=1)
 
 
 def spread(counts: Ints) -> tuple[Ints, Ints]:
-    """Counts from 0 to `counts[i] - 1` for each i, one after another. Returns all these numbers, and the i of each."""
+    """Returns the concatenated ranges 0 to `counts[i] - 1`, and the i of each number."""
     index = np.repeat(np.arange(len(counts)), counts)
     return np.arange(len(index)) - (np.cumsum(counts) - counts)[index], index
 
@@ -107,9 +107,9 @@ def corner(region: Region) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Places:
-    """The regions of a tensor that tiles hold.
+    """Regions of a tensor, with the tiles that hold them.
 
-    held: regions by name of a tile; several if equal channels of the tensor share the tile.
+    held: regions by name of the tile; several if equal channels of the tensor share the tile.
     """
 
     tensor: TensorParts
@@ -138,9 +138,9 @@ class Places:
         return row, col
 
     def find_cut(self, keys: list[int], ranges: list[Range]) -> None:
-        """Adds tiles to `held` that are lines cut out of the tensor.
+        """Adds tiles to `held` that are cut out of the tensor as lines.
 
-        keys: a pixel of each, and the channels that it is read as: pixel * len(ranges) + number of the range.
+        keys: pixel * len(ranges) + index in `ranges`, of a pixel of each tile and the channels it is read as.
         """
         for pixel, channels in (divmod(key, len(ranges)) for key in keys):
             tile = self.copies.tile(pixel)
@@ -148,7 +148,7 @@ class Places:
                 self.held[tile.name] = [self.moved(tile, ranges[channels])]
 
     def table(self, ranges: list[Range]) -> tuple[Ints, Ints]:
-        """Returns the sorted keys (see `find_cut`) of the tensor's pixels by origin, and the pixel for each key."""
+        """Returns the sorted keys (see `find_cut`) of all held pixels by origin, and the tensor's pixel of each."""
         copies, image = self.copies, self.tensor.image
         rows = [
             (copies.first[copies.number[name]], ranges.index(r.channels), *corner(r), r.width(image), r.row_count)
@@ -189,7 +189,7 @@ class Places:
         return Region(channels, (row, row + tile.rows), (col, col + tile.width))
 
     def of_channel(self, tile: Tile, offset: Ints, channel: Ints) -> Ints:
-        """Returns for elements of a tile their pixel of the tensor; `NOWHERE` if they are not of these channels."""
+        """Returns the tensor's pixel of each element of a tile; `NOWHERE` if the element has another channel."""
         place = np.full(len(offset), NOWHERE)
         for region in self.held.get(tile.name, []):
             pixel, own = np.divmod(offset, region.channel_count)

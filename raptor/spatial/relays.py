@@ -1,11 +1,11 @@
-"""Values that are kept for long, passed through idle cores.
+"""Routes long-lived values through idle cores, so that they do not prolong the occupancy of their producer or consumer.
 
-A core begins a sample when it has done its work of the one before. A value that is made early and read late keeps the
-core of its maker, or that of its reader, for all the time between: in a layer that is recurrent in both directions, for
-instance, half of the results of each direction wait for those of the other. Here the time of a sample is cut into slots
-of equal length, each with some cores that nothing else uses. A value that has to wait goes to a core of the slot in
-which it is made, from there to one of the next slot, and so on until it is read. So every core keeps it for one slot.
-Values that are made in one slot and read in another one travel together.
+A core starts a sample only after it has finished the previous one. A value that is made early and read late occupies
+the core of its maker or reader during all the time between: in a bidirectional recurrent layer, for instance, half of
+the results of each direction wait for the other direction. Here the time of a sample is cut into slots of equal length,
+each with some otherwise idle cores. A waiting value is copied to a core of the slot in which it is made, from there to
+a core of the next slot, and so on until it is read, so each core keeps it for one slot. Values that are made in the
+same slot and read in the same slot travel together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,16 +29,16 @@ from raptor.target.element import ElementType
 from raptor.target.timing import message_ns
 
 WORTH = 2
-"""Times that the longest span of a core must fall for values to be relayed: spans are estimates."""
+"""Factor by which the longest occupancy of a core must fall for values to be relayed, because times are estimates."""
 
 MEMORY = 0.5
-"""Share of the memory of a core that relayed values may fill: its buffers need room, too."""
+"""Share of a core's local memory that relayed values may fill; its buffers need the rest."""
 
 
 def relay_values(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with values that are kept for long on idle cores, if no core has to keep a sample as long.
+    """Returns the partition with long-lived values relayed through idle cores, if that halves the longest occupancy.
 
-    That is if the longest span of a core, from its first to its last work of a sample, falls to less than half.
+    The occupancy of a core lasts from its first to its last work of a sample. Only streamed flows are changed.
     """
     flow = decision.flow
     if not isinstance(flow, ByLine) or not flow.streamed or not partition.cores:
@@ -66,10 +66,9 @@ def relay_values(partition: Partition, decision: Decision, arch: Target) -> Part
 
 
 def to_first_readers(partition: Partition, times: Times) -> Partition:
-    """Returns the partition with some work on the core that reads its result first.
+    """Returns the partition with some computes on the core that reads their result first.
 
-    It is work that can run anywhere, and whose own core reads the result only far later: it would be occupied until
-    then.
+    These can run on any core, and their own core reads the result only much later, which would occupy it until then.
     """
     cores = np.array(partition.cores, np.int64)
     made, reader = reads(partition)
@@ -85,9 +84,9 @@ def to_first_readers(partition: Partition, times: Times) -> Partition:
 
 
 def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]:
-    """Returns how to divide the time of a sample, and idle cores, among slots, and the interval in ns that is reached.
+    """Returns the division of time and idle cores into slots with the least interval, and this interval in ns.
 
-    Of equally good ways, that of the fewest slots: each slot takes more messages.
+    On ties the fewest slots are taken, because each slot adds messages.
     """
     kept, port_ns = times.kept(), float(times.work.memory_ns.sum())
     first_ns, last_ns = float(times.at_ns.min()), float(times.end_ns.max())
@@ -103,12 +102,12 @@ def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]
 
 
 _Group = tuple[int, int, int, ElementType]
-"""Values that travel together: the slots in which they are made and read, their channels and type."""
+"""Values that travel together: slot in which they are made, slot in which they are read, channels, element type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`count` slots of `length_ns` each from `first_ns` on, each with `wide` cores."""
+    """`count` consecutive slots of `length_ns` each, starting at `first_ns`, with `wide` cores per slot."""
 
     count: int
     wide: int
@@ -116,7 +115,7 @@ class Slots:
     length_ns: float
 
     def groups(self, kept: Sequence[Kept]) -> dict[_Group, list[Kept]]:
-        """Returns what waits for longer than a slot, in groups."""
+        """Groups the values that wait for longer than a slot."""
         found: dict[_Group, list[Kept]] = {}
         for each in kept:
             if each.read_ns - each.made_ns > self.length_ns:
@@ -125,11 +124,11 @@ class Slots:
         return found
 
     def number(self, at_ns: float) -> int:
-        """Returns the number of the slot of a time."""
+        """Returns the number of the slot that contains a time."""
         return min(int((at_ns - self.first_ns) / self.length_ns), self.count - 1)
 
     def interval_ns(self, groups: Mapping[_Group, Sequence[Kept]], arch: Target) -> float:
-        """Estimates the time for which a sample occupies a core of a slot; infinite if its memory is too small."""
+        """Estimates the occupancy of a core of the fullest slot; infinite if its memory is too small."""
         busy_ns, held = np.zeros(self.count), np.zeros(self.count)
         for (made, read, _, element), members in groups.items():
             chip, tiles = arch.holding(element), {each.tile.name: each.tile for each in members}.values()
@@ -147,8 +146,8 @@ class Slots:
 class _Relays:
     """Relays to add to a partition.
 
-    needs: those of its computes. idle: the cores for relays, those of a slot side by side. added: new computes, with
-    core, position and the number of the compute that wants them. changed: computes that take something from a relay, by
+    needs: dependences of its computes. idle: cores for relays; those of a slot are consecutive. added: new computes,
+    with core, position and the number of the compute that they serve. changed: computes that read from a relay, by
     number.
     """
 
@@ -160,7 +159,7 @@ class _Relays:
     changed: dict[int, Compute] = field(default_factory=dict[int, Compute])
 
     def pass_on(self, number: int, group: _Group, members: Sequence[Kept]) -> None:
-        """Adds the relays of a group: its tiles become one, side by side, which goes from slot to slot."""
+        """Packs the tiles of a group into one buffer, and copies it through a core of each slot."""
         made, read, channels, element = group
         tiles = {each.tile.name: each.tile for each in members}
         *firsts, elements = np.cumsum([0, *(tile.elements for tile in tiles.values())]).tolist()
@@ -177,7 +176,7 @@ class _Relays:
             self.take(each, sources[0][0], at[each.tile.name])
 
     def take(self, kept: Kept, source: Tile, first: int) -> None:
-        """Lets all that reads a tile on a core read it from another tile, from element `first` on."""
+        """Redirects all reads of a tile on a core to another tile, from element `first` on."""
         if kept.step == kept.reader:
             compute = self.partition.graph.computes[kept.reader]
             op = compute.body[0]
@@ -193,18 +192,18 @@ class _Relays:
             self.changed[i] = replace(compute, body=tuple([_reading(op, tile, own) for op in compute.body]))
 
     def add(self, reader: int, core: int, op: Copy[Tile]) -> None:
-        """Adds a compute for another one, `reader`."""
+        """Adds a copy that serves compute `reader`."""
         wanted = self.partition.graph.computes[reader]
         compute = Compute(wanted.node, wanted.op_type, "", (), (op,), (op.result,))
         self.added.append((compute, core, self.partition.positions[reader], reader))
 
     def readers(self, tile: Tile, core: int) -> list[int]:
-        """Returns the computes on a core that read a tile, and are no copies of it."""
+        """Returns the computes on a core that read a tile and are no copies of it."""
         read = self.needs.reader[self.needs.read == self.needs.flow.number[tile.name]].tolist()
         return [i for i in read if self.partition.cores[i] == core and self.needs.taken[i] < 0]
 
     def in_order(self) -> Partition:
-        """Returns the partition with all computes, each behind those that make what it reads."""
+        """Returns the partition with all computes, each after the makers of its operands."""
         old = zip(self.partition.graph.computes, self.partition.cores, self.partition.positions, strict=True)
         found = [(self.changed.get(i, compute), core, at, i) for i, (compute, core, at) in enumerate(old)]
         found += self.added
@@ -214,16 +213,15 @@ class _Relays:
 
 
 def _reading(op: BodyOp, tile: Tile, own: Tile) -> BodyOp:
-    """Returns an operation that reads one tile in place of another."""
     found = op.map_operands(lambda t: own if t.name == tile.name else t)
     assert isinstance(found, OneResult)
     return found
 
 
 def _sorted(computes: Sequence[Compute], keys: Sequence[int]) -> list[int]:
-    """Returns the numbers of computes in an order in which each comes after the makers of what it reads.
+    """Topological sort: returns the numbers of computes, each after the makers of its operands.
 
-    Of those that may come next, the one with the least key is first.
+    Among computes that may come next, the one with the least key is first.
     """
     makers: dict[str, list[int]] = {}
     for i, compute in enumerate(computes):

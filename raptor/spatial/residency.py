@@ -1,4 +1,4 @@
-"""Remembers which tiles are on which core while a graph is lowered."""
+"""Record of which tiles are on which core while a graph is lowered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,24 +8,23 @@ from raptor.spatial.ir import Compute, Tile
 from raptor.spatial.line_grid import Cell
 
 Emit = Callable[[Compute, int | None, float], None]
-"""(compute, core, position): appends a compute that runs on this core; None means the core of its first operand."""
+"""(compute, core, position): appends a compute to a core; None means the core of its first operand."""
 
 LinePlace = tuple[str, int, int, int]
 """A line of some channels on a core: name of the tensor's grid, line, number of the channel range, core."""
 
 _OnCores = dict[int | None, list[Cell]]
-"""Cells by their cores; None: in global memory."""
+"""Cells by core; None: in global memory."""
 
 
 @dataclass(slots=True)
 class Residency:
-    """Remembers the core of each tile, and the copies of pixels of each line, so that nothing is copied twice.
+    """Records the core of each tile and the copies of lines, so that nothing is copied to a core twice.
 
-    homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
-    they are in global memory. made: the names of tiles as they were added. turns: a number by name of a tile, higher
-    for later ones, for those of `made` that were counted so far. copies, copy_names: the copies of parts of a line that
-    a core has, and the names of their tiles. found: what `find` has found. lines: the cells of a line on each core, by
-    name of the grid, line and number of the channel range.
+    homes: core of each tile that was computed or copied, by name. Model inputs and constants are in global memory and
+    have no entry. made: names of tiles in order of emission. turns: index in `made`, for the first `counted` names.
+    copies, copy_names: the copies of parts of a line on a core, and the names of their tiles. found: memo of `find`.
+    lines: cells of a line by core, keyed by name of the grid, line and number of the channel range.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
@@ -42,7 +41,7 @@ class Residency:
         return self.homes.get(tile.name)
 
     def core_for(self, operands: Iterable[Tile]) -> int:
-        """Returns the core for work without matrices: that of the first operand that is on a core, else core 0."""
+        """Returns the core of the first operand that is on a core, else core 0."""
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
@@ -55,16 +54,16 @@ class Residency:
         return self.homes[max(made, key=self.turns.__getitem__)] if made else 0
 
     def add(self, compute: Compute, core: int) -> None:
-        """Remembers that what a compute makes is on a core."""
+        """Records the results of a compute on its core."""
         for op in compute.body:
             name = op.result.name
             self.made.append(name)
             self.homes[name] = core
 
     def find(self, place: LinePlace, line: Sequence[Cell], cols: Range, *, exact: bool) -> Cell | None:
-        """Returns a cell on the core that holds pixels `cols` of a line, or None.
+        """Returns a cell on the core of `place` that contains pixels `cols`, or None.
 
-        It is one of the `line` itself, or a copy; with `exact`, it holds no other pixels.
+        It is a cell of `line` or a copy. With `exact`, the cell contains no other pixels.
         """
         key = place, cols, exact
         cell = self.found.get(key)
@@ -89,11 +88,11 @@ class Residency:
         return on_cores.get(core, ())
 
     def is_copy(self, tile: Tile) -> bool:
-        """Tells whether a tile is a copy of parts of a line, which several computes may fill."""
+        """Returns whether a tile is a copy of parts of a line, which several computes may fill."""
         return tile.name in self.copy_names
 
     def copied(self, place: LinePlace, cell: Cell) -> Cell:
-        """Remembers a copy, and returns it."""
+        """Records a copy, and returns it."""
         self.copies.setdefault(place, []).append(cell)
         self.copy_names.add(cell.tile.name)
         return cell

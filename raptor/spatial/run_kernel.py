@@ -1,4 +1,4 @@
-"""The compiled loop of `raptor.spatial.runs`; import only where it runs (see `raptor.common.jit`)."""
+"""Compiled loop of `raptor.spatial.runs`; import it only where it runs (see `raptor.common.jit`)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from raptor.common.jit import helper, kernel
 
 @kernel
 def collect_runs(where: Any, offset: Any, runs: Any) -> int:
-    """Fills `runs` from left to right, each as long as the stride stays the same. Returns the number of runs."""
+    """Fills `runs` greedily from left to right with the longest runs of constant stride. Returns their number."""
     count, i, n = 0, 0, where.size
     while i < n:
         stop, stride = _run_end(where, offset, i, n)
@@ -31,7 +31,7 @@ def _run_end(where: Any, offset: Any, i: int, n: int) -> tuple[int, int]:
     stride = offset[stop] - offset[i]
     while stop < n and where[stop] == where[i] and offset[stop] - offset[stop - 1] == stride:
         stop += 1
-    # The second of only two belongs to a run of neighbours that starts with it.
+    # A pair with a stride is split if its second element starts a contiguous run.
     if stop - i == 2 and stride != 1 and stop < n and where[stop] == where[i] and offset[stop] - offset[stop - 1] == 1:
         return i + 1, 1
     return stop, stride

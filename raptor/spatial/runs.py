@@ -1,4 +1,4 @@
-"""Element-wise moves as runs: consecutive elements of a result that lie a fixed stride apart in one source."""
+"""Run-length encoding of element moves: consecutive result elements that lie a fixed stride apart in one source."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,11 +7,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def find_runs(where: Ints, offset: Ints) -> Ints:
-    """Groups an element-wise move into runs.
+    """Groups an element-wise gather into runs.
 
-    where, offset: for each element of the result, its source (-1: zero), and the element of the source. Returns one row
-    per run: first element of the result, source, first element of the source, stride, elements. Strides are never
-    negative; 0 repeats an element.
+    where, offset: for each element of the result, its source (-1: zero) and the element of the source. Returns [runs,
+    5], rows (first element of the result, source, first element of the source, stride, number of elements). Strides are
+    never negative; 0 repeats an element.
     """
     from raptor.spatial.run_kernel import collect_runs
 

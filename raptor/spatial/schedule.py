@@ -1,7 +1,7 @@
-"""PlacedGraph to Schedule: computes in the order in which a chip with blocking messages would start them.
+"""Pass from PlacedGraph to Schedule: a list schedule of all computes on a chip with blocking messages.
 
-A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy.
-`pim.lower` keeps this order, so it decides which core waits for which, never what is computed.
+A compute starts when its core is free and its inputs are there; a message keeps both cores busy. `pim.lower` keeps this
+order, so it decides which core waits for which, never what is computed.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) -> Schedule:
-    """Returns the computes in global order: as they are, or by start time if the flow is by line.
+    """Returns the computes in a global order: by start time if the flow is by line, else unchanged.
 
-    Of computes that can start at the same time, the one with the lowest `urgency` comes first. The `flow` of the result
-    is that of the decision, with the name of the order that was chosen by `aim`.
+    Ties are broken by `Problem.rank`. `flow` of the result is the flow of the decision, completed with the
+    identification of the order that was chosen by `aim`.
     """
     count, flow = len(placed.graph.computes), decision.flow
     if not isinstance(flow, ByLine) or not count:
@@ -59,7 +59,7 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) ->
 
 
 def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
-    """Returns ranges of computes that are scheduled together: all, or those of a node if lines are not streamed."""
+    """Returns ranges of computes that are scheduled together: all, or one range per node if not streamed."""
     computes = placed.graph.computes
     if flow.streamed:
         return [range(len(computes))]
@@ -69,10 +69,10 @@ def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Some neighbouring computes, and the fetches of the tiles that they read from other cores, to be put in order.
+    """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
-    Computes are numbered from 0, fetches after them; `core` and `position` are by this number. outputs: numbers of the
-    tiles that are stored in global memory.
+    Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
+    outputs: numbers of the tiles that are stored in global memory.
     """
 
     arch: Target
@@ -100,11 +100,11 @@ class Problem:
 
     @property
     def computes(self) -> int:
-        """Number of computes; the other steps are fetches."""
+        """Number of computes among the steps."""
         return len(self.core) - len(self.fetched)
 
     def work(self) -> "Work":
-        """Returns computes and fetches as columns. A fetch comes before the first use of a tile on another core."""
+        """Returns all steps as columns for the list scheduler."""
         from raptor.spatial.schedule_kernel import Work  # compiled code is loaded only where it runs
 
         count, edges, core = len(self.core), self.needs.edges, self.core
@@ -129,9 +129,9 @@ class Problem:
         )
 
     def rank(self) -> "Ints":
-        """Returns the place of each step among all, if all could start at the same time.
+        """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
-        Rows higher up in the image come first, then messages before other work, then the work nearer to the end.
+        Rows higher up in the image come first, then messages before other work, then steps nearer to the end.
         """
         number = np.arange(len(self.core))
         rank = np.empty_like(number)
@@ -139,7 +139,7 @@ class Problem:
         return rank
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:
-        """Returns the transfer before each step: sending core (-1: none), bytes, and its time in ns if it is a copy."""
+        """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
         taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
         source = self.needs.source(self.core)
         inside = moved & (source == self.core)
@@ -150,17 +150,17 @@ class Problem:
         return np.where(inside, -1, source), sizes, local_ns
 
     def memory(self) -> tuple[Floats, Floats]:
-        """Returns for each step the time in ns that global memory is busy with its transfers, and the rest of them."""
+        """Returns the ns for which transfers of each step occupy the global memory port, and the rest of their time."""
         step, kind, elements = self.exchanged()
         busy_ns = self.each(kind, elements, global_port_ns)
         rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
         return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
 
     def exchanged(self) -> "tuple[Ints, Ints, Ints]":
-        """Returns what steps load and store: number of the step, of the type of its elements, and their number.
+        """Returns (step, element type, number of elements) of every transfer from or to global memory.
 
-        A transfer loads what no compute makes. Any other compute loads what it is the first on its core to use, and
-        stores those of its results that are outputs.
+        A transfer step loads tiles that no compute makes. Any other compute loads what it is the first on its core to
+        use, and stores its results that are outputs of the model.
         """
         flow, taken = self.needs.flow, self.needs.taken
         copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers)
@@ -177,9 +177,9 @@ class Problem:
         )
 
     def loads(self) -> "tuple[Ints, Ints]":
-        """Returns computes and what they are the first to load to their core: a tile, or a constant after all tiles.
+        """Returns (compute, value) pairs: the first use of each value that is loaded to a core.
 
-        Equal constants are one. Rows of a table are taken one by one, and not loaded.
+        Constants are numbered after tiles, equal ones are loaded once. Rows of tables are excluded.
         """
         flow, taken = self.needs.flow, self.needs.taken
         reader, tile = self.needs.reader, self.needs.read
@@ -196,26 +196,25 @@ class Problem:
         return user[chosen], value[chosen]
 
     def each(self, kind: "Ints", elements: "Ints", cost: Callable[..., float], *of: "Ints") -> Floats:
-        """Returns the cost of so many elements of each kind; asks for each kind, number and further argument once."""
+        """Returns `cost` of each row (element type, elements, further arguments), called once per distinct row."""
         rows, index = np.unique(np.stack([kind, elements, *of], axis=1), axis=0, return_inverse=True)
         targets = [self.arch.holding(element) for element in self.needs.flow.types]
         asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
         return np.array(asked, np.float64)[index.reshape(-1)]
 
     def work_ns(self) -> Floats:
-        """Estimates the time of each step on its core in ns, without transfers."""
+        """Returns the estimated ns of each step on its core, without transfers."""
         flow = self.needs.flow
         of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
         return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
 
 
 def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
-    """Returns the sum of the times of each of `count` steps."""
     return np.bincount(step, times_ns, count).astype(np.float64)
 
 
 def _contents(flow: Dataflow) -> "Ints":
-    """Returns a number for each tile and, after them, each constant; those of equal contents have the same."""
+    """Returns a number for each tile and, after these, for each constant; constants of equal contents share one."""
     found = np.arange(len(flow.tiles) + len(flow.constants))
     first: dict[bytes, int] = {}
     for number, value in enumerate((*flow.tiles, *flow.constants)):
@@ -225,7 +224,7 @@ def _contents(flow: Dataflow) -> "Ints":
 
 
 def pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
-    """Numbers the pairs of core and peer, core by core: see `Work`."""
+    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `Work`."""
     cores = int(max(core.max(), peer.max())) + 1
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
     first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))

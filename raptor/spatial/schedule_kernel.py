@@ -1,6 +1,6 @@
-"""The compiled loops of `raptor.spatial.orders`."""
+"""Compiled loops of `raptor.spatial.orders`: list scheduling, and replay of a given order."""
 # pyright: reportArgumentType=false, reportReturnType=false
-# An element of an array is a number here.
+# pyright takes elements of these arrays for arrays; they are numbers.
 
 from typing import NamedTuple
 
@@ -14,16 +14,16 @@ Floats = npt.NDArray[np.float64]
 
 
 class Work(NamedTuple):
-    """The computes of one sample, as columns.
+    """The steps of one sample, as columns.
 
-    A compute occupies its `core`, and during the transfer that it begins with also the core `peer` (-1: no transfer
-    from a core). request_ns to receiver_ns: see `raptor.target.timing.MessageTimes`; without a peer, only `receiver_ns`
-    counts. memory_ns: time that it then occupies the port of global memory, which all cores share. work_ns: the rest,
-    for which it needs its core alone. rank: of computes that can start at the same time, the lowest comes first.
+    A step occupies its `core`, and during its transfer also the core `peer` (-1: no transfer from a core). request_ns
+    to receiver_ns: see `raptor.target.timing.MessageTimes`; without a peer, only `receiver_ns` counts. memory_ns: time
+    that it then occupies the port of global memory, which all cores share. work_ns: the rest, for which it occupies its
+    core alone. rank: priority among steps that can start at the same time; the lowest comes first.
 
-    waiting: for how many computes each waits; those that wait for compute i are `users[first_user[i]]` to
-    `users[first_user[i + 1] - 1]`. pair: one number for computes of equal `core` and `peer`; those of core c are
-    `first_pair[c]` to `first_pair[c + 1] - 1`, and `peer_of` has the peer of each.
+    waiting: number of steps that each one waits for; the steps that wait for step i are `users[first_user[i]]` to
+    `users[first_user[i + 1] - 1]`. pair: a number for each distinct (`core`, `peer`); the pairs of core c are
+    `first_pair[c]` to `first_pair[c + 1] - 1`, and `peer_of` has the peer of each pair.
     """
 
     core: Ints
@@ -45,18 +45,18 @@ class Work(NamedTuple):
 
     @property
     def occupied_ns(self) -> Floats:
-        """For how long each compute occupies its core."""
+        """Time in ns for which each step occupies its core."""
         asked_ns = np.where(self.peer >= 0, self.request_ns + self.grant_ns, 0.0)
         return asked_ns + self.receiver_ns + self.memory_ns + self.work_ns
 
 
 class Chip(NamedTuple):
-    """The state of a chip that works on several samples.
+    """State of a chip that processes several samples.
 
-    free: when the work of each core ends. switch: when its last transfer has left. sample: the one that it works on.
-    start, turn: of the compute that it would run next; without one, `start` is infinite. memory: when the port of
-    global memory is free, for each sample: it is shared by the work of one sample only, because what a sample stores
-    last may come after what the next one loads first.
+    One entry per core: free: when its work ends. switch: when its last transfer has left. sample: the sample that it
+    works on. start, turn: start time and turn of the step that it would run next; without one, `start` is infinite. One
+    entry per sample: memory: when the port of global memory is free. Samples do not share the port here, because the
+    last stores of a sample may come after the first loads of the next one.
     """
 
     free: Floats
@@ -68,9 +68,9 @@ class Chip(NamedTuple):
 
 
 class Heaps(NamedTuple):
-    """A heap of computes for each pair: on top is the one that is `ready` first, of several the one of least `turn`.
+    """A binary heap of steps for each pair, ordered by `ready`, then by `turn`.
 
-    Pair p has `size[p]` computes, from `first[p]` on, and never more than it has in a sample.
+    Pair p has `size[p]` steps, stored from index `first[p]` on; its capacity is its number of steps per sample.
     """
 
     first: Ints
@@ -80,11 +80,11 @@ class Heaps(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """The computes that can start.
+    """The steps that can start.
 
-    here: computes whose inputs are there before both cores are free, by turn alone (`ready` is 0). later: all others.
-    next: a tree whose root is `next[1]`. The leaves are the cores, from the middle on, and every other entry is the one
-    of the cores below it whose compute comes first.
+    here: steps whose inputs are ready before both cores are free, ordered by turn alone (`ready` is 0). later: all
+    others. next: a tournament tree of cores with root `next[1]`. Its leaves, in the second half, are the cores; every
+    other entry is the core below it whose next step starts first.
     """
 
     here: Heaps
@@ -95,10 +95,9 @@ class Queue(NamedTuple):
 class Todo(NamedTuple):
     """The work that is left.
 
-    ready: when the inputs of each compute are there, for each sample. left: for how many computes it still waits.
-    tasks: the computes that occupy each core; those of core c are `tasks[first_task[c]]` to
-    `tasks[first_task[c + 1] - 1]`. undone: how many of them are left in the sample that the core works on. done: number
-    of computes of each sample that are done.
+    ready: [samples, steps], when the inputs are ready. left: [samples, steps], number of steps still waited for. tasks:
+    the steps that occupy each core; those of core c are `tasks[first_task[c]]` to `tasks[first_task[c + 1] - 1]`.
+    undone: number of them left in the sample that the core works on. done: number of finished steps of each sample.
     """
 
     ready: Floats
@@ -117,7 +116,7 @@ def idle(work: Work, samples: int) -> Chip:
 
 
 def all_of(work: Work, samples: int) -> Todo:
-    """Returns all work of several samples."""
+    """Returns the work of several samples, with nothing done."""
     cores, count = len(work.first_pair) - 1, len(work.core)
     both = np.concatenate([work.core, work.peer])
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count
@@ -127,7 +126,7 @@ def all_of(work: Work, samples: int) -> Todo:
 
 
 def nothing(work: Work) -> Queue:
-    """Returns a queue in which nothing can start."""
+    """Returns an empty queue."""
     leaves = 1 << (len(work.first_pair) - 2).bit_length()
     leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two, so that no leaf is empty
     levels = [leaf[:: 1 << level] for level in reversed(range(leaves.bit_length()))]
@@ -135,7 +134,6 @@ def nothing(work: Work) -> Queue:
 
 
 def _empty(work: Work) -> Heaps:
-    """Returns a heap for each pair, with room for all its computes."""
     first = np.cumsum([0, *np.bincount(work.pair, minlength=len(work.peer_of))])
     count = len(work.core)
     return Heaps(first[:-1], np.zeros(len(first) - 1, np.int64), np.zeros(count), np.zeros(count, np.int64))
@@ -146,12 +144,12 @@ def _empty(work: Work) -> Heaps:
 def list_schedule(
     ordered: Ints, chip: Chip, work: Work, todo: Todo, queue: Queue, by_rank: Ints, patience_ns: float
 ) -> None:
-    """Sets `ordered`: for each sample, one after another on the same chip, the order in which its computes start.
+    """Sets `ordered` [samples, steps]: the order in which the steps of consecutive samples start on one chip.
 
-    The next compute is the one that can start first; of several, that of the earlier sample, then the one of lowest
-    rank. It starts when both its cores are free and its inputs are there; with a peer, it counts as if it could start
-    `patience_ns` earlier. A core begins a sample when it has done all its work of the one before, sending included.
-    by_rank: the computes in order of their rank.
+    The next step is the one that can start first; on ties the one of the earlier sample, then the one of lowest rank.
+    It starts when both its cores are free and its inputs are ready; a step with a peer is preferred to others that
+    could start up to `patience_ns` earlier. A core begins a sample when it has done all its work of the previous one,
+    sending included. by_rank: the steps in order of their rank.
     """
     count, first_sample = len(work.core), np.int64(0)  # a plain 0 would be compiled once more, for this number alone
     for i in range(count):
@@ -181,7 +179,7 @@ def list_schedule(
 
 @bare_helper
 def _count(c: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
-    """Counts a compute of a core that is done. After the last one, the core begins the next sample."""
+    """Counts a finished step of core `c`. After the last one, the core begins the next sample."""
     todo.undone[c] -= 1
     if todo.undone[c] > 0 or chip.sample[c] + 1 == len(todo.left):
         return
@@ -194,9 +192,9 @@ def _count(c: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns
 
 @bare_helper
 def _open(i: int, sample: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
-    """Adds a compute of a sample to its pair, if it waits for nothing and its cores work on this sample.
+    """Adds a step to the heap of its pair, if it waits for nothing and both cores work on its sample.
 
-    It is the next one of its core if it comes before the one that is.
+    It also becomes the core's next step if it comes before the current one.
     """
     c, peer = work.core[i], work.peer[i]
     if todo.left[sample, i] > 0 or chip.sample[c] != sample or (peer >= 0 and chip.sample[peer] != sample):
@@ -210,13 +208,13 @@ def _open(i: int, sample: int, queue: Queue, chip: Chip, work: Work, todo: Todo,
 
 @bare_helper
 def _free(c: int, peer: int, chip: Chip) -> float:
-    """Returns when a core and its peer (-1: none) are free."""
+    """Returns the time at which a core and its peer (-1: none) are free."""
     return chip.free[c] if peer < 0 else max(chip.free[c], chip.free[peer])
 
 
 @bare_helper
 def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> int:
-    """Finds the compute that a core would run next. Returns its pair; -1 if there is none."""
+    """Finds the step that core `c` would run next. Returns its pair; -1 if there is none."""
     here, later = queue.here, queue.later
     best, least, first = np.int64(-1), 0.0, np.int64(0)  # plain numbers would have types of their own
     for pair in range(work.first_pair[c], work.first_pair[c + 1]):
@@ -238,7 +236,7 @@ def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> 
 
 @bare_helper
 def _enter(c: int, start: float, turn: int, queue: Queue, chip: Chip) -> None:
-    """Sets what a core would run next, and who comes first among the cores."""
+    """Sets the next step of core `c`, and updates the tournament tree."""
     chip.start[c], chip.turn[c] = start, turn
     i = (len(queue.next) // 2 + c) // 2
     while i > 0:
@@ -253,7 +251,6 @@ def _enter(c: int, start: float, turn: int, queue: Queue, chip: Chip) -> None:
 
 @bare_helper
 def _push(heaps: Heaps, pair: int, ready: float, turn: int) -> None:
-    """Adds a compute to the heap of a pair."""
     first, i = heaps.first[pair], heaps.size[pair]
     heaps.size[pair] += 1
     while i > 0:
@@ -267,7 +264,7 @@ def _push(heaps: Heaps, pair: int, ready: float, turn: int) -> None:
 
 @bare_helper
 def _pop(heaps: Heaps, pair: int) -> None:
-    """Takes the compute on top from the heap of a pair."""
+    """Removes the top of the heap of a pair."""
     heaps.size[pair] -= 1
     first, size = heaps.first[pair], heaps.size[pair]
     ready, turn = heaps.ready[first + size], heaps.turn[first + size]
@@ -288,7 +285,7 @@ def _pop(heaps: Heaps, pair: int) -> None:
 
 @bare_helper
 def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
-    """Lets a compute whose inputs are there from `ready` on occupy its cores. Returns when it ends."""
+    """Runs a step whose inputs are ready from `ready` on. Returns its end."""
     c, p = work.core[i], work.peer[i]
     now = max(ready, _free(c, p, chip))
     if p >= 0:
@@ -307,9 +304,9 @@ def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
 @bare_kernel
 @interpret(us=lambda args: 3 * args[1].size, until_us=6e5, by_element=True)
 def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: Chip, work: Work, order: Ints) -> None:
-    """Sets when each sample ends in ns, if every core does the work of each sample in this order.
+    """Sets the end of each sample in ns, if every core executes the steps of each sample in this order.
 
-    ready_ns: [samples, computes], when the inputs of each compute are there; zeros at first.
+    ready_ns: [samples, steps], when the inputs of each step are ready; zeros at first, updated in place.
     """
     for k in range(len(ends_ns)):
         for i in order:

@@ -1,4 +1,4 @@
-"""The times at which the work of a sample has to be done, and for how long that occupies each core."""
+"""ALAP times of the steps of a sample, and the occupancy of each core that follows from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A tile that waits for another core.
+    """A tile that waits to be taken to another core.
 
-    step, reader: numbers of the step that takes the tile there and of the compute for which it does; they are equal if
-    this compute is a copy itself. made_ns, read_ns: when the tile is made, and when it is taken.
+    step: number of the step that transfers it. reader: the compute that this step serves, equal to `step` if the
+    compute begins with a copy. made_ns, read_ns: when the tile is ready, and when it is taken.
     """
 
     step: int
@@ -37,9 +37,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """The latest times of the work of a sample at which none of its results comes later.
+    """ALAP schedule of one sample that delays none of its results.
 
-    work: computes and fetches, in steps; see `Problem`. at_ns, end_ns: when each step begins and ends.
+    work: all steps; see `Problem`. at_ns, end_ns: begin and end of each step.
     """
 
     problem: Problem
@@ -49,7 +49,7 @@ class Times:
 
     @classmethod
     def of(cls, partition: Partition, patience_ns: float, arch: Target) -> "Times":
-        """Finds the times in a schedule of one sample: those of its results, and back from there to its beginning."""
+        """Schedules one sample forwards, then moves all steps as late as possible."""
         problem = _problem(partition, arch)
         work = problem.work()
         order, early_ns = early(work, patience_ns)
@@ -57,17 +57,17 @@ class Times:
         return cls(problem, work, at_ns, at_ns + work.occupied_ns)
 
     def span_ns(self, relayed: Sequence[Kept] = ()) -> float:
-        """Returns the longest time between the first and the last work of a core, sending included.
+        """Returns the longest occupancy of a core: from the first to the last of its work, sending included.
 
-        What is `relayed` is sent as soon as it is made.
+        Tiles in `relayed` count as sent as soon as they are made.
         """
         first_ns, last_ns = self.occupied_ns(int(self.work.core.max()) + 1, relayed)
         return float((last_ns - first_ns).max())
 
     def occupied_ns(self, cores: int, relayed: Sequence[Kept] = ()) -> tuple[Floats, Floats]:
-        """Returns when each of so many cores begins and ends its work, sending included; inf and -inf if it has none.
+        """Returns begin and end of the occupancy of each of `cores` cores, sending included; inf and -inf without work.
 
-        What is `relayed` is sent as soon as it is made.
+        Tiles in `relayed` count as sent as soon as they are made.
         """
         sent_ns, sends = self.at_ns.copy(), self.work.peer >= 0
         sent_ns[[each.step for each in relayed]] = [each.made_ns for each in relayed]
@@ -76,11 +76,11 @@ class Times:
 
     @property
     def busiest_ns(self) -> float:
-        """The work of the core that works most."""
+        """The largest total work of a core."""
         return float(np.bincount(self.work.core, self.end_ns - self.at_ns).max())
 
     def kept(self) -> list[Kept]:
-        """Returns what steps take from other cores."""
+        """Returns the tiles that steps take from other cores."""
         needs, computes = self.problem.needs, self.problem.computes
         made_ns = np.zeros(len(needs.flow.tiles))
         np.maximum.at(made_ns, needs.flow.result_tile, self.end_ns[needs.flow.result_compute])
@@ -94,9 +94,9 @@ class Times:
 
 
 def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
-    """Returns the latest time for each step at which nothing comes later, if cores keep the order.
+    """Returns the latest start of each step that delays no result, if each core keeps the order.
 
-    early_ns: when each has its inputs at first.
+    early_ns: when the inputs of each step are ready in the forward schedule.
     """
     core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
     found, cost = early_ns.tolist(), work.occupied_ns.tolist()
@@ -109,7 +109,7 @@ def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
 
 
 def work_of(partition: Partition, arch: Target) -> "Work":
-    """Returns all work of a sample, for a schedule."""
+    """Returns all steps of a sample, for the list scheduler."""
     return _problem(partition, arch).work()
 
 
@@ -119,9 +119,9 @@ def _problem(partition: Partition, arch: Target) -> Problem:
 
 
 def chains_lie_apart(partition: Partition, factor: float) -> bool:
-    """Tells whether a core has work far apart in a chain of computes that need one another.
+    """Returns whether some core has work far apart in a dependence chain: a cheap filter that needs no times.
 
-    That is over `factor` times as many computes of the chain as any core has at all. It takes no times, so it is quick.
+    Far apart means a distance of more than `factor` times the largest number of computes on any core.
     """
     cores = np.array(partition.cores, np.int64)
     made, reader = reads(partition)
@@ -136,7 +136,7 @@ def chains_lie_apart(partition: Partition, factor: float) -> bool:
 
 
 def reads(partition: Partition) -> tuple[Ints, Ints]:
-    """Returns pairs of computes: one that makes a tile and one that reads it."""
+    """Returns the dependences between computes: arrays of makers and of readers."""
     flow = partition.graph.dataflow
     maker = np.full(len(flow.tiles), -1)
     maker[flow.result_tile] = flow.result_compute
@@ -146,7 +146,7 @@ def reads(partition: Partition) -> tuple[Ints, Ints]:
 
 
 def ends(cores: Ints, at: Floats, count: int) -> tuple[Floats, Floats]:
-    """Returns the first and the last place in `at` of what each of `count` cores has; inf and -inf if it has none."""
+    """Returns the minimum and the maximum of `at` for each of `count` cores; inf and -inf without entries."""
     first, last = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(first, cores, at)
     np.maximum.at(last, cores, at)

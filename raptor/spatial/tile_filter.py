@@ -1,4 +1,4 @@
-"""Lowers a layer by tile: its matrices become computes, and partial sums go from core to core (thesis, 4.4)."""
+"""Lowering of layers by tile: matrices become computes, and partial sums pass from core to core (thesis, 4.4)."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -21,15 +21,16 @@ from raptor.target.layout import Image
 
 @dataclass(slots=True)
 class Cascade:
-    """A layer to lower, with the partial sum of each output tile so far.
+    """A layer that is being lowered, with the partial sum of each output tile.
 
-    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels; element: type of its
-    elements. By channel range of the output, partial: the sum so far; remaining: number of matrices still to come;
-    stages: number of values so far.
+    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels. element: element type of
+    the output. partial, remaining, stages, keyed by output channels: current sum, number of matrices still to add,
+    number of values made.
 
     With `xbar_rows`, the products of all output tiles are added in the same order, so that equal columns of weights
-    give equal results. Wherever the products of one tile with some input rows continue on another core, the products of
-    all tiles with these rows are added up before they go on. The reference mappings, as the thesis, do not do this.
+    give equal results: wherever the products of one tile with some input rows continue on another core, the products of
+    all tiles with these rows are added up before they go on. The reference mappings follow the thesis and do not do
+    this.
     """
 
     node: Node
@@ -44,7 +45,7 @@ class Cascade:
     remaining: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     stages: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     cuts: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
-    """(input tile, row block) -> the kernel positions before which the products so far are added up."""
+    """(input tile, row block) -> kernel positions before which the products so far are added up."""
 
     def __post_init__(self) -> None:
         for matrix in self.mapping.matrices:
@@ -63,14 +64,14 @@ class Cascade:
     def run(self, matrix: Matrix) -> tuple[Range, Range, int]:
         """Returns the key of a run: input rows, columns, and number of cuts before the matrix.
 
-        The products of a run are added up first, and then added to the partial sum.
+        The products of a run are added up first, and their sum is then added to the partial sum.
         """
         return matrix.rows, matrix.cols, bisect_right(self.cuts.get(self.block(matrix), ()), matrix.tap)
 
     def computes(self) -> Iterator[tuple[Compute, int]]:
-        """Yields a compute for each run of matrices on one core, and the core.
+        """Yields (compute, core) for each run of matrices on one core.
 
-        Each compute adds to the partial sums of those before.
+        Each compute adds to the partial sums of the computes before it.
         """
         placed = zip(self.mapping.matrices, self.mapping.cores, strict=True)
         for core, run in groupby(placed, key=lambda pair: pair[1]):
@@ -96,7 +97,7 @@ class Cascade:
         indices: tuple[int, ...],
         taps: tuple[int, ...],
     ) -> None:
-        """Appends the products with the input tile that holds `rows`, then their addition to the partial sum."""
+        """Appends the products with the input tile that contains `rows`, then their addition to the partial sum."""
         source = next(p for p in self.source if p.region.channels[0] <= rows[0] < p.region.channels[1])
         channel = rows[0] - source.region.channels[0]
         before = self.partial.get(cols)
@@ -111,7 +112,7 @@ class Cascade:
             self.partial[cols] = total
 
     def value(self, cols: tuple[int, int], *, last: bool) -> Tile:
-        """Makes a new value for an output tile; the last one has the name of the tile."""
+        """Makes the next value of an output tile; the last one has the name of the tile."""
         index = cols[0] // self.tile
         stage = self.stages.get(cols, 0)
         self.stages[cols] = stage + 1

@@ -1,4 +1,4 @@
-"""Values that operations read and write: tiles in SpatialIR. Buffers of PimIR are values of the same form."""
+"""Values that operations read and write: tiles of SpatialIR. Buffers of PimIR derive from the same base class."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +11,14 @@ from raptor.target.element import MODELLED, ElementType
 
 
 def tile_name(tensor: str, index: int) -> str:
-    """Names a tile of a tensor: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
+    """Returns the name of a tile: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
     stem, _, last = tensor.rpartition(".")
     return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of `rows x width` pixels with `channels` elements. The elements of a pixel are neighbours in memory."""
+    """A value of `rows x width` pixels with `channels` elements each. Elements of a pixel are adjacent in memory."""
 
     name: str
     rows: int
@@ -39,7 +39,7 @@ class Value:
 
     @property
     def type(self) -> str:
-        """The shape in the text of a program, `14x14x64`, and the type of the elements, if it is not that of all."""
+        """The shape in the text form, `14x14x64`, followed by the element type unless it is `MODELLED`."""
         shape = f"{self.rows}x{self.width}x{self.channels}"
         return shape if self.element is MODELLED else f"{shape} {self.element}"
 
@@ -52,14 +52,14 @@ class Tile(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantTile(Tile):
-    """A constant operand: a pixel, a row or a whole tile. It repeats until the result ends."""
+    """A constant operand: a pixel, a row or a whole tile, repeated over the result."""
 
     values: npt.NDArray[np.float32 | np.int32] = field(kw_only=True)
     """[elements], pixel by pixel: float32, or int32 for integers of any width."""
 
     @classmethod
     def of(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED) -> "ConstantTile":
-        """Makes the constant of `pixels`: [rows, width, channels]."""
+        """Makes a constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
         kind = np.float32 if element.kind == "float" else np.int32
         values = np.ascontiguousarray(pixels, kind).reshape(-1)

@@ -1,8 +1,8 @@
-"""Work on model inputs alone, moved to the cores that read it first.
+"""Sinks computes that depend on model inputs only to the cores of their first readers.
 
-What reads nothing but model inputs and constants, such as a mask or the rows of an embedding, could run anywhere, and
-the lowering puts all of it on the first core. If its readers are layers far behind, that core waits until they take a
-sample's mask, and begins the next sample only then. On the core of its first reader nothing waits for it.
+A compute that reads only model inputs and constants, such as a mask or an embedding lookup, can run anywhere, and the
+lowering puts all of them on core 0. If its readers are much later layers, core 0 waits until they have taken a sample's
+mask, and only then begins the next sample. On the core of its first reader nothing waits for it.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ Ints = npt.NDArray[np.int64]
 
 
 def move_to_readers(partition: Partition, decision: Decision) -> Partition:
-    """Returns the partition with such computes of the first core on the cores of their first readers.
+    """Returns the partition with input-only computes of core 0 moved to the cores of their first readers.
 
-    Those of which something on the first core reads a result stay there.
+    A compute stays if something on core 0 reads its result. Only streamed decisions are changed.
     """
     if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not _may_move(partition):
         return partition
@@ -38,9 +38,9 @@ def move_to_readers(partition: Partition, decision: Decision) -> Partition:
 
 
 def _may_move(partition: Partition) -> bool:
-    """Tells whether a compute of the first core reads nothing but model inputs and constants.
+    """Returns whether core 0 has a compute that reads only model inputs and constants.
 
-    Most models have none, which is found without the dataflow of all computes.
+    Most models have none, which this finds without building the dataflow tables.
     """
     graph = partition.graph
     given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
@@ -54,7 +54,7 @@ def _may_move(partition: Partition) -> bool:
 
 
 def _from_inputs(chosen: npt.NDArray[np.bool_], given: Ints, reader: Ints) -> npt.NDArray[np.bool_]:
-    """Returns which of the `chosen` computes read results of such computes only. `reader` reads compute `given`."""
+    """Returns which `chosen` computes depend on such computes only. `reader` reads results of compute `given`."""
     while True:
         others = reader[~chosen[given]]
         if not chosen[others].any():

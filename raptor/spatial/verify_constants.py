@@ -1,4 +1,4 @@
-"""Checks constants that are made by products: each tile repeats the constant that it stands for."""
+"""Verifier of constants that crossbars produce: each tile repeats the constant that it stands for."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def verify_constants(graph: SpatialGraph) -> None:
-    """Follows each such tile to the row of a matrix. Raises `VerifyError` that names the ONNX node and the tile."""
+    """Traces each produced constant to the row of a matrix. Raises `VerifyError` with ONNX node and tile."""
     if not graph.made:
         return
     products: dict[str, Floats] = {}
@@ -32,13 +32,13 @@ def verify_constants(graph: SpatialGraph) -> None:
 
 
 def _repeated(constant: ConstantTile, tile: Tile) -> Floats:
-    """Returns the elements of a tile if each of its rows repeats a pixel of the constant."""
+    """Returns the wanted elements of a tile, each row of which repeats a pixel of the constant."""
     pixels = constant.values.astype(np.float32, copy=False).reshape(tile.rows, 1, -1)
     return np.broadcast_to(pixels, (tile.rows, tile.width, tile.channels)).reshape(-1)
 
 
 def _row(graph: SpatialGraph, compute: Compute, op: ApplyLine[Tile]) -> Floats | None:
-    """Returns what a product makes if it multiplies one number that is 1 with a row; None for another product."""
+    """Returns the result of a product of a single 1 with a row matrix; None for another product."""
     one = graph.literals.get(op.lines[0].name)
     if one is None or one.values.tolist() != [1.0] or op.products.tolist() != [[0, 0, 0, 0]]:
         return None
@@ -47,7 +47,7 @@ def _row(graph: SpatialGraph, compute: Compute, op: ApplyLine[Tile]) -> Floats |
 
 
 def _moved(op: Move[Tile], products: dict[str, Floats]) -> Floats | None:
-    """Returns the elements that a move makes of a product; None if it moves others, or leaves some out."""
+    """Returns the elements that a move takes from such a product; None if it takes others, or leaves some out."""
     row = products.get(op.sources[0].name)
     values = np.full(op.result.elements, np.nan, np.float32)
     runs: list[list[int]] = op.runs.tolist()

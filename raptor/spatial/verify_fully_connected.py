@@ -1,6 +1,6 @@
-"""Checks layers of one output pixel: every output adds each product that it needs exactly once, of the right inputs.
+"""Verifier of fully connected layers: every output adds each product that it needs exactly once, with the right inputs.
 
-Products are followed from `ApplyLine` through `Copy` and `Overlap` to the tiles of the result.
+Products are traced from `ApplyLine` through `Copy` and `Overlap` to the tiles of the result.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_dense(graph: SpatialGraph) -> None:
-    """Checks all fully connected layers. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    """Checks all fully connected layers. Raises `VerifyError` with the ONNX node and what is added wrongly."""
     layers: defaultdict[str, list[Compute]] = defaultdict(list)
     copies = _Copies()
     flow = graph.dataflow
@@ -39,7 +39,7 @@ def verify_dense(graph: SpatialGraph) -> None:
 
 @dataclass(slots=True)
 class _Copies:
-    """Operations that fill the tiles which are copied, or cut out of others, by name of the tile."""
+    """The operations that fill copied tiles and tiles cut out of others, by name of the tile."""
 
     copied: defaultdict[str, list[Copy[Tile]]] = field(default_factory=lambda: defaultdict(list))
     cut: dict[str, Move[Tile]] = field(default_factory=dict[str, Move[Tile]])
@@ -53,10 +53,10 @@ class _Copies:
 
 @dataclass(slots=True)
 class _Inputs:
-    """Maps elements of tiles to places in a tensor's image; `NOWHERE` for elements that come from elsewhere.
+    """Maps elements of tiles to elements of a tensor; `NOWHERE` for elements that come from elsewhere.
 
-    same: for each place the first one that holds the same value, because equal parts of a tensor may share a tile.
-    known: the places of each tile so far, by name.
+    same: for each element the first one in the same storage, because equal parts of a tensor may share a tile. known:
+    elements in each tile so far, by name.
     """
 
     tensor: TensorParts
@@ -73,13 +73,13 @@ class _Inputs:
             self.same[held] = self.known.setdefault(part.tile.name, self.same[held])
 
     def of(self, tile: Tile) -> Ints:
-        """Returns the place of each element of a tile."""
+        """Returns the tensor's element at each element of a tile."""
         if tile.name not in self.known:
             self.known[tile.name] = self.copied(tile)
         return self.known[tile.name]
 
     def copied(self, tile: Tile) -> Ints:
-        """Follows the operations that fill a tile; `NOWHERE` for elements that not exactly one of them fills."""
+        """Traces the operations that fill a tile; `NOWHERE` for elements that not exactly one of them fills."""
         places, filled = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for op in self.copies.copied.get(tile.name, ()):
             places[op.at : op.at + op.elements] = self.of(op.source)[op.first : op.first + op.elements]
@@ -96,11 +96,11 @@ class _Inputs:
 
 @dataclass(slots=True)
 class _Layer:
-    """A layer to check.
+    """A layer to check. The time steps of a recurrent layer are checked one by one.
 
-    makers: the compute of each tile of its products and sums, with the operation. matrices: one entry for each product.
-    terms: for each tile that the result needs, the products that its elements add: rows of element, number of the
-    product, output channel; sorted by element. Steps of a recurrent layer are checked one by one.
+    makers: compute and operation that make each tile of products and sums. matrices: the matrix of each product. terms:
+    for each traced tile, the products that its elements add: [terms, 3], rows (element, number of the product, output
+    channel), sorted by element.
     """
 
     operator: Filter
@@ -115,13 +115,13 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def check(self, computes: list[Compute]) -> None:
-        """Follows the products of the layer from each part of the output, and checks the part."""
+        """Traces the products of the layer from each part of the output, and checks the part."""
         self.makers = {op.result.name: (compute, op) for compute in computes for op in compute.body}
         for part in self.tensor.parts:
             self.check_part(part)
 
     def products(self, op: ApplyLine[Tile], compute: Compute) -> Ints:
-        """Returns the terms of products. Raises `VerifyError` if a matrix multiplies other inputs than its own."""
+        """Returns the terms of the products of `op`. Raises `VerifyError` if a matrix multiplies wrong inputs."""
         pixels = input_pixels(self.operator.window)[0]
         found: list[Ints] = []
         rows: list[list[int]] = op.products.tolist()
@@ -145,7 +145,7 @@ class _Layer:
         return self.terms[tile.name]
 
     def followed(self, tile: Tile) -> Ints:
-        """Returns the terms of a tile, by the operation that makes it."""
+        """Returns the terms of a tile from the operation that makes it."""
         compute, op = self.makers.get(tile.name, (None, None))
         if compute is not None and isinstance(op, ApplyLine):
             return self.products(op, compute)
@@ -173,7 +173,7 @@ class _Layer:
         self.check_cover(part, spans)
 
     def check_cover(self, part: Part, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
-        """Checks that no product is missing. `spans`: kernel positions and input rows, by range of output channels."""
+        """Checks that no product is missing. `spans`: (kernel position, input rows), by range of output channels."""
         used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
@@ -185,18 +185,18 @@ class _Layer:
 
 
 def _follow(ranges: list[tuple[int, int]], low: int, high: int) -> bool:
-    """True if the ranges, one after another, make up the range from `low` to `high`."""
+    """True if the ranges are adjacent in this order and cover `low` to `high`."""
     ends = [low, *(stop for _, stop in ranges)]
     return [start for start, _ in ranges] == ends[:-1] and ends[-1] == high
 
 
 def _moved(terms: Ints, at: int, first: int, elements: int) -> Ints:
-    """Returns the terms of elements `first` to `first + elements` of a tile, moved to element `at` and after it."""
+    """Returns the terms of elements `first` to `first + elements`, shifted to element `at`."""
     low, high = np.searchsorted(terms[:, 0], (first, first + elements))
     return terms[low:high] + np.array([at - first, 0, 0])
 
 
 def _joined(terms: list[Ints]) -> Ints:
-    """Joins terms, sorted by element."""
+    """Concatenates terms, sorted by element."""
     table = np.concatenate([np.zeros((0, 3), np.int64), *terms])
     return table[np.argsort(table[:, 0], kind="stable")]

@@ -1,7 +1,7 @@
-"""Checks layers that are computed by line: every output adds each product that it needs exactly once, and no other.
+"""Verifier of layers that are computed by line: every output adds each product that it needs once, and no other.
 
 A product is an input pixel times a kernel position, for the input channels of a matrix. Products are counted from the
-tables of `ApplyLine`, `Overlap` and `Copy` alone, without a look at how the decision cuts lines into blocks.
+tables of `ApplyLine`, `Overlap` and `Copy` alone, independently of how the decision cuts lines into blocks.
 """
 
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ Range = tuple[int, int]
 
 
 def verify_lines(graph: SpatialGraph) -> None:
-    """Checks all layers by line. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    """Checks all layers by line. Raises `VerifyError` with the ONNX node and what is added wrongly."""
     layers: dict[str, list[Compute]] = {}
     flow = graph.dataflow
     for i in flow.with_form(ApplyLine, Overlap):
@@ -51,7 +51,7 @@ def verify_lines(graph: SpatialGraph) -> None:
 
 
 def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
-    """Returns what a layer clips to make the parts of its output. Raises `VerifyError` if it does not clip a part."""
+    """Returns the tensor before the ReLU of a layer. Raises `VerifyError` if a part of the output has no ReLU."""
     body = (op for compute in graph.computes if compute.layer == key for op in compute.body)
     clipped = {op.result.name: op.sources for op in body if isinstance(op, Vector) and op.function == "relu"}
     parts: list[Part] = []
@@ -65,11 +65,11 @@ def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """All blocks that are multiplied, as columns with one entry per product.
+    """All multiplied blocks, as columns with one entry per product.
 
-    start: first element of the product, counted over the elements of all products. matrix: its number. row, col: first
-    input pixel. out_place, out_col: first output pixel, which may lie outside the image; the place of its line has a
-    column for each dimension but the last.
+    start: first element of the product, counted through all products. matrix: its number. row, col: first input pixel.
+    out_place: [products, dimensions but the last], line of the first output pixel. out_col: its column. The pixel may
+    lie outside the image.
     """
 
     start: Ints
@@ -110,14 +110,14 @@ class _Flat:
 
 
 def _joined(tables: list[Ints]) -> tuple[Ints, Ints]:
-    """Joins tables of four columns. Returns for each row the number of its table, and the joined table."""
+    """Concatenates tables of four columns. Returns the number of the table of each row, and the joined table."""
     lengths = [len(table) for table in tables]
     return np.repeat(np.arange(len(tables)), lengths), np.concatenate([np.zeros((0, 4), np.int64), *tables])
 
 
 @dataclass(slots=True)
 class _Matrices:
-    """Matrices of a layer, each once, and their fields as columns."""
+    """The distinct matrices of a layer, with their fields as columns."""
 
     found: list[LineMatrix] = field(default_factory=list[LineMatrix])
     number: dict[int, int] = field(default_factory=dict[int, int])
@@ -131,7 +131,7 @@ class _Matrices:
 
     @property
     def ranges(self) -> list[Range]:
-        """The different ranges of input channels, sorted."""
+        """The distinct ranges of input channels, sorted."""
         return sorted({m.ins for m in self.found})
 
     @property
@@ -142,15 +142,15 @@ class _Matrices:
 
     @property
     def block(self) -> tuple[Ints, ...]:
-        """Columns: lines and pixels of the block, and the pixel that the first output reads first.
+        """Columns: lines of the block, its pixels, and the pixel under the first kernel column of the first output.
 
-        The last is the one under the first kernel column, counted from the first of the block.
+        That pixel is counted from the first pixel of the block.
         """
         rows = [(m.band.lines, m.pixels, m.shift) for m in self.found]
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
     def down(self, dims: int) -> Ints:
-        """[matrix, dimension] -> the line that the first output line reads first, in each dimension but the last."""
+        """[matrices, dimensions but the last]: the input line under the first kernel row of the first output line."""
         return np.array([m.band.shift for m in self.found], np.int64).reshape(-1, dims)
 
     @property
@@ -160,9 +160,9 @@ class _Matrices:
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
     def outs(self, dims: int) -> Ints:
-        """[matrix, line of its product, dimension] -> output line, counted from the first.
+        """[matrices, lines of the product, dimensions]: output line, counted from the first one.
 
-        The last line fills shorter rows. dims: see `down`.
+        Shorter rows are padded with their last line. dims: see `down`.
         """
         most = max((len(m.band.outs) for m in self.found), default=1)
         rows = [m.band.outs + m.band.outs[-1:] * (most - len(m.band.outs)) for m in self.found]
@@ -170,7 +170,7 @@ class _Matrices:
 
     @property
     def cols(self) -> Ints:
-        """[matrix, pixel of a line of its product] -> output pixel, counted from the first. The last fills rows."""
+        """[matrices, pixels of a line of the product]: output pixel, counted from the first. Padded with the last."""
         most = max((len(m.places) for m in self.found), default=1)
         rows = [m.places + m.places[-1:] * (most - len(m.places)) for m in self.found]
         return np.array(rows, np.int64).reshape(-1, most)
@@ -178,7 +178,7 @@ class _Matrices:
 
 @dataclass(slots=True)
 class _Layer:
-    """A layer to check. `bases`: first element of the result of each `ApplyLine`, counted over all of them."""
+    """A layer to check. `bases`: first element of the result of each `ApplyLine`, counted through all of them."""
 
     operator: Filter
     tensor: TensorParts
@@ -196,9 +196,9 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def blocks(self, computes: list[Compute]) -> _Blocks:
-        """Returns the blocks that are multiplied.
+        """Returns the multiplied blocks.
 
-        Raises `VerifyError` if the pixels are no block of the input, or not one of the matrix's shape.
+        Raises `VerifyError` if the pixels are not a block of the input, or do not have the shape of the matrix.
         """
         start, matrix, tile, element = self.tables(computes)
         copies = self.places.copies
@@ -223,19 +223,19 @@ class _Layer:
 
     @property
     def lines(self) -> int:
-        """Number of dimensions that tell lines apart."""
+        """Number of dimensions that identify a line: all but the last."""
         return len(self.operator.window.kernel) - 1
 
     @staticmethod
     def place(dims: tuple[int, ...], line: Ints) -> Ints:
-        """Returns [lines, dimensions but the last]: the place of each line of an image."""
+        """Returns [lines, dimensions but the last]: the coordinates of each line of an image."""
         return np.stack(np.unravel_index(line, dims[:-1]), axis=1).astype(np.int64)
 
     def first_output(self, axis: int, given: Ints, shift: Ints) -> tuple[Ints, Ints]:
-        """Returns the first output of matrices of this `shift` if their first input is `given`, and a rest.
+        """Returns, in one dimension, the first output of matrices of `shift` whose first input is `given`, and a rest.
 
-        One dimension of the image. The rest is 0 if there is such an output. The inputs of a transposed window are
-        `stride` places apart, and the first place that an output reads is under the last kernel position.
+        The rest is 0 if there is such an output. The inputs of a transposed window are `stride` places apart, and the
+        first place that an output reads is under the last kernel position.
         """
         window = self.operator.window
         stride, pad = window.strides[axis], window.pads[axis]
@@ -262,7 +262,7 @@ class _Layer:
         return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
 
     def added(self, blocks: _Blocks, sums: list[Overlap[Tile]]) -> _Added:
-        """Returns all additions. Raises `VerifyError` if elements of a product are added where others belong."""
+        """Returns all additions. Raises `VerifyError` if elements of a product are added to the wrong output."""
         runs, regions = self.runs(sums)
         op, target, given, elements = runs.T
         parts = sorted({p.region.channels for p in self.tensor.parts})
@@ -281,7 +281,7 @@ class _Layer:
     def belongs(
         self, blocks: _Blocks, product: Ints, first: Ints, elements: Ints, own: Ints, place: tuple[Ints, Ints, Ints]
     ) -> Bools:
-        """Tells for each run of elements of a product whether they belong to a place of the output.
+        """Returns, for each run of elements of a product, whether they belong to the given place of the output.
 
         first, elements: the run in its product. own: channels of the output tile. place: row, column and channel.
         """
@@ -302,7 +302,7 @@ class _Layer:
     def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
         """Returns the runs that add products, and the region of each sum.
 
-        One row per run: number of the sum, element of the sum, element counted over all products, elements.
+        Runs are rows (number of the sum, element of the sum, element counted through all products, number of elements).
         """
         regions = self.regions(sums)
         sources = _Flat()
@@ -315,10 +315,10 @@ class _Layer:
         return found, [regions[op.result.name] for op in sums]
 
     def regions(self, sums: list[Overlap[Tile]]) -> dict[str, Region]:
-        """Returns the region of the output that each sum is for, by name of its tile.
+        """Returns the output region of each sum, by name of its tile.
 
-        A sum is a part of the tensor, or a partial sum that another one adds, whole and once. Raises `VerifyError` if
-        it is neither.
+        A sum is a part of the tensor, or a partial sum that one other sum adds completely and once. Raises
+        `VerifyError` if it is neither.
         """
         regions = {p.tile.name: p.region for p in self.tensor.parts}
         partial = {op.result.name for op in sums}
@@ -356,7 +356,7 @@ class _Layer:
     def positions(self, axis: int, outs: Ints) -> Ints:
         """Returns [outputs, kernel positions] of one dimension: the input row or column that is read.
 
-        It may lie outside the image. `NOWHERE` if a transposed window reads nothing.
+        It may lie outside the image. `NOWHERE` if a transposed window reads nothing there.
         """
         window = self.operator.window
         stride, pad, taps = window.strides[axis], window.pads[axis], np.arange(window.kernel[axis])
@@ -378,15 +378,15 @@ class _Layer:
             raise self.error(f"{where} adds kernel position {tap} of channels {ranges[group]} {times} times")
 
     def is_wrong(self, counts: Ints, needed: Bools) -> Bools:
-        """Tells which counts are wrong. needed: [output pixel, kernel position].
+        """Returns which counts are wrong. needed: [output pixel, kernel position].
 
-        Weights between channels of different groups are 0, so it does not matter how often they are multiplied.
+        Products between channels of different groups are ignored, because their weights are 0.
         """
         outs = sorted({p.region.channels for p in self.tensor.parts})
         read = np.array([[self.is_read(given, out) for given in self.matrices.ranges] for out in outs], np.bool_)
         return (counts != needed[:, None, :]) & read.reshape(len(outs), 1, -1, 1)
 
     def is_read(self, given: Range, out: Range) -> bool:
-        """Tells whether output channels `out` read one of the input channels `given`."""
+        """Returns whether output channels `out` depend on one of the input channels `given`."""
         first, last = self.operator.needed(out)
         return max(given[0], first) < min(given[1], last)

@@ -1,4 +1,4 @@
-"""Checks that elements are moved as the graph says: each element of a result is the one that the model wants there."""
+"""Verifier of rearranged tensors: each element comes from the operand element that the Graph's `Move` names."""
 
 from raptor.common.errors import VerifyError
 from raptor.spatial.ir import SpatialGraph
@@ -6,7 +6,7 @@ from raptor.spatial.origins import Origins, block
 
 
 def verify_moves(graph: SpatialGraph, origins: Origins) -> None:
-    """Raises `VerifyError` unless each element of a rearranged tensor is the element of an operand that it must be."""
+    """Raises `VerifyError` unless each element of a rearranged tensor has the origin that its `Move` names."""
     for name, use in graph.move_of.items():
         tensor = graph.tensors[name]
         for part in tensor.parts:

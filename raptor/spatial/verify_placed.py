@@ -1,6 +1,6 @@
-"""Invariants of placement and schedule: a renaming of cores, and a permutation that keeps dependencies.
+"""Verifiers of partition, placement and schedule: a renaming of cores, and a permutation that respects dependences.
 
-The values that computes make are checked once, in the partition (`raptor.spatial.verify_tiles`). They cannot change
+The values that computes make are verified once, in the partition (`raptor.spatial.verify_tiles`). They cannot change
 afterwards, because later forms hold the same graph.
 """
 
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_partition(partition: Partition, arch: Target) -> None:
-    """Raises `VerifyError` for a wrong graph, or if a core is not on the chip or has too few crossbars."""
+    """Raises `VerifyError` for a wrong graph, a core outside the chip, or a core with too few crossbars."""
     verify(partition.graph, arch)
     _check_columns("partition", partition)
     _check_range("partition", partition, arch)
@@ -35,7 +35,7 @@ def verify_partition(partition: Partition, arch: Target) -> None:
 
 
 def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> None:
-    """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the chip has.
+    """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the program may use.
 
     Crossbars are not counted again: all cores are alike, so the same work fits.
     """
@@ -66,7 +66,7 @@ def _check_range(name: str, placed: Partition | PlacedGraph, arch: Target) -> No
 
 
 def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
-    """Raises `VerifyError` unless each compute and fetch is done once, after all that it needs."""
+    """Raises `VerifyError` unless each compute and fetch is done once, after everything that it depends on."""
     if schedule.placed is not placed:
         raise VerifyError("schedule: the computes are not those that were placed")
     count = len(placed.graph.computes) + len(schedule.fetches)
@@ -85,8 +85,8 @@ def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
 def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:
     """Returns pairs (earlier, later) of steps, numbered as in the schedule.
 
-    The makers of a tile come before its fetches and its readers, and a fetch before the readers on its core. A tile
-    that several computes fill needs all of them.
+    The makers of a tile come before its fetches and readers, and a fetch before the readers on its core. A tile that
+    several computes fill needs all of them.
     """
     flow, cores = schedule.placed.graph.dataflow, np.array(schedule.placed.cores, np.int64)
     makers = Lists.of(flow.op_result, flow.op_compute, len(flow.tiles))
@@ -109,7 +109,7 @@ def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def _fetched(schedule: Schedule, makers: Lists) -> tuple[Ints, Ints]:
-    """Returns tile and core of each fetch. Raises `VerifyError` for one that is there twice, or of an unknown tile."""
+    """Returns tile and core of each fetch. Raises `VerifyError` for a repeated fetch, or one of an unknown tile."""
     tiles = schedule.placed.graph.dataflow.tiles
     number = {tiles[i].name: i for i in np.flatnonzero(np.diff(makers.first)).tolist()}
     seen: set[tuple[str, int]] = set()
@@ -123,7 +123,7 @@ def _fetched(schedule: Schedule, makers: Lists) -> tuple[Ints, Ints]:
 
 
 def _named(schedule: Schedule, i: int) -> str:
-    """Names a step in a message."""
+    """Returns the name of a step for a message."""
     computes = schedule.placed.graph.computes
     if i >= len(computes):
         fetch = schedule.fetches[i - len(computes)]

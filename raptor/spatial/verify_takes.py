@@ -1,4 +1,4 @@
-"""Checks that rows of tables are taken from the right table, for the right ids (docs/developers/design.md)."""
+"""Verifier of embedding lookups: rows come from the right table, for the right row numbers (docs/design.md)."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
-    """Raises `VerifyError` unless each pixel of a tensor of rows is the row that the id of this pixel chooses."""
+    """Raises `VerifyError` unless each pixel of a lookup's result is the table row that its id names."""
     if not graph.take_of:
         return
     steps = enumerate(op for compute in graph.computes for op in compute.body)
@@ -33,7 +33,7 @@ def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
 def _fault(
     op: TakeRows[Tile], given: Sequence[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts
 ) -> str | None:
-    """Returns what is wrong with an operation. `given`: the tiles of its ids, or those that they are copies of."""
+    """Returns what is wrong with a lookup, or None. `given`: the tiles of its ids, traced through copies."""
     rows = use.table[:, slice(*part.region.channels)]
     if not isinstance(op.table, ConstantTile) or not np.array_equal(op.table.values.reshape(len(rows), -1), rows):
         return f"takes rows that are not channels {part.region.channels} of the table of its node"
@@ -50,9 +50,9 @@ def _fault(
 
 
 def _holds(ids: TensorParts, tile: Tile, places: Ints, wanted: Ints) -> npt.NDArray[np.bool_]:
-    """Tells for elements of a tile whether they are the `wanted` elements of the ids, counted pixel by pixel.
+    """Returns, for elements `places` of a tile, whether each is the `wanted` element of tensor `ids`, pixel by pixel.
 
-    A tile may hold several parts of the ids, if they are equal.
+    Equal parts of the tensor may share the tile.
     """
     image = ids.image
     numbers = np.arange(image.elements).reshape(image.rows, image.width, image.channels)

@@ -1,4 +1,4 @@
-"""Invariants of SpatialIR (docs/developers/design.md, 3)."""
+"""Verifier of SpatialIR: definitions, crossbars, coverage of tensors and sums (docs/design.md, "Invariants")."""
 
 from collections import Counter
 from collections.abc import Container
@@ -32,7 +32,7 @@ _Product = tuple[int, tuple[int, int], tuple[int, int]]
 
 
 def verify(graph: SpatialGraph, arch: Target) -> None:
-    """Checks a graph. Raises `VerifyError` that names the operation and the ONNX node."""
+    """Checks all invariants of a graph. Raises `VerifyError` that names the operation and the ONNX node."""
     flow = graph.dataflow
     _check_definitions(graph, flow)
     _check_matrices(graph, arch)
@@ -57,9 +57,9 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
 
 
 def _check_definitions(graph: SpatialGraph, flow: Dataflow) -> None:
-    """Checks that each tile is made once, before all that read it. Only copies may fill a tile together.
+    """Checks that each tile is made once, before all its readers, and has one shape.
 
-    All that use a tile agree about its shape.
+    Only copies may fill a tile together.
     """
     known, op = _given(graph), np.arange(len(flow.op_result))
     given = np.zeros(len(flow.tiles), np.bool_)
@@ -85,7 +85,7 @@ def _check_definitions(graph: SpatialGraph, flow: Dataflow) -> None:
 
 
 def _given(graph: SpatialGraph) -> dict[str, Tile]:
-    """Returns the tiles that are there before any compute, by name: inputs, and constants."""
+    """Returns the tiles that exist before any compute, by name: inputs and constants."""
     parts = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
     known: dict[str, Tile] = {t.name: t for t in parts if t.name in inputs or t.name in graph.literals}
@@ -94,7 +94,7 @@ def _given(graph: SpatialGraph) -> dict[str, Tile]:
 
 
 def _check_matrices(graph: SpatialGraph, arch: Target) -> None:
-    """Checks that the matrices of each compute fit a core, and each of them its crossbars."""
+    """Checks that the matrices of each compute fit a core, and that each fits its crossbars."""
     for compute in {id(c.matrices): c for c in graph.computes if c.matrices}.values():
         where, xbars = f"spatial: {compute.node}", sum(m.xbars for m in compute.matrices)
         if xbars > arch.xbars_per_core:
@@ -107,7 +107,7 @@ def _check_matrices(graph: SpatialGraph, arch: Target) -> None:
 
 
 def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: Copies) -> None:
-    """Checks that the layers that are not computed by line add each product once."""
+    """Checks that layers that are not computed by line add each product once."""
     sums: dict[Tile, Counter[_Product]] = {}
     first = 0
     for compute in graph.computes:
@@ -120,9 +120,9 @@ def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: Copi
 
 
 def _check_used(graph: SpatialGraph, flow: Dataflow) -> None:
-    """Checks that each result is read, or is a part of a tensor, which can be compared.
+    """Checks that each result is read, or is part of a tensor, which can be compared.
 
-    Copies do not count: the reference mappings make some that nobody reads, and their streams stay as they are.
+    Copies are exempt: the reference mappings make copies without readers, and their programs are kept as they are.
     """
     used = np.zeros(len(flow.tiles), np.bool_)
     used[flow.read_tile] = True
@@ -150,7 +150,7 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
 
 
 def _check_gather(where: str, op: Gather[Tile]) -> None:
-    """Checks that pieces lie in their sources, and cover the channels of the result once."""
+    """Checks that pieces lie inside their sources, and cover the channels of the result once."""
     spans = sorted((p.target, p.target + p.channels) for p in op.pieces)
     ends = [0, *(stop for _, stop in spans)]
     if [start for start, _ in spans] != ends[:-1] or ends[-1] != op.result.channels:
@@ -160,7 +160,7 @@ def _check_gather(where: str, op: Gather[Tile]) -> None:
 
 
 def _check_move(where: str, op: Move[Tile]) -> None:
-    """Checks that runs lie in their sources, and cover the elements of the result once, in order."""
+    """Checks that runs lie inside their sources, and cover the elements of the result once, in order."""
     target, source, first, stride, count = op.runs.T
     ends = np.concatenate([[0], target + count])
     if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
@@ -172,7 +172,7 @@ def _check_move(where: str, op: Move[Tile]) -> None:
 
 
 def _check_line(where: str, op: ApplyLine[Tile], compute: Compute) -> None:
-    """Checks that blocks lie in their lines, and that products fill the result, one after another."""
+    """Checks that blocks lie inside their lines, and that products fill the result, one after another."""
     at = 0
     products: list[list[int]] = op.products.tolist()
     for weight, line, source, target in products:
@@ -210,7 +210,7 @@ def _check_place(where: str, op: BodyOp, outside: bool) -> None:
 
 
 def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], first: int, copies: Copies) -> None:
-    """Adds to `sums` the products that each tile of a compute adds up. `first`: the step of its first operation."""
+    """Adds to `sums` the products that each tile of a compute adds up. `first`: step of its first operation."""
     for step, op in enumerate(compute.body, first):
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
@@ -228,7 +228,7 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], fir
 def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
     """Checks that each output tile adds each input channel that it needs exactly once at each kernel position.
 
-    A kernel position that lies in the padding for all its pixels may be left out.
+    A kernel position that lies in the padding for all pixels of the tile may be missing.
     """
     taps = operator.weights.shape[0]
     for part in tensor.parts:
@@ -247,13 +247,13 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
 
 
 def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
-    """True if some pixel of the part reads a pixel of the input at this kernel position."""
+    """True if some pixel of the part reads an input pixel, not padding, at this kernel position."""
     first, last = (row * tensor.image.width for row in part.region.rows)
     return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
 def _check_sources(graph: SpatialGraph, copies: Copies) -> None:
-    """Checks that products read the channels of the input tensor that are the rows of their matrices.
+    """Checks that products read the input channels that are the rows of their matrices.
 
     A tile may hold several ranges of channels, because equal parts of a tensor may share a tile. It may be a copy.
     """
@@ -277,7 +277,7 @@ def _check_sources(graph: SpatialGraph, copies: Copies) -> None:
 
 
 def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:
-    """True if all `rows` begin at place `first` of the channels, and end inside them."""
+    """True if all `rows` begin at index `first` of the channels, and end inside them."""
     return all(start == channels[0] + first and stop <= channels[1] for start, stop in rows)
 
 

@@ -1,4 +1,4 @@
-"""Checks that each operation on tiles takes and makes elements of types that go together, as in the Graph."""
+"""Verifier of element types: each SpatialIR operation combines types as the corresponding operator of the Graph may."""
 
 from raptor.common.errors import VerifyError
 from raptor.graph.types import Signature, type_fault
@@ -23,11 +23,11 @@ _SIGNATURES: dict[type[object], Signature] = {
     Bound: "Bound",
     Lookup: "Lookup",
 }
-"""The operator of the Graph whose rule an operation follows; the others take and make floats."""
+"""The operator of the Graph whose type rule an operation follows; other classes compute floats."""
 
 
 def verify_types(graph: SpatialGraph) -> None:
-    """Raises `VerifyError` for an operation whose elements do not go together."""
+    """Raises `VerifyError` for an operation whose element types do not match."""
     for op, compute in graph.dataflow.forms:
         fault = _fault(op)
         if fault:

@@ -1,4 +1,4 @@
-"""Checks views and products of two computed tensors: each operand holds the elements that the model says, in order."""
+"""Verifier of views and of products of two computed tensors: operands have the elements that the Graph names."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_views(graph: SpatialGraph, origins: Origins) -> None:
-    """Raises `VerifyError` that names the ONNX node unless each tile of a view holds the elements of its region."""
+    """Raises `VerifyError` with the ONNX node unless each tile of a view holds the elements of its region."""
     for name, view in graph.views.items():
         for part in view.tiles:
             if len(origins.wrong(part.tile, view.inputs, block(view.sources, view.image, part.region))):
@@ -24,7 +24,7 @@ def verify_views(graph: SpatialGraph, origins: Origins) -> None:
 
 
 def verify_products(graph: SpatialGraph, origins: Origins) -> None:
-    """Raises `VerifyError` unless each part of a product multiplies its pixels of one operand with all of the other."""
+    """Raises `VerifyError` unless each part of a product multiplies its pixels of `left` with all of `right`."""
     if not graph.product_of:
         return
     made = {op.result.name: op for c in graph.computes for op in c.body if isinstance(op, Dot)}
@@ -47,14 +47,14 @@ def verify_products(graph: SpatialGraph, origins: Origins) -> None:
 
 
 def _is_whole(op: Dot[Tile], use: ProductUse, part: Part) -> bool:
-    """Tells whether an operation multiplies the columns that are the channels of its part, for one line."""
+    """Returns whether an operation computes all columns of its part in one product per pixel."""
     low, high = part.region.channels
     return (op.batch, op.first, op.cols, op.result.channels) == (1, low, use.cols, high - low)
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """The elements of an operand, which may be a view: [pixels, channels], as in `ViewUse`."""
+    """The source index of each element of an operand, which may be a view: [pixels, channels], as in `ViewUse`."""
 
     inputs: tuple[str, ...]
     sources: Ints
@@ -69,6 +69,6 @@ class _Operand:
         return cls((name,), np.arange(image.elements).reshape(image.pixels, -1), image)
 
     def holds(self, origins: Origins, tile: Tile, region: Region) -> bool:
-        """Tells whether a tile holds a region, pixel by pixel."""
+        """Returns whether a tile holds a region, pixel by pixel."""
         wanted = block(self.sources, self.image, region)
         return tile.channels == region.channel_count and not len(origins.wrong(tile, self.inputs, wanted))
