@@ -1,4 +1,4 @@
-"""Instruction streams of PIMSim: the pass that makes them from PimIR, and its verifier."""
+"""Back end for pimsim-nn: the pass from PimIR to instruction streams, and its verifier."""
 
 from raptor.codegen.emit import VECTOR_OPCODE
 from raptor.codegen.generate import Stream, Streams, generate, operation_name

@@ -1,4 +1,4 @@
-"""Forms of operations to virtual instructions, as columns of arrays: one function for each class of operations."""
+"""Instruction selection: one function per operation class emits virtual instructions for a form, as array columns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ from raptor.target import isa
 from raptor.target.arch import Target
 from raptor.target.element import FLOAT32
 
-# Registers by purpose, so that a value stays where it is for as long as possible.
+# Each register has one purpose, so that its value is rarely overwritten and rarely loaded again.
 ZERO = 0
-"""Register that always holds 0: base of transfers that carry their address as offset."""
+"""Register that always holds 0: base of transfers whose address is in the offset field."""
 OUT = 1
 IN = 2
 SCRATCH = 3
@@ -75,18 +75,18 @@ VECTOR_OPCODE = {
     "round": "vround",
     "mask": "vvmask",
 }
-"""Function of a `Vector`, `Pool` or `Stencil` -> name of the instruction."""
+"""Instruction of each function of a `Vector`, `Pool` or `Stencil`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Emits the instructions of one form. Sizes are in bytes; the addresses of slots are symbols (`symbol`)."""
+    """Emits the instructions of one form. Sizes are in bytes; the addresses of slots are symbols (see `symbol`)."""
 
     form: Form
     target: Target
 
     def at(self, buffer: Buffer) -> int:
-        """Returns the symbol for the byte address of a slot."""
+        """Returns the symbol of the byte address of a slot."""
         return symbol(self.form.slots.index(buffer))
 
     def size(self, buffer: Buffer) -> int:
@@ -94,17 +94,15 @@ class Emitter:
         return self.target.bytes_of(buffer.element)
 
     def widths(self, given: Buffer, result: Buffer) -> int:
-        """Returns the widths (see `width_code`) of an instruction that reads and writes elements of these buffers."""
+        """Returns the width code (see `width_code`) of an instruction that reads and writes such elements."""
         floats = FLOAT32 in (given.element, result.element)
         return width_code(self.target.bits_of(given.element), self.target.bits_of(result.element), floats=floats)
 
     def emit(self) -> Symbolic:
-        """Returns the instructions of the form."""
         operation = self.form.operation
         return EMIT[type(operation)](self, operation)
 
     def load(self, op: Load[Buffer]) -> Symbolic:
-        """Emits a load from global memory."""
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         set_operand(block, 1, GLOBAL_HIGH, 0)
@@ -114,12 +112,11 @@ class Emitter:
         return block
 
     def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
-        """Emits loads of rows of a table."""
+        """Emits an embedding lookup (`raptor.codegen.emit_rows`)."""
         size = op.result.channels * self.size(op.result)
         return load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
     def store(self, op: Store[Buffer]) -> Symbolic:
-        """Emits a store to global memory."""
         # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
         block = virtual("st", 1)
         set_operand(block, 0, GLOBAL_HIGH, 0)
@@ -129,14 +126,12 @@ class Emitter:
         return block
 
     def send(self, op: Send[Buffer]) -> Symbolic:
-        """Emits a send."""
         block = virtual("send", 1)
         set_operand(block, 0, IN, self.at(op.source))
         set_operand(block, 1, IN, self.at(op.source))
         return block
 
     def receive(self, op: Receive[Buffer]) -> Symbolic:
-        """Emits a receive."""
         block = virtual("recv", 1)
         set_operand(block, 0, OUT, self.at(op.result))
         return block
@@ -144,7 +139,7 @@ class Emitter:
     def apply_filters(self, op: ApplyFilters[Buffer]) -> Symbolic:
         """Emits an MVM for each output pixel and each matrix whose input pixel is not padding (thesis, algorithm 4.2).
 
-        The first product of a pixel goes straight into the output, the others through the accumulation buffer.
+        The first product of a pixel is written to the output; each later one to the accumulation buffer, then added.
         """
         inputs = input_pixels(op.window)[:, list(op.taps)].astype(np.int64)
         pixel, index = np.nonzero(inputs >= 0)
@@ -176,11 +171,10 @@ class Emitter:
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight of the matrices."""
         return self.form.weight_bits or self.target.widths.weights
 
     def _zeros(self, out: Buffer, pixels: Ints, channels: int) -> Symbolic:
-        """Emits zeros for pixels that no product or tap reaches."""
+        """Emits zeros for output pixels that read only padding."""
         starts, lengths = runs(pixels)
         block = virtual("lldi", len(starts))
         pixel_bytes = channels * self.size(out)
@@ -199,9 +193,10 @@ class Emitter:
         return block
 
     def overlap(self, op: Overlap[Buffer]) -> Symbolic:
-        """Emits sums of runs.
+        """Emits a scatter-add of runs.
 
-        Elements of one run are copied; of several runs, the first two are added into the result, the others to it.
+        An element of a single run is copied; of several runs, the first two are added into the result, all others to
+        it.
         """
         kind, target, elements, left, left_at, right, right_at = sums(op.runs, op.result.elements).T
         size = self.size(op.result)
@@ -219,11 +214,11 @@ class Emitter:
         return block
 
     def _bases(self, sources: Sequence[Buffer], index: npt.NDArray[np.integer]) -> Ints:
-        """Returns the byte addresses of sources, by number; that of -1 (no source) has no meaning."""
+        """Returns the byte address of each source in `index`; without meaning for -1 (no source)."""
         return np.array([*map(self.at, sources), 0], np.int64)[index]
 
     def vector(self, op: Vector[Buffer]) -> Symbolic:
-        """Emits functions of whole buffers: one instruction each time that the shortest operand repeats."""
+        """Emits an element-wise function: one instruction for each repetition of the shortest operand."""
         buffers = op.result, *op.operands
         length = min(buffer.elements for buffer in buffers)
         block = virtual(VECTOR_OPCODE[op.function], op.result.elements // length)
@@ -234,7 +229,7 @@ class Emitter:
         return block
 
     def repeat(self, op: Repeat[Buffer]) -> Symbolic:
-        """Emits for each row a copy of its piece, then copies of all that the row holds already: each doubles it."""
+        """Emits, for each row, a copy of its piece, then copies of the filled part of the row, which double it."""
         rows, size = op.result.rows, self.size(op.result)
         piece, whole = op.source.elements // rows, op.result.elements // rows
         done = [0, piece]
@@ -249,9 +244,9 @@ class Emitter:
         return block
 
     def pool(self, op: Pool[Buffer]) -> Symbolic:
-        """Emits the terms of a pool, each over runs of neighbouring pixels (`raptor.codegen.emit_pool`).
+        """Emits the terms of a pool (`raptor.codegen.emit_pool`), each term for a run of neighbouring pixels at once.
 
-        Raises `VerifyError` for the maximum of a window of padding alone.
+        Raises `VerifyError` for the maximum of a window that reads only padding.
         """
         inputs = input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
         taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
@@ -270,7 +265,7 @@ class Emitter:
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
     def _pool_runs(self, op: Pool[Buffer], terms: Terms) -> Symbolic:
-        """Emits one instruction for each run, given by its first pixels."""
+        """Emits one instruction for each run. `terms`: the terms of the first pixel of each run."""
         block = virtual(VECTOR_OPCODE[op.function], len(terms.pixel))
         copies, pixel_bytes = terms.reads == ONE, op.result.channels * self.size(op.result)
         block["widths"] = np.where(copies, 0, self.widths(op.result, op.result))
@@ -289,7 +284,7 @@ class Emitter:
         return block
 
     def _source(self, op: Pool[Buffer] | Stencil[Buffer], pixel: Ints) -> Ints:
-        """Returns the byte addresses of input pixels, each in the last buffer that begins at or before its row."""
+        """Returns the byte addresses of input pixels: in the last input buffer that begins at or before their row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
         width = op.inputs[0][1].width
@@ -298,7 +293,7 @@ class Emitter:
         return bases[which] + inside * op.result.channels * self.size(op.inputs[0][1])
 
     def gather(self, op: Gather[Buffer]) -> Symbolic:
-        """Emits copies of the pieces: pixel by pixel, or at once if a piece is all channels on both sides."""
+        """Emits copies of the pieces: one per pixel, or a single one if piece, source and result are equally wide."""
         return np.concatenate([self._copy(piece, op.result) for piece in op.pieces])
 
     def _copy(self, piece: Piece[Buffer], result: Buffer) -> Symbolic:
@@ -314,10 +309,10 @@ class Emitter:
         return block
 
     def stencil(self, op: Stencil[Buffer]) -> Symbolic:
-        """Emits, for each output pixel and each tap with a weight, a product with the weight vector and its addition.
+        """Emits a multiplication by the weight vector and an addition for each output pixel and tap with a weight.
 
-        The first product goes straight into the output; a weight of one needs no product. With `Stencil.together`, an
-        instruction takes neighbouring pixels, and tap follows tap.
+        The first product is written to the output; weights of 1 need no product. With `Stencil.together`, an
+        instruction processes neighbouring pixels, and taps are the outer loop.
         """
         inputs, given = input_pixels(op.window), op.inputs[0][1]
         index = np.broadcast_to(op.index, inputs.shape)
@@ -368,7 +363,7 @@ class Emitter:
 
     @staticmethod
     def _binary(block: Symbolic, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
-        """Makes the instructions `at` a vector function of three operands, each given as register and value."""
+        """Turns instructions `at` into vector functions of three operands, each given as (register, value)."""
         block["opcode"][at] = isa.OPCODE[VECTOR_OPCODE[function]]
         for slot, (register, value) in enumerate(operands):
             block["register"][at, slot] = register
@@ -388,7 +383,7 @@ class Emitter:
         return block
 
     def average(self, op: Average[Buffer]) -> Symbolic:
-        """Emits one mean for each pixel, of neighbouring elements."""
+        """Emits one mean of adjacent elements for each pixel."""
         block = virtual("vavg", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
         pixel = np.arange(len(block))
@@ -399,7 +394,7 @@ class Emitter:
         return block
 
     def move(self, op: Move[Buffer]) -> Symbolic:
-        """Emits one instruction for each run: copies neighbours, gathers elements a stride apart, or clears."""
+        """Emits one instruction for each run: a copy of adjacent elements, a strided gather, or zeros."""
         target, source, first, stride, elements = op.runs.T
         size = self.size(op.result)
         block = virtual("lmv", len(target))
@@ -451,17 +446,17 @@ EMIT: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
     Bound: bound,
     Lookup: lookup,
 }
-"""Class of operations -> function that emits a form of it."""
+"""Emitting function of each operation class."""
 
 
 CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
-"""Kinds of instruction in a sum: zeros, a copy of one run, the sum of two runs, one more run added."""
+"""Kinds of instruction in a scatter-add: zeros, a copy of one run, the sum of two runs, one more run added."""
 
 
 def sums(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
-    """Returns the instructions that add up the runs (`table`) of an `Overlap` with a result of `elements`.
+    """Returns the instructions of a scatter-add of runs `table` (see `Overlap`) into `elements` elements.
 
-    One row per instruction: kind, first element of the result, elements, and source and first element of two operands.
+    One row per instruction: kind, first element of the result, elements, then source and first element of two operands.
     """
     ends = table[:, 0] + table[:, 3]
     cuts = np.unique(np.concatenate([[0, elements], table[:, 0], ends])).tolist()
@@ -498,9 +493,9 @@ def _pieces(starts: Ints, lengths: Ints, most: int) -> tuple[Ints, Ints]:
 def joint_runs(
     columns: Sequence[npt.NDArray[np.integer]], constant: Sequence[npt.NDArray[np.integer]] = ()
 ) -> tuple[Ints, Ints]:
-    """Returns index and length of each run of rows.
+    """Returns the first row and the length of each run of rows.
 
-    Inside a run, every column of `columns` advances by one from row to row, and those of `constant` stay equal.
+    Inside a run, every column of `columns` advances by one per row, and every column of `constant` stays equal.
     """
     count = len(columns[0])
     if count == 0:

@@ -1,7 +1,7 @@
-"""Symbolic instructions of operations on integers.
+"""Instruction selection for operations on integers: requantisation, clamping, table lookup.
 
-Operations of one layer differ in their addresses only. So a program of instructions is made once, with the number of a
-value in place of each address (`_Template`).
+Operations of one layer differ in their addresses only. So their instructions are made once (and cached), with the
+number of a value in place of each address (`_Template`).
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,19 @@ from raptor.target import isa
 from raptor.target.element import ElementType, bytes_of
 
 _OUT, _IN, _LOW, _HIGH, _TABLES, _WORDS = 1, 2, 8, 9, 10, 22
-"""First registers by purpose: result, sources, bounds, tables, words. Tables stay in theirs from line to line."""
+"""First registers by purpose: result, sources, bounds, tables, words. Tables keep their registers from line to line."""
 _OPCODE = {"mul": "vvmul", "add": "vvadd", "sub": "vvsub", "sra": "vvsra", "sll": "vvsll"}
 
 
 class _Places(Protocol):
-    """The part of an emitter that knows where buffers are."""
+    """The part of an emitter that returns addresses of buffers."""
 
     def at(self, buffer: Buffer) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """An operand of an instruction: the address of value number `value`, plus `offset` bytes, or a number.
-
-    register: the register that holds it. value: a negative number stands for none; then `offset` is the number.
-    """
+    """An operand in `register`: the address of value `value` plus `offset` bytes, or `offset` if `value` < 0."""
 
     register: int
     value: int
@@ -47,7 +44,7 @@ _NOTHING = _Operand(NONE, -1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
-    """Instructions without addresses. value: [instruction, operand] -> number of a value; -1 for none."""
+    """Instructions without addresses. value: [instructions, operands], number of the value addressed; -1 for none."""
 
     block: Symbolic
     value: Ints
@@ -60,7 +57,7 @@ class _Template:
 
 
 _Row = tuple[int, int, int, tuple[_Operand, ...]]
-"""Opcode, widths, length and operands of an instruction."""
+"""Opcode, width code, length and operands of an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class _Writer:
     rows: list[_Row] = field(default_factory=list[_Row])
 
     def add(self, name: str, bits: tuple[int, int], length: int, *operands: _Operand) -> None:
-        """Adds an instruction that reads and writes elements of `bits`."""
+        """Adds an instruction. bits: widths of the elements that it reads and writes."""
         self.rows.append((isa.OPCODE[name], width_code(*bits), length, (*operands, _NOTHING, _NOTHING)[:3]))
 
     def template(self) -> _Template:
@@ -83,9 +80,9 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The values of a requantisation, numbered: result, sources, tables, words; `row`: elements of a row.
+    """The values of a requantisation, numbered in the order: result, sources, tables, words.
 
-    widths: bits with which the steps read each source.
+    widths: bits with which the steps read each source. tables: number of tables. row: elements of a row.
     """
 
     result: ElementType
@@ -96,7 +93,7 @@ class _Shape:
 
     @property
     def widened(self) -> tuple[int, ...]:
-        """Numbers of the sources that are made wider first."""
+        """Numbers of the sources that are converted to a wider type first."""
         return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].bits)
 
     def out(self, row: int) -> _Operand:
@@ -114,7 +111,7 @@ class _Shape:
 
 
 def requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
-    """Emits the steps of the recipe, row by row, then the bounds, the last of which also makes integers narrower."""
+    """Emits the steps of the recipe, row by row, then the clamps, the last of which also narrows the integers."""
     shape = _Shape(
         op.result.element,
         tuple(s.element for s in op.sources),
@@ -137,7 +134,7 @@ def _requantise(recipe: Recipe, shape: _Shape, rows: int, index: bytes) -> _Temp
 
 @dataclass(frozen=True, slots=True)
 class _RowWriter:
-    """Writes the instructions of one row. tables: number of the table of each step."""
+    """Writes the instructions of one row. tables: number of the table that each step reads."""
 
     recipe: Recipe
     shape: _Shape
@@ -154,7 +151,6 @@ class _RowWriter:
         self.finish()
 
     def step(self, number: int) -> None:
-        """Writes one step of the recipe."""
         step = self.recipe.steps[number]
         (target, _), (left, bits) = self.value(len(self.shape.sources) + number), self.value(step.left)
         narrow = self.last_bits if number + 1 == len(self.recipe.steps) else WORD.bits
@@ -166,7 +162,7 @@ class _RowWriter:
         self.writer.add(_OPCODE[step.op], (bits, narrow), self.shape.row, target, left, right)
 
     def value(self, number: int) -> tuple[_Operand, int]:
-        """Returns a value of the recipe, and its bits."""
+        """Returns the operand of value `number` of the recipe, and its bits."""
         shape, step = self.shape, number - len(self.shape.sources)
         if step >= 0:
             return shape.word(len(shape.widened) + self.recipe.registers()[step]), WORD.bits
@@ -176,12 +172,12 @@ class _RowWriter:
 
     @property
     def last_bits(self) -> int:
-        """Bits of the last step's value: half a word takes half the time. A sum has the width of its operands."""
+        """Bits of the value of the last step: 16 take half the time of 32. Sums have the width of their operands."""
         fits = self.recipe.result_low >= -(2**15) and self.recipe.result_high < 2**15
         return 16 if fits and self.recipe.steps[-1].op not in ("add", "sub") else WORD.bits
 
     def finish(self) -> None:
-        """Writes the bounds of the result."""
+        """Writes the clamps of the result."""
         recipe, shape, result = self.recipe, self.shape, self.shape.result.bits
         value, bits = self.value(len(shape.sources) + len(recipe.steps) - 1) if recipe.steps else self.value(0)
         bits = self.last_bits if recipe.steps else bits
@@ -195,13 +191,12 @@ class _RowWriter:
             self.bound("max" if below else "min", end, (bits, result), shape.out(self.row), value)
 
     def bound(self, op: str, end: int, bits: tuple[int, int], target: _Operand, source: _Operand) -> None:
-        """Writes a bound."""
         name, register = ("vrsl", _LOW) if op == "max" else ("vrsu", _HIGH)
         self.writer.add(name, bits, self.shape.row, target, source, _Operand(register, -1, end))
 
 
 def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Symbolic:
-    """Emits one instruction for each row."""
+    """Emits one `vrequant` for each row."""
     row = op.result.width * op.result.channels
     shape = _Shape(op.result.element, (op.source.element,), (op.source.element.bits,), len(op.tables), row)
     writer = _Writer()
@@ -212,7 +207,7 @@ def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Symbol
 
 
 def bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
-    """Emits one instruction for each bound; a value without bounds is copied with its own smallest number as bound."""
+    """Emits one instruction for each bound. Without bounds, the lowest integer of the type serves as a lower bound."""
     given, result, length = op.source.element.bits, op.result.element.bits, op.result.elements
     writer = _Writer()
     out, source = _Operand(_OUT, 0), _Operand(_IN, 1)
@@ -229,7 +224,7 @@ def bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
 
 
 def lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
-    """Emits one instruction."""
+    """Emits one `vlut`."""
     writer = _Writer()
     bits = op.source.element.bits, op.result.element.bits
     writer.add("vlut", bits, op.result.elements, _Operand(_OUT, 0), _Operand(_IN, 1), _Operand(_TABLES, 2))

@@ -1,8 +1,8 @@
-"""Terms of a pool in the order in which they are combined: one after another, or a long sum in blocks.
+"""Order of the terms of a pool: one after another, or a long sum as a tree of blocks.
 
-A float32 sum of thousands of terms one after another loses digits: each term is rounded to those of the sum so far. So
-a sum of more than `LONG` terms is made of blocks of `BLOCK` terms, these of blocks of as many blocks, and so on. Each
-level has a total of its own: that of the highest level is the result, those below are scratch.
+A float32 sum of thousands of sequential terms loses digits, because each term is rounded to the precision of the large
+partial sum. So a sum of more than `LONG` terms is made of blocks of `BLOCK` terms, these of blocks of `BLOCK` blocks,
+and so on. Each level has a total of its own: the result for the highest level, scratch buffers for all lower ones.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from raptor.spatial.operations import levels_of
 Ints = npt.NDArray[np.intp]
 
 ONE, BOTH, NEXT, TOTAL, UNUSED = range(5)
-"""Values of `Terms.reads`: an element that is copied; two elements; one that is added; the total of a lower level."""
+"""Values of `Terms.reads`: copy of one pixel; sum of two pixels; one more pixel; the total of a lower level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms as columns, in order. A step is done for all its pixels before the next one.
+    """Terms as columns, in order. A step is completed for all its pixels before the next step begins.
 
-    total: the total that is written, 0 for the result, else 1 + the number of a scratch. left, right: pixels of the
-    input (for `NEXT`, `left` is the pixel of the total). part: for `TOTAL`, the total that is added.
+    total: the total that is written, 0 for the result, else 1 + number of the scratch buffer. left, right: pixels of
+    the input (for `NEXT`, `left` is the pixel of the total). part: for `TOTAL`, the total that is added.
     """
 
     step: Ints
@@ -36,15 +36,15 @@ class Terms:
     part: Ints
 
     def at(self, chosen: Ints) -> "Terms":
-        """Returns some of the terms."""
+        """Returns the terms at indices `chosen`."""
         columns = (self.step, self.pixel, self.reads, self.total, self.left, self.right, self.part)
         return Terms(*(column[chosen] for column in columns))
 
 
 def terms_of(taps: npt.NDArray[np.integer], counts: Ints, block: int) -> Terms:
-    """Returns the terms that combine the first `counts` pixels of `taps` [pixels, taps] for each pixel of the result.
+    """Returns the terms that combine the first `counts[i]` input pixels of `taps[i]` into each output pixel i.
 
-    block: number of terms of a block; 0 for a single one.
+    taps: [output pixels, taps]. block: number of terms of a block; 0 for a sequential sum.
     """
     steps = np.array(list(_steps(int(counts.max(initial=0)), block)), np.intp).reshape(-1, 5)
     # The first two of a block are combined at once; if there is only one, it is copied.
@@ -60,7 +60,7 @@ def terms_of(taps: npt.NDArray[np.integer], counts: Ints, block: int) -> Terms:
 
 
 def _steps(count: int, block: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yields what is read, the first tap of its block, the tap that must be there, the total, and the total added."""
+    """Yields (`reads`, first tap of its block, last tap read, total written, total added) of each step."""
     size = block or max(count, 1)
     top = levels_of(count, size)
     held: dict[int, int] = {top: 0}
@@ -75,7 +75,7 @@ def _steps(count: int, block: int) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _flushed(held: dict[int, int], level: int, top: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Adds the totals up to a level to the next one above that is in use; `held`: the first tap of each."""
+    """Adds the totals of levels up to `level` to the next higher level in use. `held`: first tap of each total."""
     for k in sorted(k for k in held if k <= level and k < top):
         first = held.pop(k)
         above = min(k for k in held)
@@ -83,7 +83,7 @@ def _flushed(held: dict[int, int], level: int, top: int) -> Iterator[tuple[int, 
 
 
 def _level(number: int, size: int) -> int:
-    """Returns how often a number can be divided by a size."""
+    """Returns how often `number` is divisible by `size`."""
     level = 0
     while number % size == 0:
         number, level = number // size, level + 1

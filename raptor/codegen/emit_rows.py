@@ -1,4 +1,4 @@
-"""Emits rows of tables: their addresses are computed from numbers that a core reads in global memory."""
+"""Instruction selection for embedding lookups, whose row addresses are computed from ids in global memory."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ _SEQUENCE = ("sld", "smuli", "saddi", "ld")
 def load_rows(op: LoadRows[Buffer], local: int, size: int, registers: tuple[int, int, int]) -> Symbolic:
     """Emits four instructions for each pixel: read its id, multiply, add the address of the table, load the row.
 
-    local, size: address of the result, and bytes of a pixel. registers: the one that holds 0, and the pair of a global
-    address.
+    local, size: address of the result, and bytes of a pixel. registers: the register that holds 0, and the register
+    pair of a global address.
     """
     zero, high, low = registers
     block = virtual("ld", len(_SEQUENCE) * len(op.ids))

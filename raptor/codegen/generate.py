@@ -1,4 +1,4 @@
-"""PimIR to instruction streams: one for each core."""
+"""Pass from PimIR to instruction streams, one per core."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Instructions of one core. The first k steps of its program take the first `step_ends[k]` records."""
+    """Instructions of one core. The first k steps of its program become the first `step_ends[k]` records."""
 
     records: isa.Records
     step_ends: Ints
@@ -25,7 +25,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Streams of the cores that have work, by number of the core."""
+    """Instruction streams of the cores that have work, by core."""
 
     cores: Mapping[int, Stream]
 
@@ -57,7 +57,7 @@ def _stream(core: CoreProgram, skeletons: Skeletons, arch: Target) -> Stream:
 
 
 def first_widths(body: Virtual, arch: Target) -> int:
-    """Returns the widths that a core sets at the start: those of its first instruction that depends on widths.
+    """Returns the width code that a core sets at the start: that of its first instruction which depends on widths.
 
     Every stream begins with a `setbw`. Without it, MVMs cost next to nothing in the simulator.
     """
@@ -66,5 +66,5 @@ def first_widths(body: Virtual, arch: Target) -> int:
 
 
 def operation_name(kind: type[Operation[Buffer]]) -> str:
-    """Returns the name of a class of operations for people, such as `apply filters`."""
+    """Returns the readable name of an operation class, such as `apply filters`."""
     return re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()

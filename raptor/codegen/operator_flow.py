@@ -1,11 +1,11 @@
-"""The flow of operators: what a program asks of a chip, in the words of the chip's interface.
+"""Output for chips without instruction streams: the program as operators of the chip's interface.
 
-Chips differ in the smallest thing that a program can ask of their crossbars (the modes of CIM-MLC): that some cores
-compute a whole layer (`core`), that crossbars multiply a vector (`crossbar`), or that they multiply with some of their
-rows (`wordline`), of which only as many as there are DACs can be driven at once.
+Chips differ in the smallest unit of work that a program can request from crossbars (the modes of CIM-MLC): a whole
+layer on some cores (`core`), a product of crossbars with a vector (`crossbar`), or a product with some of their rows
+(`wordline`), at most as many as the DACs can drive at once.
 
-The flow of crossbars and of word lines comes from the instruction streams: registers become addresses, and every
-`mvmul` becomes operators of the crossbars. So it does exactly what the streams do.
+The flow for `crossbar` and `wordline` is derived from the instruction streams: registers become addresses, and every
+`mvmul` becomes crossbar operators. So it does exactly what the streams do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,14 +38,14 @@ _FOLDED: dict[str, Callable[[int, int, int], int]] = {
     "saddi": lambda a, _, imm: a + imm,
     "smuli": lambda a, _, imm: a * imm,
 }
-"""Instructions on registers, whose results are computed here if their operands are known."""
+"""Scalar instructions that are evaluated here (constant folding) if their operands are known."""
 _OFFSET = ("offset_select", "offset_value")
 _BIT = {"rd": 1, "rs1": 2, "rs2": 4}
 """Bits of `offset_select`."""
 
 
 def operator_flow(graph: Graph, program: PimProgram, streams: Streams, arch: Target) -> Iterator[str]:
-    """Yields the flow of a program for the interface of its chip, line by line."""
+    """Yields the lines of the operator flow of a program for the interface of its chip."""
     yield f"interface {arch.interface}"
     sizes = f"{arch.xbar_rows} x {arch.xbar_cols} cells of {arch.cell_bits} bits"
     yield f"chip {arch.core_count} cores of {arch.xbars_per_core} crossbars of {sizes}"
@@ -63,7 +63,7 @@ def operator_flow(graph: Graph, program: PimProgram, streams: Streams, arch: Tar
 
 
 def _cores(graph: Graph, program: PimProgram) -> Iterator[str]:
-    """Yields the operators of the graph; those with weights name the cores that hold them."""
+    """Yields the operators of the graph; operators with weights name the cores that hold them."""
     holders: dict[str, list[int]] = {}
     for number, core in program.cores.items():
         for layer in dict.fromkeys(group.layer for group in core.groups):
@@ -81,9 +81,10 @@ def _numbers(cores: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class _Core:
-    """The state of a core before an instruction: its registers (None for a number from memory), and its widths.
+    """The state of a core before an instruction.
 
-    `rows`: rows that a read of the crossbars may drive at once; None if the crossbars do all rows by themselves.
+    rows: number of rows that one crossbar read may drive; None if crossbars drive all rows themselves. first: first
+    crossbar of each array group. registers: values; None if loaded from memory. bits: input and output width.
     """
 
     program: CoreProgram
@@ -98,7 +99,7 @@ class _Core:
         self.first = [0, *accumulate(group.matrix.xbars for group in self.program.groups)]
 
     def lines(self, records: Sequence[Sequence[int]]) -> Iterator[str]:
-        """Yields the operators of a core, the writes of its crossbars first."""
+        """Yields the operators of a core, beginning with the writes of its crossbars."""
         word = "write_xb" if self.rows is None else "write_row"
         for number, group in enumerate(self.program.groups):
             rows, cols = _sizes(group)
@@ -113,7 +114,7 @@ class _Core:
                 yield self._text(spec, record)
 
     def _fold(self, spec: Instruction, record: dict[str, int]) -> bool:
-        """Computes a register. Returns whether its value is known, so that no operator is needed."""
+        """Evaluates a scalar instruction. Returns False if the value is unknown, so that an operator is needed."""
         used = [o for o in spec.operands if o.kind is Kind.USE]
         known = [self.registers[record[o.slot]] for o in used]
         if any(value is None for value in known):
@@ -124,7 +125,7 @@ class _Core:
         return True
 
     def _text(self, spec: Instruction, record: dict[str, int]) -> str:
-        """Writes an instruction with the places that it writes, those that it reads, and its other operands."""
+        """Returns the text of an instruction: places that it writes, places that it reads, and its other operands."""
         if spec.name in ("setbw", "setfp"):
             self.bits = record["b"], record["c"]
         places = {o.name: self._place(spec, o, record) for o in spec.operands if o.is_register}
@@ -137,7 +138,7 @@ class _Core:
         return " ".join(filter(None, [spec.name, written, "=" if written and read else "", read, *numbers]))
 
     def _place(self, spec: Instruction, operand: Operand, record: dict[str, int]) -> str:
-        """Writes the bytes of a memory, or the number, that a register stands for."""
+        """Returns a register operand as text: a range of memory, or a number."""
         register = record[operand.slot]
         value = self.registers[register]
         match operand.kind:
@@ -160,7 +161,7 @@ class _Core:
         return f"global[{start}:{start + record['d']}]" if record["d"] else f"global[{start}]"
 
     def _local(self, spec: Instruction, operand: Operand, record: dict[str, int]) -> tuple[int, int]:
-        """Returns the bytes of local memory that an operand stands for."""
+        """Returns the range of local memory, in bytes, that an operand addresses."""
         access, start = operand.access, self.registers[record[operand.slot]]
         assert access is not None, "the operand has an address"
         assert start is not None, "local addresses are not computed from memory"
@@ -188,7 +189,7 @@ class _Core:
         return PARAMETER_BYTES if width is Width.PARAMETERS else -(-self.bits[width is Width.OUTPUT] // 8)
 
     def _product(self, spec: Instruction, record: dict[str, int]) -> Iterator[str]:
-        """Yields the reads of the crossbars of an array group: one, or one for the rows that are driven at once."""
+        """Yields the reads of an array group: one, or one for each set of rows that are driven at once."""
         (out, end), (vector, stop) = (self._local(spec, spec.operand(name), record) for name in ("rd", "rs1"))
         xbars, relu = self._xbars(record["c"]), " relu" if record["b"] else ""
         if self.rows is None:

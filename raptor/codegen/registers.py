@@ -1,7 +1,7 @@
-"""Virtual instructions: operands are addresses, not registers.
+"""Register assignment: virtual instructions name values, and register loads are inserted where needed.
 
-An emitter says which register must hold which value; `materialise` inserts the register loads (`sldi`) that this needs,
-and no others. Everything is a column of a structured array: no Python object per instruction.
+An emitter states which register must hold which value; `materialise` inserts the register loads (`sldi`) and width
+changes (`setbw`) that this requires, and no others. Instructions are rows of structured arrays, without Python objects.
 """
 
 from dataclasses import dataclass, field
@@ -13,17 +13,16 @@ from raptor.target import isa
 
 
 def _instructions(integer: str) -> np.dtype[np.void]:
-    """Returns the type of a virtual instruction whose `value` and `c` are of a type of integers."""
+    """Returns the record type of a virtual instruction whose `value` and `c` have type `integer`."""
     operands = [("opcode", "u1"), ("register", "u1", (3,)), ("value", integer, (3,)), ("widths", "<u4")]
     return np.dtype([*operands, ("a", "<i4"), ("b", "<i4"), ("c", integer), ("d", "<i4")])
 
 
 VIRTUAL = _instructions("<i4")
-"""A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand,
-`named` for one whose value is computed.
+"""A virtual instruction. `register` and `value` of operands rd, rs1, rs2: `NONE` if unused, `named` if computed.
 
-widths: the widths that must be set, as `width_code` gives them; 0 for an instruction that does not depend on them.
-a, b, c, d: the other fields, as in `isa.RECORD`.
+widths: the width code that must be set (`width_code`); 0 for an instruction that does not depend on it. a, b, c, d: the
+other fields, as in `isa.RECORD`.
 """
 
 SYMBOLIC = _instructions("<i8")
@@ -31,7 +30,7 @@ SYMBOLIC = _instructions("<i8")
 
 NONE = 255
 NAMED = 128
-"""Added to the number of a register that an instruction names, whatever it holds: it is computed."""
+"""Offset of `register` entries for registers that are named without loading, because their value is computed."""
 
 Virtual = npt.NDArray[np.void]
 Symbolic = npt.NDArray[np.void]
@@ -44,32 +43,32 @@ _RS2_OPCODES = np.array(
 
 
 def width_code(input_bits: int, output_bits: int, *, floats: bool = False) -> int:
-    """Returns the number that stands for widths of an instruction; `floats`: elements of 32 bits are floats."""
+    """Returns the encoding of the widths of an instruction. floats: whether elements of 32 bits are floats."""
     return floats << 16 | input_bits << 8 | output_bits
 
 
 def named(register: int) -> int:
-    """Returns the entry of `register` for a register whose value is computed, and not loaded."""
+    """Returns the entry of `register` for a register whose value is computed instead of loaded."""
     return NAMED + register
 
 
 _FAR = 40
-"""Bits of the number of bytes in a symbol."""
+"""Bits of the byte offset in a symbol."""
 
 
 def symbol(number: int) -> int:
-    """Returns the symbol of an address: address `number` of those that are not known yet."""
+    """Returns the symbol of unknown address `number`."""
     return (number + 1) << _FAR
 
 
 def resolved(symbols: Ints) -> tuple[Ints, Ints]:
-    """Returns for each symbol the number of its address, -1 for a plain number, and what is added to it."""
+    """Returns, for each symbol, the number of its address (-1 for a plain number), and the offset from it."""
     number = (symbols + (1 << (_FAR - 1))) >> _FAR
     return number - 1, symbols - (number << _FAR)
 
 
 def virtual(name: str, count: int) -> Symbolic:
-    """Makes `count` instructions of one kind, without operands yet."""
+    """Returns `count` instructions of one opcode, without operands."""
     block = np.zeros(count, SYMBOLIC)
     block["opcode"] = isa.OPCODE[name]
     block["register"] = NONE
@@ -77,29 +76,29 @@ def virtual(name: str, count: int) -> Symbolic:
 
 
 def set_widths(widths: int) -> Symbolic:
-    """Makes the instruction that sets widths."""
+    """Returns the instruction that sets a width code."""
     block = virtual("setfp" if widths >> 16 else "setbw", 1)
     block["b"], block["c"] = widths >> 8 & 255, widths & 255
     return block
 
 
 def set_operand(block: Symbolic, slot: int, register: int, value: npt.ArrayLike) -> None:
-    """Makes `register`, which must hold `value`, operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction."""
+    """Sets operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction to `register`, which must hold `value`."""
     block["register"][:, slot] = register
     block["value"][:, slot] = value
 
 
 @dataclass(slots=True)
 class Registers:
-    """Values of a core's registers, and its widths. A register that has not been written yet is not in `values`."""
+    """The known register values and the width code of a core. Registers not yet written are missing in `values`."""
 
     values: dict[int, int] = field(default_factory=dict[int, int])
     widths: int = 0
 
     def materialise(self, block: Virtual) -> tuple[isa.Records, Ints]:
-        """Returns the instructions with the `setbw` and the register loads that they need; updates the state.
+        """Returns the instructions with the width changes and register loads that they need; updates the state.
 
-        The second result has an entry for each k: the number of records that the first k instructions take.
+        The second result has an entry for each k: the number of records that the first k instructions become.
         """
         needed = self._needed(block)
         loads = np.concatenate([[0], np.cumsum(needed.sum(axis=1))])
@@ -117,11 +116,11 @@ class Registers:
         return records, ends
 
     def _needed(self, block: Virtual) -> npt.NDArray[np.bool_]:
-        """Returns [instruction, 1 + slot]: True if the widths must be set, or the register loaded, first."""
+        """Returns [instructions, 1 + slots]: True if the widths must be set, or the register loaded, first."""
         return np.column_stack([self._new_widths(block["widths"]), self._changes(block)])
 
     def _new_widths(self, widths: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the instructions whose widths are not those that are set."""
+        """Returns a mask of the instructions before which the widths change."""
         uses = np.flatnonzero(widths)
         needed = np.zeros(len(widths), np.bool_)
         if len(uses):
@@ -131,7 +130,7 @@ class Registers:
         return needed
 
     def _changes(self, block: Virtual) -> npt.NDArray[np.bool_]:
-        """Returns [instruction, slot]: True if the register must be loaded first."""
+        """Returns [instructions, slots]: True if the register must be loaded first."""
         register = block["register"].reshape(-1)
         value = block["value"].reshape(-1)
         needed = np.zeros(len(register), np.bool_)
@@ -147,7 +146,6 @@ class Registers:
 
     @staticmethod
     def _fill(records: isa.Records, at: Ints, block: Virtual) -> None:
-        """Writes the instructions into `records`, at the indices `at`."""
         register = np.where(block["register"] == NONE, 0, block["register"] % NAMED)
         records["opcode"][at] = block["opcode"]
         records["rd"][at] = register[:, 0]
@@ -158,6 +156,5 @@ class Registers:
 
 
 def _fill_widths(records: isa.Records, at: Ints, widths: npt.NDArray[np.uint32]) -> None:
-    """Writes the instruction that sets each of the `widths` into `records`, at the indices `at`."""
     records["opcode"][at] = np.where(widths >> 16 > 0, _SETFP, _SETBW)
     records["b"][at], records["c"][at] = widths >> 8 & 255, widths & 255

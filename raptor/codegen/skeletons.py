@@ -1,4 +1,4 @@
-"""Instructions of all steps of a core, made from those of their forms: only addresses and a few numbers differ."""
+"""Instantiation of forms: instructions of all steps of a core from the instructions of their forms and addresses."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Skeletons:
-    """The instructions of all forms of a program, one form after another.
+    """The instructions of all forms of a program, concatenated.
 
-    block: `value` and `c` are numbers of bytes after the buffer of a slot. slot: [instructions, 4], the slot for each
-    `value` and for `c`; -1 for none. product: True for an MVM. first, count: instructions of each form.
+    block: `value` and `c` are byte offsets from the buffer of a slot. slot: [instructions, 4], the slot of each `value`
+    and of `c`; -1 for none. product: True for MVMs. first, count: instructions of each form.
     """
 
     block: Virtual
@@ -39,7 +39,7 @@ class Skeletons:
         return cls(block, slot, block["opcode"] == isa.OPCODE["mvmul"], np.cumsum(count) - count, count)
 
     def instructions(self, core: CoreProgram, target: Target) -> tuple[Virtual, Ints]:
-        """Returns the instructions of a core's steps, and the number of instructions of each step."""
+        """Returns the instructions of all steps of a core, and the number of instructions of each step."""
         steps = core.steps
         assert core.addresses is not None, "buffers have no addresses before allocation"
         count = self.count[steps.form]
@@ -56,7 +56,7 @@ class Skeletons:
 
 
 def _complete(block: Virtual, start: Ints, steps: Steps, target: Target) -> None:
-    """Completes the transfers: span, other core, global address. start: the first instruction of each step."""
+    """Fills in span, other core and global address of transfers. start: the first instruction of each step."""
     for kind in (LOAD, STORE, SEND, RECEIVE):
         which = np.flatnonzero(steps.form == kind)
         at, (elements, types) = start[which], steps.buffers.elements[steps.used[steps.start[which]]].T

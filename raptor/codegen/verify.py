@@ -1,5 +1,4 @@
-"""Invariants of instruction streams (docs/developers/design.md), and rules of the simulator. Whole streams are checked
-at once."""
+"""Verifier of instruction streams: registers, addresses, messages, rules of the simulator (docs/design.md)."""
 
 from collections.abc import Mapping
 
@@ -75,12 +74,9 @@ def _check_registers(core: int, records: isa.Records, positions: isa.Positions) 
 
 
 def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never: int) -> npt.NDArray[np.intp]:
-    """Returns for each register the first of the rising `pcs` whose instruction names it; `never` if none does.
-
-    The result has one entry more, so that each register has a next one.
-    """
+    """Returns, for each register and one more, the first of the ascending `pcs` that names it; `never` if none does."""
     first = np.full(isa.REGISTER_COUNT + 1, never)
-    first[registers[pcs[::-1]]] = pcs[::-1]  # the last assignment stays, that of the first pc
+    first[registers[pcs[::-1]]] = pcs[::-1]  # reversed: the assignment of the first pc is the last
     return first
 
 
@@ -106,7 +102,7 @@ def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, 
 def _extent(
     operand: isa.Operand, pcs: npt.NDArray[np.intp], values: "_RegisterValues", bits: Ints, program: CoreProgram
 ) -> Ints:
-    """Returns the number of bytes that each instruction touches, from the address of an operand on; `bits`: `_bits`."""
+    """Returns the number of bytes that each instruction touches from the address in an operand. `bits`: see `_bits`."""
     access, records = operand.access, values.records
     assert access is not None, "the operand has no address"
     match access.count:
@@ -137,14 +133,14 @@ def _bytes(width: isa.Width, bits: Ints) -> Ints | int:
 
 
 def _bits(records: isa.Records) -> Ints:
-    """Returns [instructions, 2]: the bits of an element that each instruction reads and writes, as last set."""
+    """Returns [instructions, 2]: the current input and output bits of an element at each instruction."""
     sets = np.flatnonzero(TIMING[records["opcode"]] == isa.Timing.SET_WIDTHS)
     bits = np.stack([records["b"][sets], records["c"][sets]], axis=1).astype(np.int64)
     return bits[np.searchsorted(sets, np.arange(len(records)), side="right") - 1]
 
 
 def _check_rows(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target) -> None:
-    """Checks that rows are loaded from the tables, for the ids and to the places that the program says."""
+    """Checks that embedding lookups load from the tables, ids and local addresses that the program names."""
     try:
         found = lookups(records)
     except NotALookupError as e:
@@ -170,7 +166,7 @@ def _check_rows(core: int, records: isa.Records, positions: isa.Positions, progr
 
 
 class _RegisterValues:
-    """Values of registers before an instruction, as far as `sldi` writes them."""
+    """Values of registers before an instruction, as far as they are written by `sldi`."""
 
     def __init__(self, records: isa.Records, positions: isa.Positions) -> None:
         self.records = records
@@ -179,7 +175,7 @@ class _RegisterValues:
         self._held: dict[int, npt.NDArray[np.int32]] = {}
 
     def before(self, pcs: npt.NDArray[np.intp], slot: str) -> Ints:
-        """Returns the values of the registers that `slot` names, before each instruction of `pcs`.
+        """Returns the values of the registers in field `slot`, before each instruction of `pcs`.
 
         A register that has not been written yet holds 0.
         """
@@ -193,7 +189,7 @@ class _RegisterValues:
         return result
 
     def pair(self, pcs: npt.NDArray[np.intp], slot: str) -> Ints:
-        """Returns the global addresses in the pairs of registers that `slot` names."""
+        """Returns the global addresses in the register pairs in field `slot`."""
         result = np.zeros(len(pcs), np.int64)
         registers = self.records[slot][pcs]
         for register in np.flatnonzero(np.bincount(registers, minlength=1)):
@@ -203,7 +199,7 @@ class _RegisterValues:
         return result
 
     def _values(self, register: int) -> npt.NDArray[np.int32]:
-        """Returns the value of a register before each instruction; computed at the first call."""
+        """Returns the value of a register before each instruction, cached."""
         if register not in self._held:
             loads = self._loads[self._loaded == register]
             values = np.append(np.int32(0), self.records["a"][loads])
@@ -212,7 +208,7 @@ class _RegisterValues:
 
 
 def _check_messages(streams: Mapping[int, Stream]) -> None:
-    """Checks, for each ordered pair of cores, that the sizes sent are the sizes received, in order."""
+    """Checks, for each ordered pair of cores, that the sizes sent equal the sizes received, in order."""
     sent, received = _messages(streams, "send"), _messages(streams, "recv")[:, [1, 0, 2]]
     sent, received = (ends[np.lexsort((ends[:, 1], ends[:, 0]))] for ends in (sent, received))
     count = min(len(sent), len(received))
@@ -225,7 +221,7 @@ def _check_messages(streams: Mapping[int, Stream]) -> None:
 
 
 def _messages(streams: Mapping[int, Stream], name: str) -> Ints:
-    """Returns a row for each instruction of this name: its core, its partner, its size in bytes."""
+    """Returns [instructions, 3] for one opcode: core, other core, size in bytes."""
     found = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
     columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in found.items()]
     return np.concatenate([np.zeros((0, 3), np.int64), *columns])
