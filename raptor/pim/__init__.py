@@ -1,4 +1,4 @@
-"""PimIR: a program for each core, on buffers with addresses, and channels between cores. The passes that make it."""
+"""PimIR, a straight-line program per core on buffers and channels, and the passes that build it and allocate memory."""
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory

@@ -1,4 +1,4 @@
-"""Gives buffers addresses. Results overwrite operands that die; buffers that are not alive together share memory."""
+"""Allocation of local memory: results overwrite operands that die, and buffers with disjoint lifetimes share memory."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 
 NO_ADDRESS = -1
-"""The address of a buffer that is not in use."""
+"""Address of an unused buffer."""
 ALIGNMENT = 4
-"""Integers of up to 4 bytes begin at multiples of this: memories read aligned words faster."""
+"""Alignment in bytes of buffers of integers, which memories access faster when aligned."""
 
 
 def granules(types: Ints, arch: Target) -> Ints:
-    """Returns the bytes of which the addresses of buffers are multiples, by the types of their elements."""
+    """Returns the alignment in bytes of buffers, by the types of their elements."""
     return np.where(types == type_number(MODELLED), arch.element_bytes, ALIGNMENT)
 
 
 def rooms(buffers: Buffers, arch: Target) -> Ints:
-    """Returns the bytes that each buffer takes: more than it has, up to a multiple of its granule.
+    """Returns the bytes to reserve for each buffer: more than its size, up to a multiple of its alignment.
 
-    The simulator counts both ends of a range as inside, so neighbours would overlap.
+    The simulator counts both ends of a range as inside, so adjacent buffers would overlap.
     """
     step = granules(buffers.elements[:, 1], arch)
     return buffers.sizes(arch) // step * step + step
@@ -35,9 +35,9 @@ def rooms(buffers: Buffers, arch: Target) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifetimes:
-    """Lifetimes of the buffers of a core that are in use, in order of first use, as columns.
+    """Lifetimes of the used buffers of a core, in order of first use, as columns.
 
-    buffer: its number. first, last: the steps that use it first and last.
+    buffer: its number. first, last: the first and the last step that use it.
     """
 
     buffer: Ints
@@ -46,7 +46,7 @@ class Lifetimes:
 
     @classmethod
     def of(cls, steps: Steps) -> "Lifetimes":
-        """Finds the lifetimes of a core's buffers."""
+        """Computes the lifetimes of a core's buffers."""
         buffer, first_use = np.unique(steps.used, return_index=True)
         buffer = buffer[np.argsort(first_use)]
         uses = steps.uses()
@@ -55,15 +55,14 @@ class Lifetimes:
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
-    """Returns the program with vector operations that write their result over an operand (destination passing).
+    """Returns the program with element-wise operations that overwrite an operand (destination passing).
 
-    The operand must be as long as the result, and not be read again.
+    The operand must have as many elements as the result, of the same type, and not be read again.
     """
     return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
-    """Gives results the buffer of the operand whose memory they take."""
     steps, uses = core.steps, core.steps.uses()
     last = uses.last(len(steps.buffers))
     vector = steps.forms.of_class(Vector)[steps.form][uses.step]
@@ -82,7 +81,7 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
 def allocate(program: PimProgram, arch: Target) -> PimProgram:
     """Returns the program with an address in local memory for every buffer.
 
-    Raises `CapacityError` if the architecture file names a `memory_size`, and a core needs more.
+    Raises `CapacityError` if the architecture file has a `memory_size`, and a core needs more.
     """
     cores = {i: _allocate_core(core, arch) for i, core in program.cores.items()}
     placed = replace(program, cores=cores)
@@ -103,9 +102,9 @@ def allocate(program: PimProgram, arch: Target) -> PimProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """Cores that need more local memory than they have.
+    """The cores that exceed their local memory: their number `count`, and the core that needs most.
 
-    count: how many. core, bytes: the fullest, and what it needs. node: the ONNX node with most of its steps.
+    core, bytes: that core, and its bytes. node: the ONNX node with most of its steps.
     """
 
     count: int
@@ -115,7 +114,7 @@ class _Over:
 
 
 def _largest(program: PimProgram, arch: Target) -> _Over | None:
-    """Finds the cores that need too much local memory; returns None if all fit."""
+    """Returns the cores that exceed their local memory, or None."""
     sizes = {i: core.local_bytes for i, core in program.cores.items()}
     over = {i: size for i, size in sizes.items() if size > arch.memory_size_bytes}
     if not over:
@@ -127,9 +126,9 @@ def _largest(program: PimProgram, arch: Target) -> _Over | None:
 
 
 def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
-    """Returns a warning if cores need more local memory than `memory_size`; nothing if all fit.
+    """Returns a warning if cores exceed the simulator's default local memory, 1 MiB, which it does not enforce.
 
-    If the architecture file names a size, `allocate` raises instead. The simulator does not enforce its default, 1 MiB.
+    If the architecture file has a `memory_size`, `allocate` raises instead.
     """
     over = _largest(program, arch)
     if over is None:
@@ -141,7 +140,7 @@ def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
 
 
 def _allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
-    """Gives each buffer of a core an address: the largest first, at the lowest address that is free during its life."""
+    """Assigns addresses by first fit: the largest buffer first, at the lowest address that is free for its lifetime."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
     lives, buffers = Lifetimes.of(core.steps), core.steps.buffers

@@ -1,4 +1,4 @@
-"""First-fit placement, compiled (numba)."""
+"""Compiled loops (numba) of memory allocation and of its verifier."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,12 @@ Ints = npt.NDArray[np.int64]
 @kernel
 @interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
-    """Returns the start of each range of `size` bytes.
+    """Returns the address of each range of `size` bytes.
 
-    Ranges are placed in `order`, each at the lowest start that is free from step `first` to step `last`.
+    Ranges are placed in `order`, each at the lowest address that is free from step `first` to step `last`.
     """
     start = np.zeros_like(size)
-    placed = np.empty_like(order)  # by start
+    placed = np.empty_like(order)  # sorted by start
     for count in range(len(order)):
         i = order[count]
         end = 0
@@ -37,9 +37,9 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
 @kernel
 @interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, int]:
-    """Returns the first range that overlaps one before it, and that one; -1 and -1 if all are apart.
+    """Returns the first range i that overlaps an earlier range j in time and memory, and j; -1 and -1 if there is none.
 
-    Range i takes `low[i]` to `high[i]` from step `first[i]` to step `last[i]`. The first steps must not fall.
+    Range i occupies `low[i]` to `high[i]` from step `first[i]` to step `last[i]`. `first` must be ascending.
     """
     alive = np.empty_like(low)
     count = 0

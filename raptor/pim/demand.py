@@ -1,4 +1,4 @@
-"""Finds what operations want on their cores: operands, constants, copies of these, scratch memory."""
+"""Finds the buffers that operations need on their cores: operands, constants, repeated operands and scratch memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A value that is stored by its core at a global address, at a time `within` a turn."""
+    """A value that its core stores at a global address, at time `within` of a turn."""
 
     turn: int
     within: int
@@ -33,10 +33,10 @@ class Stored:
 
 @dataclass(slots=True)
 class Demand:
-    """Finds what operations want.
+    """Collects the buffer requests of all operations.
 
-    stores: the ids that are stored in global memory; ids: number and core of their tiles. takes: the form of each
-    operation that takes rows of a table, by its turn.
+    stores: computed ids of embedding lookups, which are stored in global memory. ids: (tile, core) of these. takes: the
+    form of each embedding lookup, by its turn.
     """
 
     graph: SpatialGraph
@@ -57,7 +57,7 @@ class Demand:
         return self.wanting.turns
 
     def wants(self) -> Wants:
-        """Returns what all operations want. Numbers forms and values that the graph does not have."""
+        """Returns the requests of all operations. Also numbers forms and values that the graph does not have."""
         flow, turns, wanting = self.flow, self.turns, self.wanting
         reads, plain = np.zeros((2, len(flow.forms)), np.bool_)
         result = np.array([0 if isinstance(op, TakeRows) else UNUSED for op, _ in flow.forms], np.int64)
@@ -77,7 +77,7 @@ class Demand:
         return wanting.wants()
 
     def want_slots(self) -> None:
-        """Adds what forms want besides operands as they are: constants, what is repeated, and scratch memory."""
+        """Adds requests besides operands that are used as they are: constants, repeated operands, scratch memory."""
         flow = self.flow
         ops = Lists.of(flow.op_form, np.arange(len(flow.op_form)), len(flow.forms))
         for number, (_, slots) in self.kinds.of_graph.items():
@@ -94,11 +94,11 @@ class Demand:
                 self.want(own, self.wanting.times.scratch + i, values, len(slots.operands) + 1 + i)
 
     def want(self, ops: Ints, within: int, values: Ints, place: int, *, fill: int = MADE, base: Ints | int = 0) -> None:
-        """Adds what operations want, a value for each."""
+        """Adds a request of each operation for one value. See `Wanting.add`."""
         self.wanting.add(self.turns.of_op[ops], within, values, place, fill=fill, base=base)
 
     def want_operand(self, ops: Ints, form: int, slot: Slot, place: int) -> None:
-        """Adds what the operations of a form want for an operand."""
+        """Adds the requests of the operations of a form for one operand."""
         flow, within = self.flow, self.wanting.times.slots + 2 * place
         if slot.constant:
             constants = flow.use_constant[np.searchsorted(flow.use_op, ops) + slot.place]
@@ -117,7 +117,7 @@ class Demand:
             self.want(ops, within + 1, copies, place, fill=fill, base=values)
 
     def repeated(self, slot: Slot, values: Ints, results: Ints) -> Ints:
-        """Returns values that are filled with copies of others. Those of a constant stay on the core, for all."""
+        """Returns the values that hold repeated operands. A repeated constant stays on the core and is shared."""
         given, shape, tiles = self.values.all, slot.shape, self.flow.tiles
         if not slot.constant:
             pairs: Iterator[tuple[int, int]] = zip(values.tolist(), results.tolist(), strict=True)
@@ -129,9 +129,9 @@ class Demand:
         return np.array([known[i] for i in values.tolist()])
 
     def want_rows(self, k: int) -> None:
-        """Adds what operation `k` wants, which takes rows of a table; operations come in the order of their turns.
+        """Adds the requests of embedding lookup `k`. Must be called in the order of turns.
 
-        Their ids are read in global memory, where computed ids are stored first.
+        Ids are read from global memory, so computed ids are stored there first.
         """
         (op,), turn = self.graph.computes[int(self.flow.op_compute[k])].body, int(self.turns.of_op[k])
         assert isinstance(op, TakeRows)
@@ -146,7 +146,7 @@ class Demand:
         )
 
     def ids_address(self, tile: Tile, turn: int, j: int) -> int:
-        """Returns the global address of ids, operand `j` of a turn; stores them for its core if they are computed."""
+        """Returns the global address of the ids in operand `j` of a turn; adds a store if they are computed."""
         number, core = self.values.tile(tile), int(self.turns.core[turn])
         if number in self.values.address:
             return self.values.address[number]

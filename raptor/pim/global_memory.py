@@ -1,4 +1,4 @@
-"""Lays out global memory: inputs, constants and outputs, one after another."""
+"""Layout of global memory: inputs, constants and outputs, one after another."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from raptor.target.arch import Target
 from raptor.target.element import MODELLED, Bytes, to_bytes
 
 WORD_BYTES = 4
-"""Bytes that `sld` reads."""
+"""Number of bytes that `sld` reads."""
 REGISTER_BYTES = 2**32
-"""Bytes of global memory whose addresses differ in the low word only."""
+"""Number of bytes that one 32-bit register can address."""
 
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
@@ -27,10 +27,9 @@ Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 class GlobalMemory:
     """Map of global memory. Addresses and sizes are in bytes.
 
-    inputs, outputs: by tensor, an address for each of its parts. constants: an address by name of the ConstantTile.
-    ids: an address by name and core of each computed tile of which the core reads elements into registers.
-    constant_values: all constants, which lie from `constants_address` on: the values of the elements in a program of
-    floats, else bytes.
+    inputs, outputs: by tensor, an address for each of its parts. constants: by name of the ConstantTile. ids: by name
+    and core, addresses of computed tiles that the core reads into registers. constant_values: all constants, stored
+    from `constants_address` on: values of the elements in a float program, else bytes.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
@@ -49,7 +48,7 @@ class GlobalMemory:
 
 
 def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
-    """Returns a map with an address for every input tile, constant and output tile; constants in order of first use."""
+    """Returns addresses for all input tiles, constants (in order of first use) and output tiles."""
     graph = schedule.placed.graph
     inputs, position = _place_tensors(graph, graph.inputs, 0, arch)
     pool = _Pool(position, arch.element_bytes)
@@ -68,8 +67,8 @@ def _place_ids(
 ) -> tuple[dict[tuple[str, int], int], int]:
     """Places the computed ids of each core from `position` on. Returns their addresses, and the first free address.
 
-    Registers are loaded from global memory only, and by words, so there are bytes of a word after the last id.
-    Raises `CapacityError` for a table beyond the addresses that one register can tell apart.
+    Registers are loaded from global memory only, by words, so a word is reserved after the last id. Raises
+    `CapacityError` for a table beyond the addresses that one register can hold.
     """
     graph = schedule.placed.graph
     given = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts} | graph.literals.keys()
@@ -101,8 +100,8 @@ def _takes(work: Compute | Fetch) -> Iterator[TakeRows[Tile]]:
 class _Pool:
     """Constants in global memory; equal ones are stored once.
 
-    base: address of the first. modelled_bytes: size of a float of a program of floats. known: bytes of a constant
-    -> its address.
+    base: address of the first one. modelled_bytes: bytes of an element of a float program. known: address of each
+    stored constant, by its bytes.
     """
 
     base: int
@@ -112,7 +111,7 @@ class _Pool:
     size: int = 0
 
     def place(self, constant: ConstantTile) -> int:
-        """Returns the address of a constant; adds it if no equal one is there."""
+        """Returns the address of a constant; adds it unless an equal one is stored."""
         modelled = constant.element == MODELLED
         values: Constants = constant.values if modelled else _padded(to_bytes(constant.values, constant.element))
         key = values.tobytes()
@@ -124,12 +123,12 @@ class _Pool:
 
 
 def _padded(values: Bytes) -> Bytes:
-    """Returns the bytes with zeros after them, so that the next constant begins at a multiple of `ALIGNMENT`."""
+    """Pads bytes with zeros to a multiple of `ALIGNMENT`."""
     return np.concatenate([values, np.zeros(-len(values) % ALIGNMENT, np.uint8)])
 
 
 def _constants(schedule: Schedule) -> Iterator[ConstantTile]:
-    """Yields all constants, those that operations read in order of first use."""
+    """Yields the literals of the graph, then the constants of operations in order of first use."""
     graph, flow = schedule.placed.graph, schedule.placed.graph.dataflow
     yield from graph.literals.values()
     order = np.array(schedule.order, np.int64)
@@ -152,6 +151,6 @@ def _place_tensors(
 
 
 def _size(tile: Tile, arch: Target) -> int:
-    """Returns the bytes of a tile in global memory, where integers begin at multiples of `ALIGNMENT`."""
+    """Returns the bytes of a tile in global memory. Integers are padded to a multiple of `ALIGNMENT`."""
     size = tile.elements * arch.bytes_of(tile.element)
     return size if tile.element == MODELLED else size + -size % ALIGNMENT

@@ -1,7 +1,7 @@
 """PimIR: one straight-line program per core, on named buffers of local memory.
 
-Every operation names the buffers that it reads and writes (destination passing; thesis, listings 4.2 and 4.3).
-After `allocate` each buffer has an address. Addresses count bytes; shapes and spans count elements.
+Every operation names the buffers that it reads and writes (destination passing; thesis, listings 4.2 and 4.3). After
+`allocate` each buffer has an address. Addresses count bytes; shapes and spans count elements.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from raptor.target.layout import Image, Region
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An array group: crossbars side by side that hold one matrix of a layer. `weight_bits`: see `Filter`."""
+    """An array group: adjacent crossbars that hold one matrix of a layer. `weight_bits`: see `Filter`."""
 
     layer: str
     matrix: Matrix | LineMatrix
@@ -29,9 +29,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CoreProgram:
-    """Program of one core.
+    """Program of one core; `groups` are its array groups.
 
-    addresses: in bytes, by number of the buffer; None before allocation. local_bytes: local memory that is used.
+    addresses: byte address of each buffer; None before allocation. local_bytes: bytes of local memory in use.
     """
 
     core: int
@@ -42,21 +42,21 @@ class CoreProgram:
 
     @property
     def address_of(self) -> Mapping[str, int]:
-        """Address of each buffer in use, in bytes, by name."""
+        """Byte address of each buffer in use, by name."""
         assert self.addresses is not None, "buffers have no addresses before allocation"
         used: list[int] = np.unique(self.steps.used).tolist()
         return {self.steps.buffers.name(k): int(self.addresses[k]) for k in used}
 
     def address(self, buffer: Buffer) -> int:
-        """Returns the address of a buffer, in bytes."""
+        """Returns the byte address of a buffer."""
         return self.address_of[buffer.name]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Places in local memories where the parts of an ONNX tensor can be seen, one for each of its `regions`.
+    """Places where the parts of an ONNX tensor can be observed while a program runs, one for each of its `regions`.
 
-    A part is in local memory of its entry of `core` right after the first `step` steps there: the last wrote it.
+    A part is in local memory of its `core` directly after the first `step` steps there, the last of which wrote it.
     """
 
     tensor: str
@@ -71,7 +71,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class PimProgram:
-    """Programs of all cores that have work, by number of the core, and the number of channels between them."""
+    """The programs of all cores that have work, by core, and the number of channels between them."""
 
     name: str
     cores: Mapping[int, CoreProgram]
@@ -101,7 +101,7 @@ def _group_text(groups: tuple[Group, ...]) -> str:
 
 
 def _operation_text(op: Operation[Buffer]) -> str:
-    """Writes an operation: its operands, then the buffers that it overwrites. A transfer has only one buffer."""
+    """Returns an operation as text: operands, then the buffers that it overwrites. Transfers have only one buffer."""
     braces = op.braces("groups")
     if isinstance(op, Load | LoadRows | Store | Send | Receive):
         return f"pim.{op.mnemonic} {', '.join(op.arguments)}{braces}"
@@ -110,7 +110,7 @@ def _operation_text(op: Operation[Buffer]) -> str:
 
 
 def _allocations(operation: Operation[Buffer], addresses: Mapping[str, int] | None, known: set[str]) -> Iterator[str]:
-    """Writes a line for each buffer that the operation is the first to write; `known`: names of those before."""
+    """Yields a line for each buffer that this operation is the first to write. `known`: buffers written before."""
     for buffer in (*operation.results, *operation.scratch):
         if buffer.name not in known:
             known.add(buffer.name)

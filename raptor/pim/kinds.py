@@ -1,4 +1,4 @@
-"""The forms of the operations of a program while they are found."""
+"""Table of the forms of a program while it is lowered."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from raptor.spatial.operations import Operation
 
 @dataclass(slots=True)
 class Kinds:
-    """The forms so far. of_graph: number and slots of each form of the graph but copies and rows of tables.
+    """The forms so far. of_graph: number and slots of the graph's forms, without copies and embedding lookups.
 
-    number: that of each form that the graph does not have.
+    number: number of each form that the graph does not have.
     """
 
     forms: list[Form] = field(default_factory=lambda: list(TRANSFERS))
@@ -25,7 +25,7 @@ class Kinds:
 
     @classmethod
     def of(cls, flow: Dataflow, filters: Mapping[str, Filter]) -> "Kinds":
-        """Finds what becomes of the forms of a graph. filters: by key of the layer."""
+        """Derives the forms of a graph's operations. filters: by key of the layer."""
         found = cls()
         for number, (op, compute) in enumerate(flow.forms):
             if not isinstance(op, Copy | TakeRows):
@@ -34,12 +34,12 @@ class Kinds:
         return found
 
     def add(self, form: Form) -> int:
-        """Returns the number of a new form."""
+        """Adds a form. Returns its number."""
         self.forms.append(form)
         return len(self.forms) - 1
 
     def of_op(self, op: Operation[Buffer]) -> int:
-        """Returns the number of the form of an operation on slots, which equal operations share."""
+        """Returns the number of the form of an operation on slots; equal operations share it."""
         if op.form not in self.number:
             self.number[op.form] = self.add(Form.of(op))
         return self.number[op.form]

@@ -1,10 +1,10 @@
-"""SpatialIR to PimIR: computes go to cores, values that cross cores become channels, operands become buffers.
+"""Pass from SpatialIR to PimIR: values that cross cores become channels, operands become buffers.
 
-The programs cannot deadlock: computes have one global order, and the send and the receive of a channel have the same
-time in it. They are neighbours in that order, and the program of each core is a part of it, in the same order.
+The programs cannot deadlock: there is one global order of all steps, in which the send and the receive of a channel are
+neighbours, and the program of each core is a subsequence of it.
 
-All operations of a kind are lowered together, as columns: `Turns` says what happens when, `Demand` what operations want
-on their cores, and `Rows` collects the steps that come of it.
+All operations of a kind are lowered together, as columns: `Turns` has the global order, `Demand` finds the buffers that
+operations need, and `Rows` collects the resulting steps.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
 
 
 def _times(flow: Dataflow, kinds: Kinds, values: Values) -> Times:
-    """Returns times that are enough for every turn."""
+    """Returns a division of turns that has room for the largest turn."""
     slots = [slots for _, slots in kinds.of_graph.values()]
     return Times.of(
         reads=int(np.bincount(flow.read_op).max(initial=0)),
@@ -57,7 +57,7 @@ def _times(flow: Dataflow, kinds: Kinds, values: Values) -> Times:
 
 @dataclass(slots=True)
 class _Lowering:
-    """Finds the steps of all cores from what their operations want. rows: those so far."""
+    """Makes the steps of all cores from the buffer requests of their operations. rows: steps so far."""
 
     graph: SpatialGraph
     arch: Target
@@ -74,7 +74,6 @@ class _Lowering:
         return self.graph.dataflow
 
     def program(self) -> ir.PimProgram:
-        """Returns the program."""
         groups, first_group = self.groups()
         row = self.work(first_group)
         channels = self.exchange(self.fill(), self.copy(row), row)
@@ -87,9 +86,9 @@ class _Lowering:
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
 
     def groups(self) -> tuple[Mapping[int, list[ir.Group]], Ints]:
-        """Returns the array groups of each core, and for each operation the number of its first group on its core.
+        """Returns the array groups of each core, and the number of the first group of each operation on its core.
 
-        Equal matrices share their groups. A form with matrices is that of one layer and tuple of matrices.
+        Equal matrices share a group. A form with matrices belongs to one layer and one tuple of matrices.
         """
         flow, turns = self.flow, self.turns
         has = np.array([bool(compute.matrices) for _, compute in flow.forms], np.bool_)[flow.op_form]
@@ -131,7 +130,7 @@ class _Lowering:
         return row
 
     def fill(self) -> "_Messages":
-        """Adds the rows that fill new buffers with a value of global memory or of the core; returns the messages."""
+        """Adds the rows that fill new buffers from global memory or on the core. Returns messages for the others."""
         rows, wants, address = self.rows, self.wants, self.values.addresses()
         node = self.turns.node[wants.turn]
         brought, loaded = wants.new & (wants.fill == LOAD), address[wants.value] >= 0
@@ -147,7 +146,7 @@ class _Lowering:
         return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
 
     def copy(self, row: Ints) -> "_Messages":
-        """Adds the rows of copies in global memory and on a core, and to `row` their numbers; returns the messages."""
+        """Adds rows of copies that need no message, with their numbers in `row`. Returns messages for the others."""
         flow, turns, wants, rows = self.flow, self.turns, self.wants, self.rows
         ops = np.flatnonzero(flow.is_form(Copy))
         sizes = (
@@ -173,7 +172,7 @@ class _Lowering:
         return _Messages(at[c], node[c], home[c], given, taken, core[c], out[c], span, ops[c])
 
     def moves(self, forms: Ints) -> Ints:
-        """Returns the form of a copy inside a core for each of some forms of the graph."""
+        """Returns the form of a local copy for each form in `forms`, which are copies of the graph."""
         different: list[int] = np.unique(forms).tolist()
         found: dict[int, int] = {}
         for number in different:
@@ -184,7 +183,7 @@ class _Lowering:
         return np.array([found[number] for number in forms.tolist()], np.int64)
 
     def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
-        """Adds the sends and receives of messages, and the receives of copies to `row`. Returns how many there are.
+        """Adds the sends and receives of messages, and the receives of copies to `row`. Returns the number of channels.
 
         The send and the receive of a message have the same time, so they are neighbours in the global order; channels
         are numbered in that order.
@@ -204,20 +203,19 @@ class _Lowering:
         return len(channel)
 
     def store(self, stores: Sequence[Stored]) -> None:
-        """Adds the rows that store values."""
         columns = [(s.turn, s.within, s.value, s.address) for s in stores]
         turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
         at, core = self.times.at(turn, within), self.turns.core[turn]
         self.rows.add(at, core, STORE, self.turns.node[turn], self.wants.buffer_of(value, core), number=address)
 
     def homes(self) -> Ints:
-        """Returns the core that makes each value; -1 for none."""
+        """Returns the core that makes each value; -1 for values that no operation makes."""
         found = np.full(len(self.values.all), -1)
         found[self.flow.op_result] = self.turns.core[self.turns.of_op]
         return found
 
     def made(self, place: Ints) -> tuple[Ints, Ints]:
-        """Returns for each value that is computed its core, and the number of steps of that core up to then; else -1.
+        """Returns the core of each computed value, and the number of steps there after which it is complete; else -1.
 
         place: the number of the step of each operation.
         """
@@ -228,7 +226,7 @@ class _Lowering:
         return self.homes(), step
 
     def trace(self, tensor: TensorParts, core: Ints, step: Ints) -> ir.Trace | None:
-        """Returns the places where the parts of a tensor can be seen; None if not all are computed."""
+        """Returns where the parts of a tensor can be observed; None if some part is not computed."""
         tiles = [self.values.tiles.get(part.tile.name) for part in tensor.parts]
         value = np.array([tile for tile in tiles if tile is not None], np.int64)
         if len(value) < len(tiles) or (step[value] < 0).any():
@@ -239,7 +237,7 @@ class _Lowering:
         return ir.Trace(tensor.name, tensor.node, tensor.image, regions, core[value], step[value], element, coding)
 
     def stored_outputs(self) -> Iterator[Stored]:
-        """Yields the stores of model outputs: after the first compute that makes a tile, else at the end."""
+        """Yields the stores of model outputs: after the first compute that makes the tile, else at the end."""
         flow, turns, outputs = self.flow, self.turns, self.values.outputs
         makers = Lists.of(flow.result_tile, flow.result_compute, len(self.values.all))
         end = {tile: turn for turn, tile in enumerate(turns.tile.tolist()) if turns.op[turn] < 0}
@@ -259,9 +257,9 @@ class _Lowering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
-    """Messages as columns: their time and node, the sending core and its buffer, the receiving core and its buffer.
+    """Messages as columns: time and node; sending core and buffer (`home`, `given`); receiving core and buffer.
 
-    taken, into: [messages, 2], the spans of both buffers. op: the operations that are these messages, if they are.
+    taken, into: [messages, 2], spans of both buffers. op: the copies that these messages implement, or None.
     """
 
     at: Ints

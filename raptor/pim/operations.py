@@ -1,4 +1,4 @@
-"""Buffers, and the operations of PimIR that SpatialIR does not have: transfers, and copies of rows."""
+"""Buffers, and operations that only PimIR has: transfers, embedding lookups, and repetition of rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from raptor.spatial.tiles import Value
 class Buffer(Value):
     """A range of local memory of one core that holds a value.
 
-    Its name says which range, its shape how an operation sees the elements.
+    Its name identifies the range; its shape is how an operation interprets the elements.
     """
 
 
 def slot_for(value: Value, number: int) -> Buffer:
-    """Returns slot `number` of an operation on any buffers, for a value of this shape."""
+    """Returns slot `number` of a form, with the shape of `value`."""
     return Buffer(f"{number}", value.rows, value.width, value.channels, value.element)
 
 
 Span = tuple[int, int]
-"""A part of a buffer: first element, number of elements."""
+"""First element and number of elements of a part of a buffer."""
 
 
 def span_of(buffer: Value, span: Span | None) -> Span:
-    """Returns the span; the whole buffer if it is None."""
+    """Returns the span, or the whole buffer for None."""
     return (0, buffer.elements) if span is None else span
 
 
 def span_text(buffer: Value, span: Span | None) -> str:
-    """Writes a buffer and its span as the text of a program shows them."""
+    """Returns buffer and span in the text form."""
     return str(buffer) if span is None else f"{buffer}[{span[0]}:{span[0] + span[1]}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Load(OneResult[V]):
-    """Loads global memory from `address` (bytes) on into `result`; with `span`, into those elements only."""
+    """Loads from global memory at byte `address` into `result`; with `span`, into those elements only."""
 
     address: int
     span: Span | None = None
@@ -62,10 +62,10 @@ class Load(OneResult[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadRows(OneResult[V]):
-    """Loads a row of a table from global memory into each pixel of `result`.
+    """Embedding lookup: loads a row of a table in global memory into each pixel of `result`.
 
-    Row r begins at `table` + r * `stride` (bytes), for r below `rows`. ids: for each pixel the address of the number of
-    its row, in global memory, too.
+    Row r begins at byte `table` + r * `stride`, for r < `rows`. ids: for each pixel, the global address of its row
+    number.
     """
 
     table: int
@@ -92,7 +92,7 @@ class LoadRows(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation[V]):
-    """Stores `source` in global memory, from `address` (bytes) on."""
+    """Stores `source` in global memory at byte `address`."""
 
     source: V
     address: int
@@ -113,7 +113,7 @@ class Store(Operation[V]):
 class Send(Operation[V]):
     """Sends `source` to core `core`; with `span`, those elements only.
 
-    Ends when the other core has executed the receive of the same channel.
+    Blocks until the other core has executed the receive of the same channel.
     """
 
     source: V
@@ -171,7 +171,7 @@ class Receive(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(OneResult[V]):
-    """Fills each row of `result` with copies of a piece of `source`, one after another; it has a piece for each row."""
+    """Fills row i of `result` with copies of piece i of `source`, which is cut into as many equal pieces."""
 
     source: V
 

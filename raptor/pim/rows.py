@@ -1,4 +1,4 @@
-"""The steps of all cores while they are found: rows in any order, which become the columns of each core."""
+"""Collects the steps of all cores in any order, and sorts them into the columns of each core."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Rows:
-    """Steps so far, in any order: the columns of `Steps`, with the time in the global order and the core before them.
+    """Rows so far: the time in the global order and the core, then the columns of `Steps`.
 
-    used: the buffers of rows, as columns: number of the row, place among its buffers, and buffer.
+    used: buffers of rows, as columns: number of the row, index among its buffers, number of the buffer.
     """
 
     count: int = 0
@@ -36,7 +36,7 @@ class Rows:
         first: Ints | int = WHOLE,
         elements: Ints | int = 0,
     ) -> Ints:
-        """Adds rows, which use `buffers` in this order. Returns their numbers."""
+        """Adds rows that use `buffers` in this order. Returns their numbers."""
         columns = [np.asarray(column) for column in (at, core, form, node, number, peer, first, elements)]
         rows = np.arange(self.count, self.count + len(at))
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
@@ -46,13 +46,13 @@ class Rows:
         return rows
 
     def use(self, rows: Ints, place: Ints | int, buffer: Ints) -> None:
-        """Adds to what rows use."""
+        """Adds a buffer to each of some rows."""
         self.used.append(tuple(np.broadcast_arrays(rows, np.asarray(place), buffer)))
 
     def steps(
         self, forms: Forms, nodes: tuple[str, ...], values: list[Value], wants: Wants
     ) -> tuple[dict[int, Steps], Ints]:
-        """Returns the steps of each core, and the number of each row among those of its core. Forgets the rows."""
+        """Returns the steps of each core, and the index of each row among the steps of its core. Drops the rows."""
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
         _, core, form, node, number, peer, first, elements = (np.concatenate(columns.pop(0))[order] for _ in range(8))
@@ -83,14 +83,14 @@ class Rows:
 
 
 def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:
-    """Returns the buffers of each core, in the order in which they are made."""
+    """Returns the buffers of each core, in order of creation."""
     value: list[int] = wants.value[wants.new].tolist()
     runs = _runs(wants.core[wants.new])
     return {core: Buffers(tuple([values[i] for i in value[low:high]])) for core, low, high in runs}
 
 
 def _runs(cores: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yields each core with its first row and the one after its last; `cores` are those of the rows, sorted."""
+    """Yields each core with its first row and the row after its last. `cores`: the core of each row, sorted."""
     found, first = np.unique(cores, return_index=True)
     bounds: list[int] = [*first.tolist(), len(cores)]
     yield from zip(found.tolist(), bounds, bounds[1:], strict=False)

@@ -1,4 +1,4 @@
-"""The form of an operation on a core, and where the buffers for its slots come from."""
+"""Maps the operands of a SpatialIR operation to the buffer slots of its form."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from raptor.spatial.tiles import ConstantTile, Tile
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The source of the buffer of an operand.
+    """Origin of the buffer of one operand.
 
-    constant: True for constant number `place` of the operation, False for tile number `place` of those that it reads.
-    shape: that of the slot. repeated: True for a buffer that is filled with copies of the operand: with `times` of each
-    of its pixels, or, if that is 0, with as many as fill a row of the result.
+    constant, place: constant number `place` of the operation, or tile number `place` among `reads`. shape: shape of the
+    buffer. repeated: whether the buffer is filled with copies of the operand: `times` copies of each pixel, or, if that
+    is 0, as many as fill a row of the result.
     """
 
     constant: bool
@@ -28,10 +28,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slots:
-    """The form of operations of SpatialIR that are alike, and what fills its slots.
+    """A form, and the origin of the buffers in its slots.
 
-    operands: one entry for each. scratch: for each value that is overwritten, what follows the name of the result in
-    its own name, and its shape. plain: True if the operands are the tiles that are read, as they are, and all differ.
+    operands: one entry per operand. scratch: for each scratch value, the suffix of its name after the name of the
+    result, and its shape. plain: True if the operands are distinct tiles that are used as they are.
     """
 
     form: Form
@@ -41,7 +41,7 @@ class Slots:
 
     @classmethod
     def of(cls, op: BodyOp, weight_bits: int) -> "Slots":
-        """Finds the slots of an operation."""
+        """Derives form and slots of an operation."""
         tiles = tuple(dict.fromkeys(op.operands))
         reads, constants = op.reads, [tile for tile in op.operands if isinstance(tile, ConstantTile)]
         operands = tuple(
@@ -58,7 +58,6 @@ class Slots:
 
 
 def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> Slot:
-    """Returns the slot of an operand."""
     constant, name = isinstance(tile, ConstantTile), f"{number}"
     if isinstance(op, Stencil) and tile is op.vectors and constant and op.together > 1:
         wide = Buffer(name, tile.pixels, op.together, tile.channels, tile.element)

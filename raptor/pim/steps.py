@@ -1,7 +1,7 @@
-"""The operations of a core as columns: a row for each, and an object for each form.
+"""The operations of a core as columns: a row per step, an object per form.
 
-Most operations of a program do the same as others on other buffers (the same products on another line of an image).
-What they do is their `Form`. Buffers are numbers, so that a pass works on all steps of a core at once.
+Most operations repeat another one on other buffers (the same products on another line of an image). The common part is
+their `Form`. Buffers are numbers, so that a pass processes all steps of a core at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ OPERAND, RESULT, SCRATCH = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operation and the ONNX node it serves."""
+    """An operation, and the ONNX node that it belongs to."""
 
     operation: Operation[Buffer]
     node: str
@@ -36,11 +36,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """An operation on any buffers.
+    """An operation on slots, which stand for buffers and have their shapes.
 
-    operation: works on `slots`, which stand for buffers and have their shapes. They are in this order: `operands`
-    operands, `results` results, then scratch. A transfer (`TRANSFERS`) takes buffers of any shape. weight_bits: those
-    of the matrices, see `Filter`.
+    slots: `operands` operands, then `results` results, then scratch. A transfer (`TRANSFERS`) works on buffers of any
+    shape. weight_bits: of the matrices, see `Filter`.
     """
 
     operation: Operation[Buffer]
@@ -51,7 +50,7 @@ class Form:
 
     @classmethod
     def of(cls, operation: Operation[Buffer], weight_bits: int = 0) -> "Form":
-        """Makes the form of an operation whose own buffers are the slots."""
+        """Makes the form of an operation whose buffers are slots."""
         operands = len(set(operation.operands))
         slots = tuple(dict.fromkeys(operation.touches))
         return cls(operation, slots, operands, len(operation.results), weight_bits)
@@ -63,31 +62,31 @@ class Form:
 
 _ANY = Buffer("any", 1, 1, 1)
 LOAD, STORE, SEND, RECEIVE = range(4)
-"""Numbers of the forms of transfers."""
+"""Form numbers of transfers."""
 TRANSFERS = tuple(map(Form.of, (Load(_ANY, 0), Store(_ANY, 0), Send(_ANY, 0, 0), Receive(_ANY, 0, 0))))
 """The first forms of every program."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forms:
-    """The forms of a program, and what they tell as columns, with an entry for each form or for each slot."""
+    """The forms of a program, and their properties as columns with an entry per form or per slot."""
 
     forms: tuple[Form, ...] = TRANSFERS
 
     @cached_property
     def counts(self) -> Ints:
-        """[forms, 3]: numbers of operands, of operands and results, and of all slots."""
+        """[forms, 3]: number of operands, of operands and results, and of all slots."""
         rows = [(form.operands, form.operands + form.results, len(form.slots)) for form in self.forms]
         return np.array(rows, np.int64).reshape(-1, 3)
 
     @cached_property
     def first(self) -> Ints:
-        """The number of the first slot of each form, if all slots are numbered."""
+        """Offset of each form's slots in the concatenated slots of all forms."""
         return np.cumsum(self.counts[:, 2]) - self.counts[:, 2]
 
     @cached_property
     def elements(self) -> Ints:
-        """[slots, 2]: number and type (see `type_number`) of the elements of each slot."""
+        """[slots, 2]: number of elements and type (see `type_number`) of each slot."""
         return _elements([slot for form in self.forms for slot in form.slots])
 
     @cached_property
@@ -97,14 +96,14 @@ class Forms:
 
     @cached_property
     def by_class(self) -> Mapping[type[Operation[Buffer]], list[int]]:
-        """The numbers of the forms whose operation is of each class."""
+        """The numbers of the forms of each operation class."""
         found: dict[type[Operation[Buffer]], list[int]] = {}
         for number, kind in enumerate(self.classes):
             found.setdefault(kind, []).append(number)
         return found
 
     def of_class(self, *kinds: type[Operation[Buffer]]) -> Bools:
-        """Tells for each form whether its operation is of one of these classes."""
+        """Returns, for each form, whether its operation is an instance of one of these classes."""
         found = np.zeros(len(self.forms), np.bool_)
         for kind, numbers in self.by_class.items():
             if issubclass(kind, kinds):
@@ -114,7 +113,7 @@ class Forms:
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """The buffers of a core, each with its name and its shape."""
+    """The buffers of a core, by number."""
 
     values: tuple[Value, ...]
 
@@ -122,16 +121,15 @@ class Buffers:
         return len(self.values)
 
     def name(self, number: int | np.integer) -> str:
-        """Returns the name of a buffer."""
         return self.values[int(number)].name
 
     @cached_property
     def elements(self) -> Ints:
-        """[buffers, 2]: number and type (see `type_number`) of the elements of each."""
+        """[buffers, 2]: number of elements and type (see `type_number`) of each buffer."""
         return _elements(self.values)
 
     def sizes(self, arch: Target) -> Ints:
-        """Returns the bytes of each."""
+        """Returns the bytes of each buffer."""
         count, kind = self.elements.T
         return count * bytes_of_types(kind, arch)
 
@@ -140,8 +138,8 @@ class Buffers:
 class Uses:
     """All uses of buffers by the steps of a core, in order, as columns.
 
-    step: number of the step. buffer: number of the buffer. role: `OPERAND`, `RESULT` or `SCRATCH`.
-    elements: [uses, 2], number and type (see `type_number`) of the elements that the operation sees there.
+    step, buffer: their numbers. role: `OPERAND`, `RESULT` or `SCRATCH`. elements: [uses, 2], number of elements and
+    type (see `type_number`) as the operation sees them.
     """
 
     step: Ints
@@ -150,13 +148,13 @@ class Uses:
     elements: Ints
 
     def first(self, count: int) -> Ints:
-        """Returns the first step that uses each of `count` buffers; -1 if none does."""
+        """Returns the first step that uses each of `count` buffers; -1 for unused buffers."""
         found = np.full(count, -1)
         found[self.buffer[::-1]] = self.step[::-1]
         return found
 
     def last(self, count: int) -> Ints:
-        """Returns the last step that uses each of `count` buffers; -1 if none does."""
+        """Returns the last step that uses each of `count` buffers; -1 for unused buffers."""
         found = np.full(count, -1)
         found[self.buffer] = self.step  # the last assignment stays
         return found
@@ -166,12 +164,12 @@ class Uses:
 class Steps:
     """The steps of a core.
 
-    forms, nodes: those of the whole program. buffers: those of the core. form, node: number of each step's. used:
-    numbers of the buffers that stand for the slots, step after step; those of step i begin at `start[i]`.
+    forms, nodes: tables of the whole program. buffers: of the core. form, node: form number and node number of each
+    step. used: buffer numbers in the slots, step after step; those of step i begin at `start[i]`.
 
-    number, peer, span: what the form leaves open. number: the global address of a load or store, the channel of a send
-    or receive, else what is added to the numbers of matrices. peer: the other core of a send or receive. span: [steps,
-    2], first element (`WHOLE` for all) and number of elements of a transfer.
+    number, peer, span complete the form. number: global address of a load or store, channel of a send or receive, else
+    the number of the first matrix. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE` for
+    all) and number of elements of a transfer.
     """
 
     forms: Forms
@@ -216,11 +214,11 @@ class Steps:
                 return form.on(slots).shift_matrices(number)
 
     def results(self, steps: Ints) -> Ints:
-        """Returns the number of the buffer that each of some steps writes; each has one result."""
+        """Returns the buffer numbers of the results of some steps, which must have one result each."""
         return self.used[self.start[steps] + self.forms.counts[self.form[steps], 0]]
 
     def of_class(self, *kinds: type[Operation[Buffer]]) -> Ints:
-        """Returns the numbers of the steps whose operations are of some classes."""
+        """Returns the numbers of the steps whose operation is an instance of one of these classes."""
         return np.flatnonzero(self.forms.of_class(*kinds)[self.form])
 
     def uses(self) -> Uses:
@@ -234,7 +232,7 @@ class Steps:
 
 
 def type_number(element: ElementType) -> int:
-    """Returns a number for a type of elements: its bits, doubled, and one more for a float."""
+    """Returns the encoding of an element type: twice its bits, plus 1 for a float."""
     return 2 * element.bits + (element.kind == "float")
 
 

@@ -1,4 +1,4 @@
-"""The operations of a schedule, one after another: what cores do in the global order, before there are messages."""
+"""The global order of operations and fetches, before messages are inserted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """Operations and fetches in the global order, as columns. The model outputs that no compute makes come at the end.
+    """Operations and fetches in the global order, as columns. Model outputs that no compute makes come last.
 
-    op: number of the operation in the dataflow; -1 for a fetch and for such an output. tile: what a fetch brings, or
-    what such an output is; -1 for an operation. core: that of the turn. node: number of its ONNX node among `nodes`.
-    of_op: the turn of each operation. last: the last turn of each compute.
+    op: number of the operation in the dataflow; -1 for a fetch or such an output. tile: the tile of a fetch or such an
+    output; -1 for an operation. core: core of the turn. node: index of its ONNX node in `nodes`. of_op: turn of each
+    operation. last: last turn of each compute.
     """
 
     op: Ints
@@ -31,7 +31,7 @@ class Turns:
 
     @classmethod
     def of(cls, flow: Dataflow, schedule: Schedule, unmade: Sequence[int], first_core: int) -> "Turns":
-        """Finds the turns. unmade: the tiles of outputs that no compute makes; they pass through `first_core`."""
+        """Builds the turns. unmade: tiles of outputs that no compute makes; they are copied through `first_core`."""
         count, order = len(flow.nodes), np.array(schedule.order, np.int64)
         computed, fetches = order < count, schedule.fetches
         bounds = np.searchsorted(flow.op_compute, np.arange(count + 1))
@@ -63,7 +63,7 @@ class Turns:
 
 
 def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Numbers names as they occur first. Returns the number of each, and the different names."""
+    """Numbers names by first occurrence. Returns the number of each name, and the distinct names."""
     numbers: dict[str, int] = {}
     found = [numbers.setdefault(name, len(numbers)) for name in names]
     return np.array(found, np.int64), tuple(numbers)
@@ -71,11 +71,11 @@ def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of what belongs to a turn, as numbers from 0; there are `each` of them, so turn t begins at t * `each`.
+    """Division of each turn into `each` time slots: turn t begins at time t * `each`.
 
-    First the operands come to the core, each with a time more for ids that are stored there, then the `result` gets its
-    place. From `slots` on, constants come and operands are repeated, two times for each; then there is `scratch`
-    memory. `own`: the operation itself. Outputs are stored from `store` on.
+    In order: operands arrive on the core (every second slot stores ids); the `result` gets its buffer; from `slots` on,
+    constants arrive and operands are repeated, two slots each; from `scratch` on, scratch buffers are made; `own`: the
+    operation itself; from `store` on, outputs are stored.
     """
 
     result: int
@@ -87,12 +87,12 @@ class Times:
 
     @classmethod
     def of(cls, reads: int, slots: int, scratch: int, stores: int) -> "Times":
-        """Gives all of it times. The parameters: the most operands, slots, scratch values and stores of a turn."""
+        """Makes the division for the given largest numbers of operands, slots, scratch values and stores of a turn."""
         first_slot = 2 * reads + 1
         first_scratch = first_slot + 2 * slots
         own = first_scratch + scratch
         return cls(2 * reads, first_slot, first_scratch, own, own + 1, own + 1 + stores)
 
     def at(self, turn: Ints, within: Ints | int) -> Ints:
-        """Returns the time in the global order of a time of a turn."""
+        """Returns the time in the global order of slot `within` of a turn."""
         return turn * self.each + within

@@ -1,4 +1,4 @@
-"""The values of a program while it is lowered: tiles of the graph, constants, and what cores need besides."""
+"""Numbering of the values of a program while it is lowered: tiles, constants, repeated operands and scratch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +17,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Values:
-    """Values by number: the tiles of the dataflow, then those that no operation has, constants, and new ones.
+    """Values by number: first the tiles of the dataflow, then all others in order of creation.
 
-    all: what the numbers stand for. tiles: number of each tile, by name. named: number of each other value that is
-    found by its name. address: the global address of each value that is there from the start. outputs: the addresses
-    of each tile that is a model output.
+    all: value of each number. tiles: number of each tile, by name. named: number of each shared other value, by name.
+    address: global address of each value that is in global memory from the start. outputs: global addresses of each
+    tile that is a model output.
     """
 
     memory: GlobalMemory
@@ -44,38 +44,38 @@ class Values:
         return found
 
     def new(self, value: Value) -> int:
-        """Returns the number of a new value."""
+        """Adds a value. Returns its number."""
         self.all.append(value)
         return len(self.all) - 1
 
     def tile(self, tile: Tile) -> int:
-        """Returns the number of a tile."""
+        """Returns the number of a tile; adds it if it is new."""
         if tile.name not in self.tiles:
             self.tiles[tile.name] = self.new(tile)
         return self.tiles[tile.name]
 
     def shared(self, value: Value) -> int:
-        """Returns the number of the value of this name; a new one at the first call."""
+        """Returns the number of the value of this name; adds it if it is new."""
         if value.name not in self.named:
             self.named[value.name] = self.new(value)
         return self.named[value.name]
 
     def constant(self, tile: ConstantTile) -> int:
-        """Returns the number of the value that equal constants share."""
+        """Returns the number of a constant. Equal constants share one."""
         address = self.memory.constants[tile.name]
         number = self.shared(replace(slot_for(tile, 0), name=_constant_name(address, tile)))
         self.address[number] = address
         return number
 
     def addresses(self) -> Ints:
-        """Returns the global address of each value; -1 for those that are not there from the start."""
+        """Returns the global address of each value; -1 for values that are computed."""
         found = np.full(len(self.all), -1)
         found[[*self.address]] = [*self.address.values()]
         return found
 
 
 def _constant_name(address: int, tile: ConstantTile) -> str:
-    """Names the buffer of a constant. Equal bytes may be constants of different types and lengths."""
+    """Returns the name of a constant's buffer. Equal bytes may be constants of different types and lengths."""
     stem = f"const@{address}"
     return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
 

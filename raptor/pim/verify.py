@@ -1,4 +1,4 @@
-"""Invariants of PimIR (docs/developers/design.md, 3)."""
+"""Verifier of PimIR: channels, definitions, crossbars, addresses (docs/design.md, "Invariants")."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def verify(program: PimProgram, arch: Target) -> None:
 def _check_channels(program: PimProgram, arch: Target) -> None:
     """Checks that each channel has one send and one receive, of one size, on different cores that name each other.
 
-    Each core must meet its channels in rising order, that of the schedule: so no cores wait in a ring.
+    Channel numbers must be ascending on each core, as in the schedule, so that no cores wait in a cycle.
     """
     (channels, sends), (received, receives) = (_ends(program, kind, arch) for kind in (SEND, RECEIVE))
     receives = receives[:, [1, 0, 2]]
@@ -48,7 +48,7 @@ def _by_channel(channels: Ints, ends: Ints) -> dict[int, tuple[int, ...]]:
 
 
 def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
-    """Returns the channels of all sends or receives, sorted; and [ends, 3]: own core, other core, bytes.
+    """Returns the channels of all sends or receives, sorted, and [channels, 3]: own core, other core, bytes.
 
     Raises `VerifyError` for a channel that is used twice.
     """
@@ -70,7 +70,7 @@ def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
 
 
 def _check_core(core: CoreProgram, arch: Target) -> None:
-    """Checks that the core exists, has crossbars for its groups, and loads rows of tables as it should."""
+    """Checks that the core exists, has crossbars for its groups, and that its embedding lookups are consistent."""
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:
         raise VerifyError(
@@ -105,7 +105,7 @@ def _where(core: CoreProgram, step: int) -> str:
 
 
 def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
-    """Checks that a load of rows has an id for each pixel, and that a pixel takes no more than a row."""
+    """Checks that an embedding lookup has an id for each pixel, and that a pixel is not longer than a row."""
     if len(op.ids) != op.result.pixels:
         raise VerifyError(f"{where}: {op.result} has {op.result.pixels} pixels, but {len(op.ids)} ids")
     if op.result.channels * arch.bytes_of(op.result.element) > op.stride:
@@ -113,7 +113,7 @@ def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
 
 
 def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
-    """Checks that buffers alive together are apart and aligned, and that all lie inside the memory used."""
+    """Checks that buffers alive at the same time are disjoint, and all are aligned and inside the memory used."""
     from raptor.pim.allocate_kernel import first_clash  # compiled code is loaded only where it runs
 
     lives, buffers = Lifetimes.of(core.steps), core.steps.buffers

@@ -1,4 +1,4 @@
-"""Columns of what operations want on their cores: the first of equal wants makes a buffer, and fills it if need be."""
+"""Buffer requests of operations: the first request for a value on a core creates its buffer, and may fill it."""
 
 from dataclasses import dataclass, field
 
@@ -18,12 +18,12 @@ MADE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wants:
-    """Values that are wanted on cores, in columns; sorted by core, and on a core by time.
+    """Requests for values on cores, as columns; sorted by core, then by time.
 
-    at: the time in the global order. core, value: what is wanted where, by number. buffer: number of the buffer on the
-    core. new: True for the first want of a value on a core. turn: that of the operation that wants it. place: where the
-    operation uses it: its number among the operands, the result and the scratch; or `UNUSED`. fill: what fills a new
-    buffer: the form of an operation that does so with value `base`, `LOAD` for a value that is brought, or `MADE`.
+    at: time in the global order. core, value: the requested value and its core. buffer: number of its buffer on the
+    core. new: True for the first request of a value on a core. turn: turn of the operation that makes the request.
+    place: index of the value among operands, result and scratch of the operation, or `UNUSED`. fill: how a new buffer
+    is filled: the form of an operation on value `base`, `LOAD` for a load or message, or `MADE`.
     """
 
     at: Ints
@@ -38,7 +38,7 @@ class Wants:
     known: "_Known"
 
     def buffer_of(self, value: Ints, core: Ints) -> Ints:
-        """Returns the numbers of the buffers of values, each on the core with it; all of them are there."""
+        """Returns the buffer numbers of values, each on the core given with it, where it must have a buffer."""
         known, key = self.known, value * self.known.cores + core
         index = np.minimum(np.searchsorted(known.keys, key), len(known.keys) - 1)
         assert np.array_equal(known.keys[index], key), "a value is taken from a core that does not have it"
@@ -47,7 +47,7 @@ class Wants:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """The buffers by key, which is the number of the value times `cores`, plus that of the core; keys are sorted."""
+    """The buffers by key (value * `cores` + core); keys are sorted."""
 
     keys: Ints
     buffer: Ints
@@ -56,7 +56,7 @@ class _Known:
 
 @dataclass(slots=True)
 class Wanting:
-    """The wants so far, in any order, as columns."""
+    """Requests so far, in any order, as columns."""
 
     turns: Turns
     times: Times
@@ -72,13 +72,13 @@ class Wanting:
         fill: int = MADE,
         base: Ints | int = 0,
     ) -> None:
-        """Adds what turns want on their cores, at a time of theirs; see `Wants` for the rest."""
+        """Adds requests of turns for values on their cores, at slot `within` of each turn. See `Wants` for the rest."""
         at, core = self.times.at(turn, within), self.turns.core[turn]
         columns = at, core, value, turn, np.asarray(place), np.asarray(fill), np.asarray(base)
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
 
     def wants(self) -> Wants:
-        """Returns all of them in order, and forgets them: a transformer has some millions."""
+        """Returns all requests in order, and drops them here to save memory: a transformer has millions."""
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
         at, core, value, turn, place, fill, base = (np.concatenate(columns.pop(0))[order] for _ in range(7))
