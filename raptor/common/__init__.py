@@ -1,1 +1,1 @@
-"""Basis of all packages: errors, console, checks of arguments and their spelling, pydantic files, compiled loops."""
+"""Utilities of all packages: errors, console output, argument checks, file access, JSON schemas, compiled kernels."""

@@ -1,6 +1,6 @@
-"""Checks of what callers pass: each returns the value in its own type, or raises `UserError` that names the option.
+"""Validation of arguments: each function returns the value in its own type, or raises `UserError` with the option.
 
-Python callers can pass any object, so nothing is assumed: `True` does not count as a number, nor does `"20"`.
+Python callers can pass any object, so nothing is assumed: `True` does not count as a number, and neither does `"20"`.
 """
 
 import math
@@ -23,7 +23,7 @@ _MOST_BITS = 200
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Generic[T]):
-    """A choice: `keyword` is the option, `names` are the values it takes."""
+    """An option `keyword` with a fixed set of values, `names`."""
 
     keyword: str
     names: tuple[T, ...]
@@ -41,14 +41,14 @@ class OneOf(Generic[T]):
 
 
 def fault(keyword: str, value: object, expected: str) -> UserError:
-    """Builds the error for a value that is not what was expected."""
+    """Returns the error for a value that is not as `expected`, which completes "expected ..."."""
     if _is_short(value):
         return UserError(f"{option(keyword, value)}: expected {expected}")
     return UserError(f"{name(keyword)}: expected {expected}, got {_kind(value)}")
 
 
 def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected: str = "") -> int:
-    """Returns a whole number; numpy's count too. `expected`: text of the message in place of the range."""
+    """Returns an integer between `least` and `most`, also from numpy. `expected`: replaces the range in the message."""
     number = _index(value)
     if number is None or not least <= number <= most:
         raise fault(keyword, value, expected or f"a whole number, {least} to {most}")
@@ -56,12 +56,12 @@ def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected
 
 
 def whole_or_none(keyword: str, value: object, least: int, most: int = MOST) -> int | None:
-    """Returns a whole number as `whole` does, or None for an option that is left out."""
+    """Returns an integer as `whole` does, or None for an omitted option."""
     return None if value is None else whole(keyword, value, least, most)
 
 
 def finite(keyword: str, value: object, least: float) -> float:
-    """Returns a finite number of at least `least`; numpy's count too."""
+    """Returns a finite number of at least `least`, also from numpy."""
     try:
         number = math.nan if isinstance(value, str | bytes) or _is_flag(value) else float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
@@ -72,14 +72,14 @@ def finite(keyword: str, value: object, least: float) -> float:
 
 
 def flag(keyword: str, value: object) -> bool:
-    """Returns True or False. Refuses what Python merely counts as true: `"no"` would be true."""
+    """Returns True or False. Refuses other values that Python counts as true, such as `"no"`."""
     if not _is_flag(value):
         raise fault(keyword, value, "True or False")
     return bool(value)
 
 
 def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
-    """Returns a path that the system can reach, whether a file is there or not."""
+    """Returns a path that the system can access; the file need not exist."""
     if not isinstance(value, str | Path):
         raise fault(keyword, value, expected)
     try:
@@ -97,12 +97,12 @@ def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
 
 
 def path_or_none(keyword: str, value: object) -> Path | None:
-    """Returns a path as `path` does, or None for an option that is left out."""
+    """Returns a path as `path` does, or None for an omitted option."""
     return None if value is None else path(keyword, value)
 
 
 def new_file(keyword: str, value: object) -> Path | None:
-    """Returns the path of a file that can be written later; None if it is left out."""
+    """Returns the path of a file that can be written later, or None for an omitted option."""
     if value is None:
         return None
     found = path(keyword, value, expected="the path of a file")
@@ -112,7 +112,7 @@ def new_file(keyword: str, value: object) -> Path | None:
 
 
 def by_name(keyword: str, value: object, expected: str) -> dict[str, Any]:
-    """Returns the entries of a mapping whose keys are texts."""
+    """Returns the entries of a mapping whose keys are strings."""
     if not isinstance(value, Mapping):
         raise fault(keyword, value, expected)
     entries = dict(cast(Mapping[Any, Any], value))
@@ -134,7 +134,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_short(value: object) -> bool:
-    """Tells whether a message may show the value."""
+    """Returns whether a message may show the value."""
     if isinstance(value, int):
         return value.bit_length() <= _MOST_BITS
     return value is None or isinstance(value, float) or (isinstance(value, str | Path) and len(str(value)) <= _LONGEST)

@@ -1,7 +1,7 @@
-"""Work in a copy of this process, beside its own.
+"""Runs tasks and checks in forked copies of the process, in parallel to its own work.
 
-Python runs one thread at a time, so a second core is of use to it only in a second process. A copy (`fork`) has
-everything that the work looks at, without a byte being sent; it sends back the result, or the error that was raised.
+Threads of Python do not run at the same time, so a second processor core needs a second process. A fork shares all data
+that the task reads without sending it; it returns its result, or the error that was raised, through a pipe.
 """
 
 import ctypes
@@ -23,39 +23,39 @@ Check = Callable[[], object]
 
 @dataclass(slots=True)
 class Copy(Generic[T]):
-    """A task at work in a copy of the process; in this one, where there can be no copy.
+    """A task that runs in a forked child process, or in this process where forking is impossible.
 
-    Only for a process of our own, whose other threads hold no lock that the task needs: a lock that is held while the
-    copy is made stays locked there for ever. at: the process, and the end of the pipe by which it answers.
+    The other threads of the process must not hold locks that the task needs: a lock that is held during the fork stays
+    locked in the child permanently. at: process id of the child, and the read end of its pipe.
     """
 
     task: Callable[[], T]
     at: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begins. What the task looks at must not change any more."""
+        """Starts the task. Data that it reads must not change until it ends."""
         self.at = _started(self.task)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the copy if it is still at work, because something else has failed."""
+        """Kills the child if it is still running, because something else has failed."""
         if self.at is not None:
             os.kill(self.at[0], signal.SIGKILL)
             self._answer()
 
     def result(self) -> T:
-        """Waits for the end, and returns the result; to be called once. Raises the error of the task."""
+        """Waits for the task, and returns its result or raises its error. Call it once."""
         answer = self._answer()
-        # Without an answer, there was no copy, or it was killed, for lack of memory, say.
+        # Without an answer, there was no child, or it was killed, for instance for lack of memory.
         found, error = pickle.loads(answer) if answer else _tried(self.task)
         if error is not None:
             raise error
         return found
 
     def _answer(self) -> bytes:
-        """Waits for the end of the copy, and forgets it. Returns what it wrote."""
+        """Waits for the child to end, and returns the bytes that it wrote."""
         if self.at is None:
             return b""
         (process, reading), self.at = self.at, None
@@ -66,8 +66,8 @@ class Copy(Generic[T]):
 
 
 def _started(task: Callable[[], object]) -> tuple[int, int] | None:
-    """Starts a copy. Returns its process and the pipe to read; None if there can be none."""
-    if sys.platform != "linux":  # elsewhere, libraries of the system do not outlive a fork
+    """Forks a child that runs a task. Returns its process id and the pipe to read, or None if it cannot fork."""
+    if sys.platform != "linux":  # elsewhere, system libraries do not work after a fork
         return None
     parent = os.getpid()
     reading, writing = os.pipe()
@@ -85,28 +85,28 @@ def _started(task: Callable[[], object]) -> tuple[int, int] | None:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # NOTE: from Python 3.12 on, it warns of threads of libraries. Those of numpy end before a fork, by themselves.
+        # NOTE: Python 3.12 and later warn of threads of libraries. numpy ends its threads before a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def _work(task: Callable[[], object], parent: int, writing: int) -> NoReturn:
-    """Runs a task in the copy, writes what comes of it, and ends the copy."""
+    """Runs a task in the child, writes its result to the pipe, and exits."""
     try:
         _end_with(parent)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both; the process itself ends its copy
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both; the parent ends its child
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         answer = pickle.dumps(_tried(task))
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(answer)
     finally:
-        os._exit(0)  # not as Python ends, because files and threads are those of the process itself
+        os._exit(0)  # without Python's cleanup, because files and threads belong to the parent
 
 
 def _end_with(parent: int) -> None:
-    """Ends the copy when its parent is killed: it would work for nobody, and keep the parent's folders locked."""
+    """Makes the child die with its parent, whose folders it would otherwise keep locked."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # killed before
+    if os.getppid() != parent:  # killed already
         os._exit(0)
 
 
@@ -114,7 +114,7 @@ def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """Runs a task. Returns its result, and the error that it raised."""
     try:
         return task(), None
-    except MemoryError:  # the process itself may have enough
+    except MemoryError:  # the parent may have enough
         raise
     except Exception as e:
         return None, e
@@ -122,10 +122,7 @@ def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 @dataclass(slots=True)
 class Beside:
-    """Checks that run in copies of the process. waiting: those that have not begun, in order. copies: they run others.
-
-    The checks of a copy came before those of the next one, and before those that wait.
-    """
+    """Checks that run in forked children, in order: those of `copies`, then those that are `waiting` to start."""
 
     waiting: list[Check] = field(default_factory=list[Check])
     copies: list[Copy[None]] = field(default_factory=list[Copy[None]])
@@ -138,16 +135,16 @@ class Beside:
             copy.__exit__(*error)
 
     def add(self, check: Check) -> None:
-        """Remembers a check."""
+        """Adds a check to those that wait."""
         self.waiting.append(check)
 
     def start(self) -> None:
-        """Begins with the checks that wait. What they look at must not change any more."""
+        """Starts the waiting checks in a child. Data that they read must not change any more."""
         checks, self.waiting = self.waiting, []
         self.copies.append(Copy(partial(_run, checks)))
 
     def finish(self) -> None:
-        """Waits for all checks. Raises the error of the first one that failed."""
+        """Waits for all checks. Raises the error of the first one, in order, that failed."""
         checks, self.waiting = self.waiting, []
         while self.copies:
             self.copies.pop(0).result()

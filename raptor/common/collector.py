@@ -1,6 +1,6 @@
-"""Python's collector of cycles of references, which looks at all objects again and again.
+"""Control of Python's cyclic garbage collector, which scans all objects again and again.
 
-Compiler and validator make many objects that live until they end, and hardly any cycles.
+Compiler and validator create many objects that live until the end, and hardly any reference cycles.
 """
 
 import ctypes
@@ -9,12 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _SELDOM = 10_000_000
-"""New objects after which a command looks for cycles. With Python's 700, `validate` took a third longer."""
+"""Number of new objects between collections in a command. With Python's 700, `validate` took a third longer."""
 
 
 @contextmanager
 def without_collector() -> Generator[None]:
-    """Turns the collector off during the block: it would take a fifth of the time of a compilation and find nothing."""
+    """Disables the garbage collector in the block, where it would take a fifth of a compilation and find nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -25,12 +25,12 @@ def without_collector() -> Generator[None]:
 
 
 _kept: list[object] | None = None
-"""Objects that are kept until the process ends; None if it does not end with a block of `seldom`."""
+"""Objects that live until the process ends; None outside a block of `seldom`."""
 
 
 @contextmanager
 def seldom() -> Generator[None]:
-    """Lets the collector run seldom in a process that ends with the block, and not once more as Python ends."""
+    """Makes collections rare in a process that ends with the block, and skips the one at exit."""
     global _kept
     gc.set_threshold(_SELDOM)
     _kept = []
@@ -42,7 +42,7 @@ def seldom() -> Generator[None]:
 
 
 def keep(value: object) -> None:
-    """Keeps an object until the process ends, if it ends with a block of `seldom`.
+    """Keeps an object until the process ends, if a block of `seldom` is active.
 
     The system then frees its memory at once. Python would free millions of objects one by one.
     """

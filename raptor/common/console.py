@@ -1,6 +1,6 @@
-"""Prints for people. Untrusted strings (names from files) appear literally: no rich markup, emoji, control characters.
+"""Console output that shows untrusted strings (names from files) literally: no markup, emoji or control characters.
 
-A name in brackets is not markup, `:x:` is not an emoji, and no name controls the terminal or begins a new line.
+A name in brackets is not markup, `:x:` is not an emoji, and no name controls the terminal or starts a new line.
 """
 
 import os
@@ -13,13 +13,13 @@ from rich.text import Text
 from raptor.common.printable import printable
 
 _PIPE_COLUMNS = 10_000
-"""Width of a pipe: tables are not broken there, unless the variable COLUMNS gives a width."""
+"""Width of a pipe, where tables are not wrapped unless the variable COLUMNS sets a width."""
 _TRAILING = re.compile(" +(?=\n)")
-"""Blanks at the ends of lines: rich fills the last column of a table with them."""
+"""Blanks at the ends of lines, with which rich pads the last column of a table."""
 
 
 class Console(console.Console):
-    """A rich console without markup. Styles are given with `style` or in a `Text`."""
+    """A rich console without markup. Styles are passed as `style` or in a `Text`."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
@@ -27,7 +27,7 @@ class Console(console.Console):
             self.width = _PIPE_COLUMNS
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints as rich does; in a pipe without blanks at the ends of lines."""
+        """Prints as rich does; in a pipe without trailing blanks."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

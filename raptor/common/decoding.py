@@ -1,8 +1,8 @@
-"""Decoders of typed JSON, for all threads.
+"""Thread-safe JSON decoders for typed classes.
 
-msgspec learns the fields of a class when it is first asked to read one, and shows what it has learnt before it knows
-all. A thread that reads the same class meanwhile follows a null pointer (msgspec 0.22). Here, one thread at a time
-learns. Types of JSON itself (`dict[str, float]`) are learnt anew each time, and need no care.
+msgspec analyses a class when its first decoder is made, and publishes the result before it is complete. Another thread
+that decodes the same class meanwhile follows a null pointer (msgspec 0.22). So a lock serialises this step. Types of
+JSON itself (`dict[str, float]`) are analysed for each decoder, and need no lock.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ _learning = RLock()
 
 
 def json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
-    """Returns the decoder of a type, the same one each time. `kind`: a class of msgspec, or made of such."""
+    """Returns the decoder of a type, cached. `kind`: a msgspec class, or a type composed of such classes."""
     with _learning:
         return _decoder(kind)
 

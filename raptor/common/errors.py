@@ -1,4 +1,4 @@
-"""The three kinds of errors that the public API raises; it raises no others.
+"""The three kinds of errors that the public API raises.
 
 `UserError`        the model, an option, the chip or a directory is at fault; says what to change. Exit status 2.
 `UnsupportedError` the model uses operators RAPTOR does not lower; lists every one of them. Exit status 2.
@@ -34,10 +34,10 @@ class UserError(RaptorError):
 
 
 class IncompleteError(UserError):
-    """The model leaves sizes or values of its inputs open. The message names them and the options that fix them."""
+    """Sizes or values of model inputs are not specified. The message names them and the options that set them."""
 
     def __init__(self, found: str, options: Sequence[str]) -> None:
-        """Takes `options`: command-line arguments, with SIZE, VALUE and letters as placeholders."""
+        """Takes the message `found`, and `options`: command-line arguments with placeholders such as SIZE and VALUE."""
         self.found, self.options = found, tuple(options)
         super().__init__(found, self.options)
 
@@ -56,7 +56,7 @@ class IncompleteError(UserError):
 
 
 class CapacityError(UserError):
-    """The chip is too small. The message says how much is needed, how much there is, and what would help."""
+    """The chip is too small. The message states the requirement, what is available, and possible changes."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class CapacityError(UserError):
         without: str = "",
         crossbars: int | None = None,
     ) -> None:
-        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of it.
+        """Takes `levers`, complete suggestions such as `--cores 12`, and `without`, a last one that avoids the need.
 
-        `crossbars`: those of all weights, if these are what does not fit.
+        `where` names the part of the model or chip. `crossbars`: crossbars that all weights need, if they do not fit.
         """
         self.resource, self.needed, self.available, self.crossbars = resource, needed, available, crossbars
         self.where, self.levers, self.without = where, tuple(levers), without
@@ -96,14 +96,14 @@ class UnsupportedNode:
 
 
 MOST_SHOWN = 200
-"""Most nodes in the text of an `UnsupportedError`, whose `nodes` has all."""
+"""Largest number of nodes in the message of an `UnsupportedError`; its `nodes` has all of them."""
 
 
 class UnsupportedError(UserError):
     """Some nodes of the model cannot be lowered; all of them are listed."""
 
     def __init__(self, nodes: Sequence[UnsupportedNode], advice: str = "") -> None:
-        """Takes `advice`: what would help, as a sentence at the end."""
+        """Takes `advice`, a sentence at the end of the message."""
         self.nodes = tuple(nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
         shown = [f"  {node}" for node in nodes[:MOST_SHOWN]]

@@ -1,4 +1,4 @@
-"""Tables that fit the width of their terminal: columns are left out before a name is broken."""
+"""Tables that fit the width of the terminal: columns are omitted before names are wrapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,7 @@ _GAP = 1
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table and its columns.
-
-    `left_out`: headings of columns without room. Names that are too long even then are folded.
-    """
+    """A table, the headings of its columns, and of the columns that were omitted for lack of space."""
 
     table: Table
     shown: tuple[str, ...]
@@ -24,9 +21,9 @@ class Fitted:
 
 
 def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]) -> Fitted:
-    """Builds a table of `width` columns of text at most. The first column has names, the others numbers.
+    """Builds a table of at most `width` characters. The first column has names, all others numbers.
 
-    `expendable`: headings that may be left out, the first of them first.
+    `expendable`: headings that may be omitted, in this order. Names that are too long even then are wrapped.
     """
     widths = {
         head: max([cell_len(head), *(cell_len(printable(row[k], keep="")) for row in rows)])

@@ -1,9 +1,9 @@
-"""Declares compiled loops: numba, with a cache on disk wherever one can be written.
+"""Decorators for compiled loops (numba), with a cache on disk wherever one can be written.
 
-Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba compiles
-again when the kernel's own file changes. Helpers and constants of other files become part of the machine code too, so
-the files of this project that a kernel's file imports count as well (`sources`). Whatever is not written in such a file
-(the time of day, a file that is read) is an argument.
+Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba recompiles
+a kernel when its own file changes. Helpers and constants of other files become part of the machine code too, so all
+project files that the kernel's file imports count as well (`sources`). Values from anywhere else (the time of day, a
+file) must be arguments.
 """
 
 import ast
@@ -24,15 +24,15 @@ from raptor.common.machine_code import MachineCode
 
 try:
     from raptor.common.linked_code import LinkedCompiler
-except (ImportError, AttributeError):  # a numba that is built in another way: helpers take longer to compile
+except (ImportError, AttributeError):  # a numba with other internals: helpers take longer to compile
     LinkedCompiler = None
 
 
 def _load_arrays() -> None:
-    """Loads numba's functions of arrays, which every kernel needs, without those of scipy.
+    """Imports numba's array functions, which every kernel needs, without scipy.
 
-    They import its linear algebra where they find it, to see if it has a BLAS. That takes as long as numba itself, and
-    no kernel has a product of matrices. Where one is compiled after all, numba imports it then.
+    numba would import scipy.linalg to look for a BLAS, which takes as long as importing numba, and no kernel has a
+    matrix product. If one is compiled after all, numba imports it then.
     """
     if "scipy.linalg" in sys.modules:
         return
@@ -53,7 +53,7 @@ _OURS = ("raptor", "validator")
 
 @dataclass(frozen=True, slots=True)
 class _Interpretation:
-    """Says how Python runs a kernel; see `interpret`."""
+    """Parameters of the interpretation of a kernel in Python; see `interpret`."""
 
     us: Callable[[tuple[Any, ...]], float]
     until_us: float
@@ -66,14 +66,14 @@ _INTERPRETATIONS: dict[Any, _Interpretation] = {}
 def interpret(
     us: Callable[[tuple[Any, ...]], float], until_us: float, *, by_element: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declares that Python runs a kernel without machine code if that is quicker than to compile it.
+    """Declares that Python interprets a kernel as long as that is faster than compiling it.
 
     So nothing is compiled for a small model. The results are equal to the bit: a kernel with arithmetic of small
-    integers or of float32, for which numba's types are wider than those of numpy, must not be declared.
+    integers or of float32, for which numba's types are wider than numpy's, must not be declared.
 
-    us: estimates the microseconds of a call, by its arguments. until_us: sum of them, over all processes, from which on
-    the kernel is compiled. `by_element`: the kernel reads and writes its arguments by single elements. Then they need
-    not be arrays, which Python reads slowly.
+    us: estimates the microseconds of an interpreted call from its arguments. until_us: sum of the estimates, over all
+    processes, at which the kernel is compiled. by_element: the kernel accesses its arguments by single elements only,
+    so they may be memory views, which Python indexes faster than arrays.
     """
 
     def declared(function: Callable[P, R]) -> Callable[P, R]:
@@ -84,17 +84,17 @@ def interpret(
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a function called from Python; the machine code is cached beside the file or in the user's cache."""
+    """Compiles a function that Python calls; its machine code is cached beside the file or in the user's cache."""
     return _cached(function)
 
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a function called only by kernels; it becomes part of their cached code."""
+    """Compiles a function that only kernels call; it becomes part of their cached code."""
     return _helper(function, counted=True)
 
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A `kernel` that allocates nothing: compiled without reference counts, which cost more than small helpers do."""
+    """A `kernel` that allocates nothing: compiled without reference counts, which cost more than small helpers."""
     return _cached(function, counted=False)
 
 
@@ -104,7 +104,7 @@ def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def has_machine_code(kernel: Callable[..., object]) -> bool:
-    """Tells whether a kernel has machine code, in memory or in its cache."""
+    """Returns whether a kernel has machine code, in memory or in its cache."""
     compiled, stored = _COMPILED[kernel]
     try:
         return bool(compiled.overloads or (stored and not stored.is_empty()))
@@ -113,18 +113,18 @@ def has_machine_code(kernel: Callable[..., object]) -> bool:
 
 
 _COMPILED: dict[Callable[..., object], tuple[Any, MachineCode | None]] = {}
-"""The compiled function of each kernel, and its cache, None if it has none."""
+"""The compiled function of each kernel, and its cache; None without a cache."""
 
 
 class _Patience:
-    """Time that Python may still spend on a kernel before compiling it is quicker."""
+    """Time for which Python may still interpret a kernel before compiling it is worth it."""
 
     def __init__(self, declared: _Interpretation, stored: MachineCode | None) -> None:
         self._declared, self._stored = declared, stored
         self._left_us, self._unsaved_us = -1.0, 0.0
 
     def covers(self, args: tuple[Any, ...]) -> bool:
-        """Tells whether Python should run this call, and counts it then."""
+        """Returns whether Python should interpret this call, and counts it in that case."""
         if self._left_us < 0:
             self._left_us = self._declared.until_us - (self._stored.interpreted_us() if self._stored else 0.0)
         us = self._declared.us(args)
@@ -133,7 +133,7 @@ class _Patience:
             return False
         self._left_us -= us
         self._unsaved_us += us
-        if self._stored and self._unsaved_us > self._declared.until_us / 100:  # so no file is written for each call
+        if self._stored and self._unsaved_us > self._declared.until_us / 100:  # no file is written for each call
             self._stored.add_interpreted_us(self._unsaved_us)
             self._unsaved_us = 0.0
         return True
@@ -152,7 +152,7 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
             return compiled(*args, **kwargs)
         except OSError:  # the cache failed, such as on a full disk; kernels touch no files, and the code is in memory
             return compiled(*args, **kwargs)
-        except (AttributeError, ImportError):  # the cache of another version names types that are no more
+        except (AttributeError, ImportError):  # the cache of another version names types that no longer exist
             if stored is None:
                 raise
             stored.flush()
@@ -163,7 +163,7 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
 
 
 def _with_code(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], MachineCode | None]:
-    """Returns the compiled function and its cache, None if it has none."""
+    """Returns the compiled function and its cache; None without a cache."""
     try:
         compiled = _njit(function, cached=True, counted=counted)
         return compiled, _store(compiled, sources(function.__module__))
@@ -173,7 +173,7 @@ def _with_code(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, 
 
 @cache
 def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
-    """Returns a kernel as Python, which also calls its helpers as Python."""
+    """Returns a kernel as a Python function, which also calls its helpers as Python functions."""
     plain, by_element = _plain(function, {}), _INTERPRETATIONS[function].by_element
 
     @wraps(function)
@@ -185,7 +185,7 @@ def _interpreted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _elements(given: Any) -> Any:
-    """Returns an array, or those in a tuple, as memory with plain numbers, quicker than those of numpy."""
+    """Converts arrays, also in tuples, to memory views, whose elements Python reads faster."""
     if isinstance(given, np.ndarray):
         return memoryview(cast(Any, given))
     if not isinstance(given, tuple):
@@ -195,9 +195,9 @@ def _elements(given: Any) -> Any:
 
 
 def _plain(function: Any, modules: dict[int, dict[str, Any]]) -> Any:
-    """Returns a function that finds Python functions where its module has compiled ones.
+    """Returns a function whose module globals have Python functions in place of compiled ones.
 
-    `modules`: the names of modules as such functions find them, by the identity of the real ones; it grows.
+    `modules`: such globals by identity of the original ones; extended here.
     """
     real = function.__globals__
     if id(real) not in modules:
@@ -221,9 +221,9 @@ def _njit(function: Callable[P, R], *, cached: bool, counted: bool, pipeline_cla
 
 
 def _store(compiled: Any, files: tuple[Path, ...]) -> MachineCode:
-    """Gives a function its cache. What is in there is old as soon as one of `files` has changed.
+    """Attaches the cache to a function. Cached code is stale as soon as one of `files` has changed.
 
-    Raises `AttributeError` for a numba that has its cache organised in another way.
+    Raises `AttributeError` if this version of numba organises its cache differently.
     """
     cache = compiled._cache
     stamp = (cache._cache_file._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
@@ -232,9 +232,9 @@ def _store(compiled: Any, files: tuple[Path, ...]) -> MachineCode:
 
 
 def sources(module: str) -> tuple[Path, ...]:
-    """The files of this project that the code of the kernels in `module` depends on, without its own file.
+    """Returns the project files that kernels in `module` depend on, without the module's own file.
 
-    These are the files that it imports, and those that they import if they hold compiled functions themselves.
+    These are the files that it imports, and, for files with compiled functions, those that they import.
     """
     found: dict[str, None] = {}
     pending = [module]
@@ -248,7 +248,7 @@ def sources(module: str) -> tuple[Path, ...]:
 
 @cache
 def _imports(module: str) -> tuple[str, ...]:
-    """The modules of this project that a loaded one imports at its top."""
+    """Returns the modules of this project that a loaded module imports at its top."""
     return tuple(_imported(module))
 
 

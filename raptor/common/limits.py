@@ -1,4 +1,4 @@
-"""Refuses to run with too little address space (`ulimit -v`): numpy and onnxruntime would abort or hang."""
+"""Check of the address space limit (`ulimit -v`): with too little, numpy and onnxruntime would abort or hang."""
 
 import sys
 
@@ -9,7 +9,7 @@ _LEAST_BYTES = 2**30
 
 
 def check_memory() -> None:
-    """Raises `UserError` if this process may use less address space than it needs."""
+    """Raises `UserError` if the address space of this process is limited to less than it needs."""
     if sys.platform == "win32":
         return
     import resource

@@ -1,11 +1,11 @@
-"""Compiles helpers of kernels no further than a kernel needs them: to LLVM code that is linked into it.
+"""Compilation of numba helpers to LLVM code only, which is linked into each kernel that calls them.
 
-numba makes of each function, also of one that only others call, optimised machine code with two entries for Python.
-Entries that take apart tuples of arrays are longer than most helpers, and code is optimised again in every function
-that it is linked into, so that took most of the time to compile a kernel of many helpers. Here a kernel is optimised
-and translated as a whole, once.
+By default numba makes optimised machine code of each function, with two entry points for Python. Entry points that
+unpack tuples of arrays are longer than most helpers, and code is optimised again in every function that it is linked
+into. This took most of the compile time of kernels with many helpers. Here a kernel is optimised and translated as a
+whole, once.
 
-NOTE: This uses parts of numba that are its own. Where they are missing, the import of this module fails.
+NOTE: This uses private parts of numba. Where they are missing, the import of this module fails.
 """
 
 # numba and llvmlite have no types.
@@ -22,11 +22,11 @@ from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
 _NOT_CALLABLE = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
-"""Address of the C function that Python gets to if it calls a helper: it calls an object that cannot be called."""
+"""Address of the C function behind a helper's Python entry point: it raises, because helpers have none."""
 
 
 class _LinkedLibrary(JITCodeLibrary):
-    """Code that is neither optimised nor translated before it is part of a kernel."""
+    """Code that is neither optimised nor translated until it is linked into a kernel."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
@@ -46,7 +46,7 @@ class _LinkedLowering(NativeLowering):
     _name = "linked_lowering"
 
     def run_pass(self, state: Any) -> Literal[True]:
-        """Does what numba's own lowering does, without machine code."""
+        """Lowers as numba does, without machine code."""
         library = state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         super().run_pass(state)
@@ -62,10 +62,9 @@ class _LinkedLowering(NativeLowering):
 
 
 class LinkedCompiler(CompilerBase):
-    """Pipeline of a helper: numba's, with another last step (`numba.njit(pipeline_class=...)`)."""
+    """numba's compiler pipeline with `_LinkedLowering` as its last step (`numba.njit(pipeline_class=...)`)."""
 
     def define_pipelines(self) -> list[PassManager]:
-        """Returns the one pipeline."""
         theirs = DefaultPassBuilder.define_nopython_pipeline(self.state)
         ours = PassManager("linked")
         for step, why in theirs.passes:

@@ -1,7 +1,7 @@
-"""Lock of a directory: one writer at a time.
+"""Exclusive lock of a directory for writing.
 
-It is a lock of the kernel (flock) on a hidden file beside the directory. A process that dies releases it, and the next
-one uses the file that was left. Where the system has no such locks (Windows, some network drives), nothing is locked.
+It is a kernel lock (flock) on a hidden file beside the directory. The kernel releases it when the process dies, and the
+next process reuses the file. Where the system has no such locks (Windows, some network drives), nothing is locked.
 """
 
 import os
@@ -14,14 +14,14 @@ from pathlib import Path
 from raptor.common.errors import UserError
 
 _mine = threading.local()
-"""Attribute `folders`: the directories this thread has locked, so that a function it calls may lock them again."""
+"""Attribute `folders`: the directories that this thread has locked, so that a called function may lock them again."""
 
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Keeps other threads and processes that also call this from `folder`, whose parent must exist.
+    """Locks `folder`, whose parent must exist, against other threads and processes that call this.
 
-    Raises `UserError` if one of them has it, `OSError` if nothing can be written beside it.
+    Raises `UserError` if one of them holds the lock, `OSError` if its parent is not writable.
     """
     held: set[Path] = _mine.__dict__.setdefault("folders", set())
     place = folder.resolve()
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Generator[None]:
 
 @contextmanager
 def _file(parent: int, name: str, folder: Path) -> Generator[None]:
-    """Opens and locks the file; makes another if its last owner removed it meanwhile."""
+    """Opens and locks the file; retries if its last owner removed it meanwhile."""
     while True:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=parent)
         try:
@@ -59,7 +59,7 @@ def _file(parent: int, name: str, folder: Path) -> Generator[None]:
 
 
 def _surely_remove(parent: int, name: str) -> None:
-    """Removes the file also if Ctrl-C comes meanwhile, and raises `KeyboardInterrupt` afterwards."""
+    """Removes the file even if Ctrl-C interrupts, and raises `KeyboardInterrupt` afterwards."""
     try:
         with suppress(OSError):  # removed, or locked by another process by now
             _remove(parent, name)
@@ -81,7 +81,7 @@ def _remove(parent: int, name: str) -> None:
 
 
 def _lock(file: int) -> None:
-    """Locks the file. Raises `BlockingIOError` if another process has it."""
+    """Locks the file. Raises `BlockingIOError` if another process holds the lock."""
     import fcntl
 
     try:
@@ -93,7 +93,7 @@ def _lock(file: int) -> None:
 
 
 def _unlock(file: int) -> None:
-    """Unlocks the file, also for a copy of the process that still has it open: closing it here would not."""
+    """Unlocks the file also in a forked child that still has it open; closing it here would not."""
     import fcntl
 
     with suppress(OSError):  # there are no locks on this drive
@@ -101,7 +101,7 @@ def _unlock(file: int) -> None:
 
 
 def _is(file: int, parent: int, name: str) -> bool:
-    """Tells whether the open file is the one that has this name now."""
+    """Returns whether the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(name, dir_fd=parent, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Folder of the machine code of a kernel, which processes read and write at once.
+"""Cache of the machine code of a kernel that is safe for concurrent processes.
 
-numba's own numbers the files of a kernel and writes its index before them. So two processes that compile at once give
-one number to two specialisations, and a process that comes between reads the file that was there before: each ends in
-code for arguments of other types, which reads and writes wherever they happen to point.
+numba's own cache numbers the files of a kernel and writes its index first. So two processes that compile at the same
+time give one number to two specialisations, and a process that reads meanwhile gets the previous file. Both execute
+code for arguments of other types, which accesses arbitrary memory.
 """
 
 import os
@@ -17,16 +17,16 @@ from numba.core.caching import IndexDataCacheFile  # pyright: ignore[reportMissi
 
 
 class MachineCode(IndexDataCacheFile):
-    """Machine code of one kernel: a file for each specialisation, named but once, and an index of them.
+    """Machine code of one kernel: an index, and a file with a unique name for each specialisation.
 
-    Beside them stands how long Python has run the kernel so far, while there is none.
+    As long as there is none, a file has the time for which Python has interpreted the kernel.
     """
 
     _cache_path: str
     _index_path: str
 
     def save(self, key: Any, data: Any) -> None:
-        """Adds the machine code of a specialisation, and removes what belongs to an older kernel."""
+        """Adds the machine code of a specialisation, and removes files of an older version of the kernel."""
         numba: Any = super()
         with self._alone():
             known: dict[Any, str] = numba._load_index()
@@ -38,21 +38,21 @@ class MachineCode(IndexDataCacheFile):
                     path.unlink(missing_ok=True)
 
     def is_empty(self) -> bool:
-        """Tells whether there is no machine code.
+        """Returns whether there is no machine code.
 
-        Raises `AttributeError` or `ImportError` if another version wrote it, whose types are no more.
+        Raises `AttributeError` or `ImportError` if another version wrote it, with types that no longer exist.
         """
         return not self._load_index()
 
     def interpreted_us(self) -> float:
-        """Returns how long Python has run the kernel, in microseconds."""
+        """Returns for how many microseconds Python has interpreted the kernel, over all processes."""
         try:
             return sum(map(float, self._times.read_text(encoding="ascii").split()))
-        except (OSError, ValueError):  # none yet, or somebody's else
+        except (OSError, ValueError):  # no file yet, or a file of another program
             return 0.0
 
     def add_interpreted_us(self, us: float) -> None:
-        """Adds to `interpreted_us`, where that can be written."""
+        """Adds to `interpreted_us`, if the file can be written."""
         with suppress(OSError):
             self._base.parent.mkdir(parents=True, exist_ok=True)
             with self._times.open("a", encoding="ascii") as file:
@@ -68,7 +68,7 @@ class MachineCode(IndexDataCacheFile):
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Keeps other processes waiting, where the system has locks. Without, code gets lost at worst."""
+        """Locks the folder against other processes, where the system has locks. Without them, code may be lost."""
         if sys.platform == "win32":
             yield
             return

@@ -1,14 +1,14 @@
-"""Memory that was freed, but that the C library keeps for later."""
+"""Return of freed memory that the C library retains."""
 
 import ctypes
 import sys
 
 
 def give_back() -> None:
-    """Gives freed memory back to the system.
+    """Returns freed memory to the system (`malloc_trim`).
 
-    glibc does so by itself only above the last block in use: after a pass that makes and drops millions of objects and
-    arrays, it keeps hundreds of megabytes. Other C libraries have no `malloc_trim`.
+    By itself, glibc does so only above the last block in use: after a pass that creates and drops millions of objects
+    and arrays, it retains hundreds of megabytes. Other C libraries have no `malloc_trim`.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

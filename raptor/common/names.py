@@ -1,4 +1,4 @@
-"""Shortens long names for tables: exporters make names of sixty characters and more."""
+"""Abbreviation of long names in tables; exporters make names of sixty characters and more."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 ELLIPSIS = "\u2026"
 LEAST = 16
-"""Minimum number of characters that a name keeps, however narrow the terminal is."""
+"""Minimum number of characters of an abbreviated name, however narrow the terminal is."""
 _UNBOUNDED = 10_000
 
 
 def shorten(names: Iterable[str], width: int) -> dict[str, str]:
-    """Cuts each name in the middle to at most `width` characters, or `LEAST`; the results differ from each other.
+    """Abbreviates each name in the middle to at most `width` characters, or `LEAST`; the results are distinct.
 
     Names that would become equal show the place where they begin to differ, or a number if that is not enough.
     """
@@ -50,12 +50,12 @@ def _first_difference(names: Sequence[str]) -> int:
 def _cut(name: str, width: int) -> str:
     if len(name) <= width:
         return name
-    tail = width // 2  # the end says more: what a layer does
+    tail = width // 2  # the end is more informative: it says what a layer does
     return f"{name[: width - tail - 1]}{ELLIPSIS}{name[len(name) - tail :]}"
 
 
 def _cut_around(name: str, width: int, at: int) -> str:
-    """Returns the name around position `at`, with a few letters of both its ends."""
+    """Returns the name around position `at`, with some characters of both its ends."""
     if len(name) <= width:
         return name
     head, tail = width // 5, width // 3
@@ -67,7 +67,7 @@ def _cut_around(name: str, width: int, at: int) -> str:
 
 
 def _numbered(name: str, width: int, taken: set[str]) -> str:
-    """Cuts the name and adds the first free number. `taken` grows by the result."""
+    """Abbreviates the name and appends the first free number. Adds the result to `taken`."""
     number = 2
     while True:
         suffix = f"#{number}"
@@ -81,7 +81,7 @@ def _numbered(name: str, width: int, taken: set[str]) -> str:
 def fit(
     console: "Console", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
 ) -> "Table":
-    """Builds a table with `build`, from names as short as the width left by the other columns demands.
+    """Builds a table with `build` from names that are abbreviated to the width which its other columns leave.
 
     `columns`: number of columns that hold names.
     """

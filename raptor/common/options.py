@@ -1,4 +1,4 @@
-"""Options of the compiler, their choices and ranges; shared by the command line and the Python API."""
+"""Options of the compiler with their choices and ranges; shared by the command line and the Python API."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
@@ -34,10 +34,10 @@ CUTS: OneOf[Cuts] = OneOf("cuts", get_args(Cuts))
 STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 
 DEFAULT_STRATEGY: Strategy = "rows"
-"""Default mapping strategy: on the chip hundreds of times faster than the reference, `raptor`."""
+"""Default mapping strategy, whose programs run hundreds of times faster than those of the reference, `raptor`."""
 
 DEFAULT_DEVICE = "reram-puma"
-"""Device preset for the writes of rounds where the user names none; every figure names its source."""
+"""Default device preset for crossbar writes of rounds; all its values name their source."""
 
 MOST_BITS = 32
 _MOST_LINES = 2**16 - 1
@@ -57,7 +57,7 @@ def parse_xbar(value: object) -> tuple[int, int] | None:
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
-    """Returns one number or two; None for a value of another form."""
+    """Returns one or two numbers; None for a value of another form."""
     if isinstance(value, str):
         parts = value.lower().split("x")
         valid = len(parts) <= 2 and all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts)
@@ -78,7 +78,7 @@ def parse_mapping(value: object) -> str:
 
 
 def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:
-    """Returns sizes of inputs by name. The front end checks whether they fit the model."""
+    """Returns shapes by name of the input. The front end checks whether they fit the model."""
     shapes = {} if value is None else by_name("shapes", value, f"sizes by input, such as {{'input': {_SHAPE}}}")
     return {name: _shape(name, sizes) for name, sizes in shapes.items()}
 
@@ -91,13 +91,13 @@ def _shape(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def parse_dims(value: object) -> dict[str, int]:
-    """Returns sizes of dimensions by the name of the dimension."""
+    """Returns sizes by name of the dimension."""
     dims = {} if value is None else by_name("dims", value, "sizes by name of the dimension, such as {'height': 224}")
     return {key: whole("dims", size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
 
 
 def parse_widths(value: object) -> dict[str, int]:
-    """Returns bits of weights by the name of the layer."""
+    """Returns bits of weights by name of the layer."""
     layers = {} if value is None else by_name("layers", value, "bits by name of the layer, such as {'conv1': 4}")
     return {
         name: whole("layers", bits, 1, expected=f"bits for '{name[:_LONGEST_NAME]}'") for name, bits in layers.items()
@@ -105,12 +105,12 @@ def parse_widths(value: object) -> dict[str, int]:
 
 
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
-    """Returns values by the name of an input. The front end checks whether they fit the model."""
+    """Returns values by name of the input. The front end checks whether they fit the model."""
     return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")
 
 
 def parse_names(keyword: str, value: object) -> tuple[str, ...]:
-    """Returns names, of nodes say, from a sequence of texts."""
+    """Returns a sequence of names, such as names of nodes, as a tuple."""
     expected = "a sequence of names, such as ('TopK', 'NonMaxSuppression')"
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise fault(keyword, value, expected)

@@ -1,4 +1,4 @@
-"""Checks of names: other projects, too, have packages called `validator` and `models`, and a distribution `raptor`."""
+"""Checks for name clashes: other projects also have packages `validator` and `models`, and a distribution `raptor`."""
 
 import sys
 from importlib.util import find_spec
@@ -7,18 +7,18 @@ from pathlib import Path
 from raptor.common.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""Folder that holds all packages of RAPTOR, in a checkout and when installed."""
+"""Folder that contains all packages of RAPTOR, in a checkout and when installed."""
 _OLD_NAME = "raptor"
-"""Earlier name of the distribution `raptor-crossbar`; on the package index it is another project's."""
+"""Former name of the distribution `raptor-crossbar`; on the package index it belongs to another project."""
 _COMMAND = "raptor = raptor.__main__:main"
 _MOST_CHARACTERS = 10_000
-"""Characters that are read of a list of entry points."""
+"""Number of characters that are read of a list of entry points."""
 
 
 def old_distribution() -> str | None:
-    """Returns a warning if this environment still has RAPTOR under its old name, which owns the same files.
+    """Returns a warning if RAPTOR is also installed under its former name, which owns the same files; else None.
 
-    No tool for packages replaces a distribution by one of another name, and `pip uninstall` deletes by lists of files.
+    Package tools do not replace a distribution by one of another name, and `pip uninstall` deletes all files it lists.
     """
     for folder in map(Path, dict.fromkeys(sys.path)):
         for found in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
@@ -32,7 +32,7 @@ def old_distribution() -> str | None:
 
 
 def _beginning(path: Path) -> str:
-    """Returns the first characters of a file, and nothing if it cannot be read."""
+    """Returns the first characters of a file; empty if it cannot be read."""
     try:
         with path.open(errors="replace") as file:
             return file.read(_MOST_CHARACTERS)
@@ -41,7 +41,7 @@ def _beginning(path: Path) -> str:
 
 
 def require_own(*names: str) -> None:
-    """Raises `UserError` if `import` of one of these names would find, or has found, a package that is not RAPTOR's."""
+    """Raises `UserError` if `import` of one of these names finds, or has found, a package that is not RAPTOR's."""
     for name in names:
         found = _origin(name)
         if found is None:
@@ -58,7 +58,7 @@ def _origin(name: str) -> Path | None:
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module else find_spec(name)
-    except ValueError:  # made by hand, it has none
+    except ValueError:  # a module that was made by hand has no spec
         spec = None
     file = (spec.origin if spec else None) or getattr(module, "__file__", None)
     if file is not None:

@@ -1,5 +1,4 @@
-"""Sets of numbers as sorted arrays. For a million different ones, numpy's own sets take a hundred times as long: it
-makes hash tables, while its sorting is as quick as the memory."""
+"""`np.unique` and `np.isin` by sorting: 100 times as fast as numpy's hash tables for a million distinct integers."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,13 +7,13 @@ Ints = npt.NDArray[np.int64]
 
 
 def different(values: Ints) -> Ints:
-    """Returns the different values, sorted."""
+    """Returns the distinct values, sorted."""
     found = np.sort(values)
     return found[np.append(True, found[1:] != found[:-1])[: len(found)]]
 
 
 def among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-    """Tells of each value whether it is one of the others."""
+    """Returns, for each value, whether it is one of `others`."""
     if not len(others):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(others)

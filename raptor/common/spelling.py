@@ -1,6 +1,6 @@
-"""Spelling of options in messages: as keywords of Python, or as flags while the command line runs.
+"""Spelling of options in messages: as Python keywords, or as flags while the command line runs.
 
-Code that raises an error names the option by its keyword in the API, `option("cores", 12)`. It need not know whether
+Code that raises an error names the option by its keyword in the API, `option("cores", 12)`, and need not know whether
 Python or the command line called it.
 """
 
@@ -24,14 +24,14 @@ _FLAGS = {
     "trace_file": "--trace",
     "weight_format": "--weights",
 }
-"""Flags that differ from the keyword with dashes."""
+"""Flags that are not the keyword with dashes."""
 
 _by_flags = False
 
 
 @contextmanager
 def flags() -> Generator[None]:
-    """Makes every message use flags inside the block, in all threads: a process is a command line, or it is not."""
+    """Makes every message use flags inside the block, in all threads of the process."""
     global _by_flags
     before, _by_flags = _by_flags, True
     try:
@@ -41,17 +41,17 @@ def flags() -> Generator[None]:
 
 
 def in_flags() -> bool:
-    """Tells whether a command line runs."""
+    """Returns whether messages use flags."""
     return _by_flags
 
 
 def name(keyword: str) -> str:
-    """Spells an option without its value: `cores`, or `--cores`."""
+    """Returns an option without its value: `cores`, or `--cores`."""
     return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}") if _by_flags else keyword
 
 
 def option(keyword: str, *value: Any) -> str:
-    """Spells an option with its value: `cores=12`, or `--cores 12`. A flag is given as True.
+    """Returns an option with its value: `cores=12`, or `--cores 12`. The value of a flag is True.
 
     Without a value: `cores=`, or `--cores`.
     """
@@ -61,7 +61,7 @@ def option(keyword: str, *value: Any) -> str:
 
 
 def _flag_value(value: Any) -> str:
-    """Writes a value as users type it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
+    """Returns a value as users type it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
     if isinstance(value, Mapping):
         entries = cast(Mapping[str, Any], value).items()
         return " ".join(f"{key}={_joined(entry, ',')}" for key, entry in entries)
@@ -69,7 +69,7 @@ def _flag_value(value: Any) -> str:
 
 
 def _joined(value: Any, by: str) -> str:
-    """Joins the parts of a tuple with `by`; writes any other value as it is."""
+    """Joins the elements of a tuple with `by`; converts any other value to text."""
     return by.join(map(str, cast(tuple[Any, ...], value))) if isinstance(value, tuple) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Clean end of a command by Ctrl-C and by SIGTERM: unfinished output is deleted, and one line says so."""
+"""Clean end of a command on Ctrl-C and SIGTERM: unfinished output is deleted, and one line reports it."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Stopper:
-    """Turns SIGTERM into `KeyboardInterrupt`, as Python does with Ctrl-C, and remembers which of the two it was."""
+    """Turns SIGTERM into `KeyboardInterrupt`, as Python does with Ctrl-C, and records which of the two it was."""
 
     def __init__(self) -> None:
         self._number = signal.SIGINT
@@ -34,7 +34,7 @@ class Stopper:
             sys.unraisablehook = hook
 
     def end(self) -> tuple[str, int]:
-        """Returns the word for how the command was stopped, and the exit status."""
+        """Returns how the command was stopped (`terminated` or `interrupted`), and the exit status."""
         return ("terminated", TERMINATED) if self._number == signal.SIGTERM else ("interrupted", INTERRUPTED)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -42,7 +42,7 @@ class Stopper:
         raise KeyboardInterrupt
 
     def _keep(self, lost: "sys.UnraisableHookArgs") -> None:
-        """Sends the signal again a little later if a library lost it, as pydantic does while it builds a class."""
+        """Sends the signal again after 10 ms if a library swallowed it, as pydantic does while it builds a class."""
         if lost.exc_type is KeyboardInterrupt:
             threading.Timer(0.01, os.kill, (os.getpid(), self._number)).start()
         else:
@@ -50,7 +50,7 @@ class Stopper:
 
 
 def _may_watch() -> bool:
-    """Tells whether a handler may be set: in the main thread, and if SIGTERM still has its default action."""
+    """Returns whether a handler may be set: in the main thread, and only if SIGTERM has its default action."""
     if threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

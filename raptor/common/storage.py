@@ -1,4 +1,4 @@
-"""Reads files of untrusted folders with limits, and writes files completely or not at all."""
+"""File access: size-limited reading from untrusted folders, and atomic writing."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
-    """Reads one JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
+    """Reads a JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
     content = read_bytes(folder, name, limit_bytes=limit_bytes)
     try:
         return schema.model_validate_json(content)
@@ -30,7 +30,7 @@ def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) 
 
 
 def check_regular(folder: Path, name: str) -> Path:
-    """Returns the path of a regular file inside `folder`; links, also those to folders on the way, are refused."""
+    """Returns the path of a regular file inside `folder`. Raises `UserError` for links, also in parent folders."""
     path = folder / name
     try:
         inside = path.resolve() == folder.resolve() / name
@@ -44,7 +44,7 @@ def check_regular(folder: Path, name: str) -> Path:
 
 
 def check_listed(folder: Path, name: str, size_bytes: int, sha256: str | None, listing: str) -> None:
-    """Raises `UserError` unless a regular file is as the file `listing` says; without `sha256`, by its size alone."""
+    """Raises `UserError` unless a file has the size, and the hash unless None, that the file `listing` records."""
     path = check_regular(folder, name)
     try:
         size = path.stat().st_size
@@ -74,16 +74,16 @@ def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
 
 
 def to_json(value: BaseModel) -> bytes:
-    """Returns canonical bytes of a schema: declared key order, two spaces, newline at the end."""
+    """Returns canonical JSON of a schema: declared key order, indentation of two spaces, newline at the end."""
     return value.model_dump_json(indent=2).encode() + b"\n"
 
 
 @contextmanager
 def whole(option: str, path: Path) -> Generator[BinaryIO]:
-    """Opens a temporary file that replaces the one that `option` names when the block ends well, else is deleted.
+    """Opens a temporary file that replaces `path` if the block succeeds, and is deleted otherwise.
 
-    Pipes, devices and links are written to as they are. Raises `UserError` that names option and file, also for `-`:
-    only what is JSON goes to standard output (`print_or_write`).
+    Pipes, devices and links are written directly. Raises `UserError` with `option` and path, also for `-`, because only
+    JSON goes to standard output (`print_or_write`).
     """
     check_no_terminal(option, path)
     # The name is chosen before the file is created, so that a Ctrl-C cannot come between the two.
@@ -106,26 +106,26 @@ def whole(option: str, path: Path) -> Generator[BinaryIO]:
 
 
 def write_for(option: str, path: Path, content: bytes) -> None:
-    """Writes `content` as a whole file, see `whole`."""
+    """Writes `content` atomically, see `whole`."""
     with whole(option, path) as stream:
         stream.write(content)
 
 
 def check_replaceable(named: str, path: Path, *, force: bool) -> None:
-    """Raises `UserError` if the file of an option is there and may not be replaced, or is `-`."""
+    """Raises `UserError` if the file of an option exists and may not be replaced, or is `-`."""
     check_no_terminal(named, path)
     if path.exists() and not force:
         raise UserError(f"{named} {path}: exists; {spelled('force', True)} replaces it")
 
 
 def check_no_terminal(option: str, path: Path) -> None:
-    """Raises `UserError` for a `-`, which would become the name of a file here."""
+    """Raises `UserError` for the path `-`, which would become the name of a file."""
     if is_terminal(path):
         raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
 
 
 def is_terminal(path: Path | None) -> bool:
-    """Tells whether a path is `-`, as in `--json -`: standard output then takes the JSON and nothing else."""
+    """Returns whether a path is `-`, as in `--json -`: standard output then has the JSON and nothing else."""
     return str(path) == "-"
 
 
@@ -138,7 +138,7 @@ def print_or_write(option: str, path: Path, content: bytes) -> None:
 
 
 def print_json(content: bytes) -> None:
-    """Writes to standard output in UTF-8, as JSON demands, whatever encoding the terminal has."""
+    """Writes to standard output in UTF-8, as JSON requires, whatever encoding the terminal has."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

@@ -1,6 +1,6 @@
-"""Parts of the schemas of JSON files: reading stops at the first mistake.
+"""Base classes and field types of the JSON schemas, which stop at the first error.
 
-pydantic collects all mistakes, a kilobyte each, and a file from somewhere else can hold millions of them.
+pydantic collects all errors, a kilobyte each, and an untrusted file can have millions of them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +29,7 @@ U = TypeVar("U")
 
 
 Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
-"""A number that a command writes: JSON has no infinity, so null stands for it."""
+"""A number that a command writes. JSON has no infinity and no NaN, so null stands for these."""
 
 WallTimes = Annotated[
     Mapping[str, float],
@@ -38,7 +38,7 @@ WallTimes = Annotated[
 
 
 def is_none(value: object) -> bool:
-    """Tells whether a field of a schema has no value: it is left out then (`exclude_if`)."""
+    """Returns whether a field of a schema has no value, so that it is omitted (`exclude_if`)."""
     return value is None
 
 
@@ -69,7 +69,7 @@ def _refuse_unknown(names: Collection[str], value: Any) -> Any:
 
 
 class Schema(BaseModel):
-    """Base of all schemas. Strict: no conversions, no unknown names. Arrays are `Items` or `Pair`, objects `Named`."""
+    """Base of all schemas: strict types, no unknown fields. Arrays must be `Items` or `Pair`, objects `Named`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -80,23 +80,23 @@ class Schema(BaseModel):
 
 
 class Known:
-    """Base of dataclasses inside a `Schema`: refuses unknown names at once, where pydantic would collect them."""
+    """Base of dataclasses inside a `Schema`: refuses an unknown field at once, where pydantic would collect all."""
 
     __slots__ = ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        # NOTE: inside, because a class that two others hold is described once, without what stands around it.
+        # NOTE: a class that several fields use is described once, without validators around the description.
         described = cast(dict[str, Any], handler.resolve_ref_schema(schema))
         check = partial(_refuse_unknown, cls.__annotations__.keys())
         described["schema"] = no_info_before_validator_function(check, described["schema"])
-        described["strict"] = False  # made of an object of JSON; its fields are as strict as those of the `Schema`
+        described["strict"] = False  # is made of a JSON object; its fields stay strict
         return schema
 
 
 def faults(error: ValidationError, most: int) -> Iterable[str]:
-    """Yields place and message of the first `most` mistakes."""
+    """Yields location and message of the first `most` errors."""
     return (
         f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg'].removeprefix('Value error, ')}"
         for f in error.errors()[:most]

@@ -1,4 +1,4 @@
-"""Thread pool that fails with an error when out of memory. (CPython's `Thread.start` would hang.)"""
+"""Thread pool that raises an error when out of memory. (CPython's `Thread.start` would hang.)"""
 
 import mmap
 from collections.abc import Callable
@@ -11,15 +11,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ROOM_BYTES = 96 * 2**20
-"""Address space that a thread needs to start: its stack (8 MiB), an arena of malloc (64 MiB), and some reserve."""
+"""Address space that a thread needs to start: its stack (8 MiB), a malloc arena (64 MiB), and a reserve."""
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool of threads; `submit` and `map` raise `UserError` if there is no memory for one more."""
+    """A thread pool; `submit` and `map` raise `UserError` if there is no memory for another thread."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         try:
-            if len(self._threads) < self._max_workers:  # it may start one
+            if len(self._threads) < self._max_workers:  # it may start a thread
                 mmap.mmap(-1, _ROOM_BYTES).close()
             return super().submit(fn, *args, **kwargs)
         except (OSError, RuntimeError) as e:

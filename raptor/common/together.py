@@ -1,4 +1,4 @@
-"""Combinations of options: an option either acts or is refused."""
+"""Refusal of command-line options that would have no effect."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def refuse_given(context: "typer.Context", parameters: Collection[str], reason: str) -> None:
     """Raises `UserError` for the first of these parameters that is on the command line.
 
-    Call this where a parameter would have no effect. `parameters`: names of the command function's arguments.
+    Call this where the parameters would have no effect. `parameters`: names of the command function's arguments.
     """
     for parameter in context.command.params:
         if parameter.name in parameters and was_given(context, parameter.name or ""):
@@ -20,6 +20,6 @@ def refuse_given(context: "typer.Context", parameters: Collection[str], reason: 
 
 
 def was_given(context: "typer.Context", parameter: str) -> bool:
-    """Tells whether a parameter is on the command line, rather than at its default."""
+    """Returns whether a parameter is on the command line, and not at its default."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
