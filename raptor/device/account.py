@@ -1,4 +1,4 @@
-"""Account of a device: writes, products, wear, and the modelled time and energy of both."""
+"""Usage statistics of a device: writes, products, wear, and their modelled time and energy."""
 
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -15,13 +15,13 @@ from raptor.target.timing import mvmul_ns
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Sums over all crossbars since the device was opened. Operations count when they are asked for.
+    """Usage of all crossbars since the device was opened. Operations are counted when they are requested.
 
-    `worst_cell`: writes of the cell that was written most. `products`: vectors that were multiplied. `busy_ns`: sum of
-    the times that crossbars were busy; `time_ns`: modelled time from the first operation to the end of the last.
-    Energies are None if the device file and the architecture do not give them. `years`: life of the worst cell if all
-    goes on like this for ever; `years_spread`: if writes were spread evenly over all cells (as OCC computes). Both are
-    None without an endurance.
+    worst_cell: writes of the cell that was written most. products: vectors that were multiplied. busy_ns: sum of the
+    busy times of all crossbars. time_ns: modelled time from the first operation to the end of the last. Energies are
+    None if neither device file nor architecture has them. years: lifetime of the worst cell if use continues at this
+    rate. years_spread: lifetime if writes were spread evenly over all cells (as in OCC). Both are None without an
+    endurance.
     """
 
     writes: int
@@ -38,7 +38,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Modelled costs: those of the device file, and of the architecture where the file has none."""
+    """Modelled costs of operations: from the device file, or from the architecture where the file has none."""
 
     device: DeviceFile
     target: Target
@@ -49,18 +49,18 @@ class Costs:
 
     @property
     def product_ns(self) -> float:
-        """Time of a product: that of the device file, else of an `mvmul` on one crossbar."""
+        """Time of a product, from the device file; without one, the time of an `mvmul` on one crossbar."""
         product = self.device.product
         return product.ns if product else mvmul_ns(self.target, 1)
 
     def product_pj(self, weights: int) -> float | None:
-        """Returns the energy of products with so many weights in all; None if the device file does not give it."""
+        """Returns the energy of products that use `weights` weights in total; None if the device file has none."""
         product = self.device.product
         return product.pj_per_cell * weights * self.cells_per_weight if product else None
 
 
 class Ledger:
-    """Keeps the account, and computes when operations are ready. Safe for threads."""
+    """Maintains the account, and computes when operations are ready. Thread-safe."""
 
     def __init__(self, info: DeviceInfo, costs: Costs, *, refuse_worn: bool) -> None:
         self._info, self._costs, self._refuse_worn = info, costs, refuse_worn
@@ -68,22 +68,22 @@ class Ledger:
         self._product_ns = costs.product_ns
         self._free_ns = [0.0] * info.crossbars
         self._wear: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
-        # A place in the heap is a writer, and its value the time from which it is free.
+        # a heap with an entry per writer: the time from which it is free
         self._writers = [0.0] * min(costs.device.write.at_once or 0, info.crossbars)
         heapify(self._writers)
         self._writes = self._cells = self._worst = self._products = 0
-        self._weights_read = 0  # NOTE: a sum of energies would depend on the order of the products
+        self._weights_read = 0  # NOTE: an integer, because a float sum would depend on the order
         self._busy_ns = 0.0
 
     def free_ns(self, crossbar: int | None) -> float:
-        """Returns the time from which a crossbar has nothing to do; None stands for all."""
+        """Returns the time from which a crossbar, or for None every crossbar, is idle."""
         with self._lock:
             return max(self._free_ns) if crossbar is None else self._free_ns[crossbar]
 
     def write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
-        """Notes a write of `shape` weights from `row` on, and returns the time at which it is done.
+        """Records a write of `shape` weights from row `row` on, and returns the time at which it is done.
 
-        Raises `WornError` if it is one too many for a cell and the device refuses that.
+        Raises `WornError` if a cell exceeds its endurance and the device refuses that.
         """
         rows, cols = shape
         with self._lock:
@@ -98,7 +98,7 @@ class Ledger:
             return self._until(crossbar, start, ns)
 
     def product(self, crossbar: int, shape: tuple[int, int], vectors: int, ready_ns: float) -> float:
-        """Notes products of `vectors` with a matrix of `shape`, and returns the time at which they are done."""
+        """Records products of `vectors` vectors with a matrix of `shape`; returns the time at which they are done."""
         with self._lock:
             self._products += vectors
             self._weights_read += shape[0] * shape[1] * vectors
@@ -106,7 +106,7 @@ class Ledger:
             return self._until(crossbar, start, self._product_ns * vectors)
 
     def account(self) -> Account:
-        """Returns the sums so far."""
+        """Returns the statistics so far."""
         with self._lock:
             time_ns = max(self._free_ns)
             pj = self._costs.device.write.pj_per_cell
@@ -133,7 +133,7 @@ class Ledger:
         return end
 
     def _touched(self, rows: int, cols: int) -> int:
-        """Returns the weights whose cells a write sets: also those beside the matrix if the unit is larger."""
+        """Returns the number of weights whose cells a write sets, also outside the matrix if the unit is larger."""
         unit = self._costs.device.write.unit
         return {
             "cell": rows * cols,
@@ -142,7 +142,7 @@ class Ledger:
         }[unit]
 
     def _wear_out(self, crossbar: int, row: int, rows: int) -> int:
-        """Counts a write of rows, and returns the largest count. Every write sets column 0, so rows are enough."""
+        """Counts a write of rows; returns the largest count. Every write sets column 0, so counts are per row."""
         if crossbar not in self._wear:
             self._wear[crossbar] = np.zeros(self._info.xbar[0], np.int64)
         whole = self._costs.device.write.unit == "crossbar"

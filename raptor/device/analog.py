@@ -1,4 +1,4 @@
-"""Back end `analog`: crossbars of integers as a device file describes them, by the same code as `raptor validate`."""
+"""Back end `analog`: integer crossbars with the imperfections of a device file, by the code of `raptor validate`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from validator.crossbar.tables import tables_of, work_for
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """A matrix in a crossbar: its integers, and the tables and the space of the kernels."""
+    """A matrix in a crossbar: its integers, and the tables and buffers of the kernels."""
 
     matrix: Array
     tables: tuple[Any, ...]
@@ -28,10 +28,10 @@ class _Held:
 
 
 class AnalogCrossbars:
-    """Crossbars of integers with slices, converters, and with `noisy` also the errors of cells.
+    """Integer crossbars with bit slices and converters, and with `noisy` also with cell errors.
 
-    `settings` are those of `raptor accuracy --with`. Each write programs all cells of the crossbar anew, with new
-    errors; each product has new noise. All of it follows from the setting `seed`.
+    `settings`: as for `raptor accuracy --with`. Each write programs all cells of the crossbar again, with new errors;
+    each product has new noise. All randomness follows from the setting `seed`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AnalogCrossbars:
         self._writes: dict[int, int] = {}
 
     def write(self, crossbar: int, row: int, matrix: Array) -> None:
-        """Programs a matrix, or rows of the one that is there."""
+        """Programs a matrix, or rows of the present one."""
         old = self._held.get(crossbar)
         if row or (old is not None and len(matrix) < len(old.matrix)):
             assert old is not None  # `Crossbar` has checked it

@@ -1,7 +1,7 @@
-"""The interface of a back end: crossbars by number, which are written and multiplied with.
+"""Interface of a back end: numbered crossbars that are written and multiplied with.
 
-A back end computes. Handles, order, futures, checks of arguments, time and account are the same for all back ends, and
-belong to `Device`. So a back end is small: three methods and a description.
+A back end only computes, in three methods. Handles, order, futures, checks of arguments, time and account are common to
+all back ends, and belong to `Device`.
 """
 
 from concurrent.futures import Future
@@ -16,11 +16,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Crossbars of a device. `xbar`: rows and columns of weights; `cell_bits`: bits of a cell.
+    """Properties of the crossbars of a device.
 
-    `dtype` is the type of a weight: `float32`, or `int8` or `int16`. A weight has `weight_bits` and takes as many cells
-    as that needs. A value that enters has at most `input_bits`, a result `output_bits`. In a device of floats these
-    widths are those of the modelled chip, and the values are float32.
+    xbar: rows and columns of weights. crossbars: their number. dtype: type of a weight: `float32`, `int8` or `int16`. A
+    weight of `weight_bits` takes as many cells of `cell_bits` as it needs. An input has at most `input_bits`, a result
+    `output_bits`. For `float32`, these widths describe the modelled chip, and values are float32.
     """
 
     back_end: str
@@ -40,12 +40,12 @@ class DeviceInfo:
 
     @property
     def vector_dtype(self) -> "np.dtype[Any]":
-        """Type of a vector: float32, or the smallest integer of `input_bits`."""
+        """Type of a vector: float32, or the smallest integer type of `input_bits`."""
         return np.dtype(np.float32) if self.is_float else _integer(self.input_bits)
 
     @property
     def result_dtype(self) -> "np.dtype[Any]":
-        """Type of a result: float32, or the smallest integer of `output_bits`."""
+        """Type of a result: float32, or the smallest integer type of `output_bits`."""
         return np.dtype(np.float32) if self.is_float else _integer(self.output_bits)
 
     @property
@@ -58,11 +58,11 @@ def _integer(bits: int) -> "np.dtype[Any]":
 
 
 class BackEnd(Protocol):
-    """Crossbars that are numbered from 0.
+    """Crossbars, numbered from 0.
 
-    Methods may return a result, or a future of it that they complete later, in any order. Calls for one crossbar come
-    one after another, and must take effect in that order; calls for several may come at the same time. Shapes, types
-    and ranges have been checked. Any exception that a method raises becomes the failure of the operation.
+    Methods return a result, or a future that they complete later, in any order. Calls for one crossbar are sequential,
+    and must take effect in that order; calls for different crossbars may be concurrent. Shapes, types and ranges have
+    been checked. An exception that a method raises becomes the failure of the operation.
     """
 
     @property
@@ -73,9 +73,9 @@ class BackEnd(Protocol):
         ...
 
     def multiply(self, crossbar: int, vectors: Array, columns: int) -> "Future[Array] | Array":
-        """Returns `vectors` [n, rows] times the first rows and `columns` of the crossbar, as [n, columns]."""
+        """Returns `vectors` [n, rows] times the first `rows` rows and `columns` columns, as [n, columns]."""
         ...
 
     def close(self) -> None:
-        """Ends. Operations that are still open fail with `LostError`."""
+        """Closes the back end. Pending operations fail with `LostError`."""
         ...

@@ -1,4 +1,4 @@
-"""The back end `socket`: crossbars of a driver in another process."""
+"""Back end `socket`: crossbars of a driver in another process."""
 
 import select
 import socket
@@ -41,13 +41,13 @@ from raptor.device.protocol import (
 )
 
 TIMEOUT_S = 10.0
-"""Seconds without any message after which the driver counts as lost: longer than its slowest operation takes."""
+"""Seconds without any message after which the driver counts as lost: longer than its slowest operation."""
 _PINGS = 4
-"""Signs of life that are asked for during the timeout."""
+"""Number of pings sent during the timeout."""
 
 
 def open_socket(_: DeviceInfo, *, address: str, timeout: float = TIMEOUT_S) -> "SocketCrossbars":
-    """Connects to a driver. Raises `LostError` if there is none, `DriverError` if it speaks another version."""
+    """Connects to a driver. Raises `LostError` if there is none, `DriverError` for another protocol version."""
     family, place = parse_address(address)
     seconds = finite("timeout", timeout, 0.01)
     link = socket.socket(family, socket.SOCK_STREAM)
@@ -81,7 +81,7 @@ def _welcomed(answer: Message) -> DeviceInfo:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads from a socket until all is there, or nothing came for `seconds`. `idle` is called a few times meanwhile."""
+    """Reads from a socket; fails if nothing arrives for `seconds`. `idle` is called a few times meanwhile."""
 
     link: socket.socket
     seconds: float
@@ -113,7 +113,7 @@ class _Asked:
 
 
 class SocketCrossbars:
-    """Sends every operation at once, and completes its future when the answer comes."""
+    """Sends every operation at once, and completes its future when the answer arrives."""
 
     def __init__(self, info: DeviceInfo, link: socket.socket, reader: _Reader, address: str) -> None:
         self.info = info
@@ -159,7 +159,7 @@ class SocketCrossbars:
         return future
 
     def _ping(self) -> None:
-        if self._sending.acquire(blocking=False):  # else a message is on its way, which is as good
+        if self._sending.acquire(blocking=False):  # else a message is being sent, which serves as well
             try:
                 self._link.sendall(frame(Ping()))
             except OSError as e:
@@ -175,7 +175,7 @@ class SocketCrossbars:
         except (OSError, BrokenError) as e:
             self._lose(str(e))
         finally:
-            self._link.close()  # NOTE: here only; while this thread waits, its number must not be given to another file
+            self._link.close()  # NOTE: here only: while this thread waits, its descriptor must not be reused
 
     def _answer(self, message: Message, content: bytes) -> None:
         if isinstance(message, Pong):
@@ -202,7 +202,7 @@ class SocketCrossbars:
             raise BrokenError(f"request {message.number}: expected a result of shape {asked.shape}, got {message}")
 
     def _lose(self, reason: str) -> LostError:
-        """Ends the connection, and fails all that is open."""
+        """Ends the connection, and fails all pending operations."""
         with self._lock:
             if self._lost is None:
                 self._lost = LostError(f"driver at {self._address}: {reason}")
@@ -216,7 +216,7 @@ class SocketCrossbars:
 
 
 def _joined(parts: "list[Future[Array]]") -> "Future[Array]":
-    """Returns a future of all results below each other. The driver answers in order only if it likes."""
+    """Returns a future of the concatenated results. The driver may answer in any order."""
     whole: Future[Array] = Future()
     left = Countdown(len(parts))
 

@@ -1,4 +1,4 @@
-"""A crossbar that a program has acquired: its operations, in the order in which they were asked for."""
+"""Handle of an acquired crossbar, with the queue of its operations."""
 
 import concurrent.futures
 from collections import deque
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from raptor.device.device import Device
 
 Operand = npt.ArrayLike | AnyFuture
-"""An array, or a future of one: then the operation starts when it is there."""
+"""An array, or a future of one; then the operation starts when the array is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An operation that was asked for. `send` gives a checked operand to the back end.
+    """A requested operation: its operand is checked by `check`, then passed to the back end by `send`.
 
-    `replaces`: it writes a whole matrix. `epoch`: number of such writes up to this operation.
+    replaces: whether it writes a whole matrix. epoch: number of such writes up to this operation.
     """
 
     future: Future[Any]
@@ -57,15 +57,15 @@ class _Work:
 
     @property
     def is_ready(self) -> bool:
-        """True if it can run, or need not: its operand is there, or it was cancelled."""
+        """True if it can start: its operand is ready, or it was cancelled."""
         return not is_future(self.operand) or self.operand.done() or self.future.cancelled()
 
 
 class Crossbar:
-    """A handle of one crossbar, made by `Device.acquire`. Safe for threads; a context manager that releases it.
+    """Handle of one crossbar, made by `Device.acquire`. Thread-safe; a context manager that releases it.
 
-    Operations return at once. They take effect in the order of the calls: a product after a write sees it. Operations
-    of different crossbars do not wait for each other, unless one is an operand of the other.
+    Operations return at once. They take effect in the order of the calls: a product after a write uses its matrix.
+    Operations of different crossbars do not wait for each other, unless one is an operand of the other.
     """
 
     def __init__(self, device: "Device", index: int, generation: int) -> None:
@@ -96,14 +96,14 @@ class Crossbar:
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """Rows and columns of the matrix that it will hold after all that was asked for; None before a write."""
+        """Rows and columns of the matrix after all requested operations; None before a write."""
         return self._shape
 
     def write(self, matrix: Operand, *, row: int | None = None) -> Future[None]:
-        """Writes a matrix [rows, columns], which is copied now. With `row`, replaces rows of the one that is there.
+        """Writes a matrix [rows, columns], which is copied now. With `row`, replaces rows of the present matrix.
 
-        Raises `ShapeError` for a matrix that does not fit, `OperandError` for other types or values, `WornError` for
-        cells at their end, and `StaleHandleError` after the release.
+        Raises `ShapeError` for a matrix that does not fit, `OperandError` for wrong types or values, `WornError` for
+        cells beyond their endurance, and `StaleHandleError` after the release.
         """
         info = self.device.info
         first = whole_or_none("row", row, 0, info.xbar[0] - 1)
@@ -131,26 +131,27 @@ class Crossbar:
     def matvec(self, vector: Operand) -> Future[Array]:
         """Multiplies a vector [rows] with the matrix; returns a future of [columns].
 
-        Raises `NotWrittenError` if there is no matrix, `ShapeError`, `OperandError`, and `StaleHandleError`.
+        Raises `NotWrittenError` without a matrix, `ShapeError`, `OperandError`, and `StaleHandleError` after the
+        release.
         """
         return self._product(vector, 1)
 
     def matmat(self, vectors: Operand) -> Future[Array]:
         """Multiplies vectors [n, rows] with the matrix, one after another; returns a future of [n, columns].
 
-        Raises as `matvec` does.
+        Raises the same errors as `matvec`.
         """
         return self._product(vectors, 2)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Waits until all that was asked for is done; see `Device.barrier`."""
+        """Waits until all requested operations are done; see `Device.barrier`."""
         self.device.barrier(self, timeout=timeout)
 
     def release(self, *, discard: bool = False, timeout: float | None = None) -> None:
-        """Gives the crossbar back, once its work is done. With `discard`, cancels what has not begun.
+        """Returns the crossbar to the device when its operations are done. With `discard`, cancels those not started.
 
-        Raises `AlreadyReleasedError`, and `DeviceTimeoutError` if work is open after `timeout` seconds; then the
-        crossbar is still held.
+        Raises `AlreadyReleasedError`, and `DeviceTimeoutError` if operations are pending after `timeout` seconds; then
+        the crossbar is still held.
         """
         if discard:
             self._discard()
@@ -159,7 +160,7 @@ class Crossbar:
         self.device.take_back(self.index)
 
     def _try_release(self) -> bool:
-        """Ends the handle if no work is open."""
+        """Ends the handle if no operation is pending. Returns whether it did."""
         with self._lock:
             if self._is_released:
                 raise AlreadyReleasedError(f"crossbar {self.index} was released already")
@@ -167,14 +168,14 @@ class Crossbar:
             return self._is_released
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the work that is open now. Raises `DeviceTimeoutError`."""
+        """Waits for the operations that are pending now. Raises `DeviceTimeoutError`."""
         with self._lock:
             opened = list(self._open)
         if concurrent.futures.wait(opened, timeout).not_done:
             raise DeviceTimeoutError(f"crossbar {self.index}: work is still open after {timeout} s")
 
     def take_failure(self) -> BaseException | None:
-        """Returns the first failure since the last call."""
+        """Returns the first failure since the last call, or None."""
         with self._lock:
             found, self._failure = self._failure, None
             return found
@@ -208,7 +209,7 @@ class Crossbar:
         return future
 
     def _future(self, operand: object, shape: tuple[int, ...] | None, charge: Callable[[float], float]) -> Future[Any]:
-        """Makes the future of an operation, which `charge` notes in the account."""
+        """Makes the future of an operation, which `charge` records in the account."""
         serial = self.device.serial
         ready_ns = waited_ns(serial)
         if is_future(operand) and isinstance(operand, Future) and operand.device == serial:
@@ -216,7 +217,7 @@ class Crossbar:
         return Future(serial, charge(ready_ns), shape)
 
     def _after_write(self, shape: tuple[int, ...], row: int | None) -> tuple[int, int]:
-        """Returns the shape of the matrix after a write. Raises an error if the rows are not part of the one there."""
+        """Returns the shape of the matrix after a write. Raises an error unless rows are part of the present one."""
         if row is None:
             return shape[0], shape[1]
         if self._shape is None:
@@ -239,7 +240,7 @@ class Crossbar:
         self._open[work.future] = None
 
     def _start(self, work: _Work) -> None:
-        """Runs what can run, now or when the operand is there."""
+        """Runs ready operations now, and others when the operand is ready."""
         # NOTE: not under the lock: a callback may come at once, and run work of other crossbars.
         if not work.is_ready:
             for future in (work.operand, work.future):
@@ -250,7 +251,7 @@ class Crossbar:
         run_next(self._drain)
 
     def _drain(self) -> None:
-        """Runs the operations that can run, from the head of the queue, unless another thread does."""
+        """Runs ready operations from the head of the queue, unless another thread does so."""
         with self._lock:
             if self._is_draining:
                 return
@@ -258,7 +259,7 @@ class Crossbar:
         try:
             while (work := self._next()) is not None:
                 self._run(work)
-        except BaseException:  # Ctrl-C: whoever goes on must find the queue as it is
+        except BaseException:  # Ctrl-C: another thread must be able to continue with the queue
             self._is_draining = False
             raise
 
@@ -275,7 +276,7 @@ class Crossbar:
             return
         try:
             result = work.send(self._checked(work))
-        except Exception as e:  # whatever a driver raises is the failure of the operation
+        except Exception as e:  # any exception of a driver is the failure of the operation
             self._fail(work, e)
             return
         except BaseException as e:
@@ -287,7 +288,7 @@ class Crossbar:
             self._finish(work, result)
 
     def _checked(self, work: _Work) -> Array:
-        # NOTE: later writes do not matter: an answer may come when they are long under way.
+        # NOTE: failures of later writes do not matter: they may be requested before this operation ends.
         failure = None if work.replaces else self._unwritten.get(work.epoch)
         if isinstance(failure, LostError):
             raise failure
@@ -320,7 +321,7 @@ class Crossbar:
         self._end(work, None, failure)
 
     def _end(self, work: _Work, result: Array | None, failure: BaseException | None) -> None:
-        """Completes an operation. It counts as open until its future is done."""
+        """Completes an operation. It counts as pending until its future is done."""
         with self._lock:
             if work.writes and failure is not None:
                 self._unwritten.setdefault(work.epoch, failure)
@@ -344,5 +345,5 @@ class Crossbar:
 
 
 def wait_for(crossbar: Crossbar) -> None:
-    """Notes that this thread has waited for a crossbar."""
+    """Advances this thread's modelled time to the end of a crossbar's operations."""
     wait_until(crossbar.device.serial, crossbar.device.ledger.free_ns(crossbar.index))

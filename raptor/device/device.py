@@ -1,4 +1,4 @@
-"""A device: crossbars that a program acquires and releases, and the account of what they did."""
+"""A device: crossbars that a program acquires and releases, and statistics of their use."""
 
 import concurrent.futures
 from collections import deque
@@ -20,7 +20,7 @@ _SERIAL = count(1)
 
 
 class Device:
-    """An open device, made by `raptor.device.open`. Safe for threads; a context manager that closes it."""
+    """An open device, made by `raptor.device.open`. Thread-safe; a context manager that closes it."""
 
     def __init__(self, back_end: BackEnd, costs: Costs, *, refuse_worn: bool = False) -> None:
         self.back_end = back_end
@@ -49,20 +49,20 @@ class Device:
 
     @property
     def source(self) -> str:
-        """The document that has the modelled costs."""
+        """Name and source document of the device file with the modelled costs."""
         return f"{self.costs.device.name}: {self.costs.device.source}"
 
     @property
     def free(self) -> int:
-        """Number of crossbars that nobody holds."""
+        """Number of free crossbars."""
         with self._lock:
             return len(self._free)
 
     def acquire(self, *, block: bool = False, timeout: float | None = None) -> Crossbar:
-        """Returns a free crossbar, that of the lowest number. It holds no matrix.
+        """Returns the free crossbar with the lowest number, without a matrix.
 
-        If none is free: raises `ExhaustedError`, or waits with `block`, and raises `DeviceTimeoutError` after `timeout`
-        seconds. Those who wait are served in the order in which they came.
+        If none is free: raises `ExhaustedError`, or with `block` waits, and raises `DeviceTimeoutError` after `timeout`
+        seconds. Waiting callers are served first come, first served.
         """
         blocks = flag("block", block)
         with self._lock:
@@ -79,13 +79,13 @@ class Device:
             return waiter.result(timeout)
         except TimeoutError:
             with self._lock:
-                if waiter not in self._waiting:  # it came at the last moment
+                if waiter not in self._waiting:  # a crossbar became free at the last moment
                     return waiter.result()
                 self._waiting.remove(waiter)
         raise DeviceTimeoutError(f"all {self.info.crossbars} crossbars are still held after {timeout} s")
 
     def barrier(self, crossbar: Crossbar | None = None, *, timeout: float | None = None) -> None:
-        """Waits until all that was asked for so far is done, on one crossbar or on all.
+        """Waits until all operations requested so far are done, on one crossbar or on all.
 
         Raises the first failure that no barrier has raised yet, and `DeviceTimeoutError` after `timeout` seconds.
         """
@@ -101,15 +101,15 @@ class Device:
     def graph(self, schedule: str | Schedule = "min_writes", *, crossbars: int | None = None) -> Graph:
         """Returns an empty graph of products, for a with statement at whose end it is scheduled and runs.
 
-        `schedule`: `asap`, `alap`, `min_writes`, or a scheduler of your own. `crossbars`: how many to use at most; by
+        schedule: `asap`, `alap`, `min_writes`, or a scheduler of your own. crossbars: largest number to use; by
         default, all that are free.
         """
         return Graph(self, find_schedule(schedule), whole_or_none("crossbars", crossbars, 1, self.info.crossbars))
 
     def close(self, *, discard: bool = False, timeout: float | None = None) -> None:
-        """Waits for all work (with `discard`, only for what has begun), releases all crossbars, and ends the back end.
+        """Waits for all operations (with `discard`, only for those that started), releases all crossbars, and closes.
 
-        After it, handles raise `StaleHandleError`. A second call does nothing.
+        Afterwards, handles raise `StaleHandleError`. A second call does nothing.
         """
         with self._lock:
             if not self._is_open:
@@ -131,7 +131,7 @@ class Device:
             raise StaleHandleError("the device was closed: open it again")
 
     def take_back(self, index: int) -> None:
-        """Makes a crossbar free, or gives it to the first who waits. Called by `Crossbar.release`."""
+        """Frees a crossbar, or passes it to the first waiting caller. Called by `Crossbar.release`."""
         with self._lock:
             del self._held[index]
             if self._waiting:

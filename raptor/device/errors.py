@@ -1,10 +1,10 @@
-"""Errors of a device. Each says what is wrong and what to change; `DeviceError` is the base of all."""
+"""Errors of a device. Each message says what is wrong and what to change; `DeviceError` is the base of all."""
 
 from raptor.common.errors import UserError
 
 
 class DeviceError(UserError):
-    """A crossbar was not used as it can be, or its driver failed."""
+    """A crossbar was used wrongly, or its driver failed."""
 
 
 class ExhaustedError(DeviceError):
@@ -12,15 +12,15 @@ class ExhaustedError(DeviceError):
 
 
 class OperandError(DeviceError):
-    """An operand has a type or a value that the crossbar does not take."""
+    """An operand has a type or a value that the crossbar does not accept."""
 
 
 class ShapeError(OperandError):
-    """An operand has another shape than the crossbar or its matrix."""
+    """The shape of an operand does not match the crossbar or its matrix."""
 
 
 class NotWrittenError(DeviceError):
-    """A product was asked of a crossbar that holds no matrix."""
+    """A product was requested of a crossbar without a matrix."""
 
 
 class StaleHandleError(DeviceError):
@@ -32,15 +32,15 @@ class AlreadyReleasedError(StaleHandleError):
 
 
 class DriverError(DeviceError):
-    """The driver refused an operation, or answered what cannot be."""
+    """The driver refused an operation, or gave an invalid answer."""
 
 
 class LostError(DeviceError):
-    """The device is gone. All open operations end with this error."""
+    """The device is gone. All pending operations fail with this error."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):
-    """The time to wait is over. The work goes on."""
+    """The timeout has expired. The operation continues."""
 
 
 class WornError(DeviceError):

@@ -1,8 +1,8 @@
-"""Futures that know their modelled time, and the clock of those who wait for them.
+"""Futures with a modelled completion time, and a virtual clock for each thread that waits for them.
 
-Modelled time is virtual. An operation is ready at a time that follows from the order of operations alone, so it is
-equal on every back end and under every schedule of threads. A thread (or a task of asyncio) that waits for a result has
-reached the time of that result: what it asks for next cannot start earlier.
+Modelled time is virtual. The time at which an operation is ready follows from the order of operations alone, so it is
+equal on every back end and for every scheduling of threads. A thread (or an asyncio task) that waits for a result has
+reached the time of that result: its next operation cannot start earlier.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ def waited_ns(device: int) -> float:
 
 
 def wait_until(device: int, ns: float) -> None:
-    """Notes that this thread has waited until `ns` of a device."""
+    """Records that this thread has waited until time `ns` of a device."""
     if ns > waited_ns(device):
         _WAITED.set({**_WAITED.get({}), device: ns})
 
 
 class Future(concurrent.futures.Future[T]):
-    """A result that may still be computed: `concurrent.futures.Future`, which asyncio can await, too.
+    """A `concurrent.futures.Future`, which asyncio can await, of an operation on device number `device`.
 
-    `shape`: of the array that it will hold; None for a write. `ready_ns`: modelled time at which it is there.
+    shape: of the resulting array; None for a write. ready_ns: modelled time at which the result is ready.
     """
 
     def __init__(self, device: int, ready_ns: float, shape: tuple[int, ...] | None) -> None:
@@ -54,30 +54,30 @@ class Future(concurrent.futures.Future[T]):
 
 
 def is_future(value: object) -> TypeGuard[AnyFuture]:
-    """Returns true for every future, also for one of another library."""
+    """Returns True for every future, also of another library."""
     return isinstance(value, concurrent.futures.Future)
 
 
 def value_of(future: AnyFuture) -> Any:
-    """Returns the result of a future that is done. Unlike `result`, it does not count as waiting."""
+    """Returns the result of a future that is done, without advancing the modelled time of this thread."""
     return concurrent.futures.Future[Any].result(future)
 
 
 class Countdown:
-    """Counts calls of several threads."""
+    """Counts down calls from several threads."""
 
     def __init__(self, count: int) -> None:
         self._left, self._lock = count, Lock()
 
     def is_last(self) -> bool:
-        """Returns true for the last of the expected calls."""
+        """Counts a call. Returns True for the last expected one."""
         with self._lock:
             self._left -= 1
             return self._left == 0
 
 
 class _Running(local):
-    """Calls that this thread still has to make; None if it makes none at the moment."""
+    """Calls that this thread still has to make; None outside `run_next`."""
 
     calls: deque[Callable[[], None]] | None = None
 
@@ -86,9 +86,9 @@ _RUNNING = _Running()
 
 
 def run_next(call: Callable[[], None]) -> None:
-    """Calls a function now, or at the end of the call that this thread is in the middle of.
+    """Calls a function now, or after the current one if this thread is inside `run_next`.
 
-    A result that releases another operation, which releases another, would else nest as deep as the chain is long.
+    Otherwise a chain of results that each release the next operation would nest as deep as it is long.
     """
     if _RUNNING.calls is not None:
         _RUNNING.calls.append(call)

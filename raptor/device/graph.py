@@ -4,7 +4,7 @@
         y = matmul(graph, a, b)
     y.result()
 
-A node of the graph is a product, which needs a crossbar, or a function of the host. One that two others use is computed
+A node of the graph is a product, which needs a crossbar, or a host function. A node with several readers is computed
 once.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 Function = Callable[..., Any]
-"""A function of the host: from arrays to an array."""
+"""A host function: from arrays to an array."""
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value of the graph, an array of `shape`. `operands`: nodes that it is computed from."""
+    """A value of the graph, an array of `shape`, computed from the nodes `operands`."""
 
     number: int
     shape: tuple[int, ...]
@@ -40,23 +40,23 @@ class Node:
     _future: AnyFuture | None = field(default=None, init=False, repr=False)
 
     def result(self, timeout: float | None = None) -> Array:
-        """Returns the value, once the graph runs. Raises `DeviceError` before, and what failed."""
+        """Returns the value after the graph has started. Raises `DeviceError` before that, or the failure."""
         return self.future.result(timeout)
 
     @property
     def future(self) -> AnyFuture:
-        """The future of the value, once the graph runs."""
+        """The future of the value, after the graph has started."""
         if self._future is None:
             raise DeviceError("the graph does not run yet: it begins at the end of its with statement")
         return self._future
 
     @property
     def is_running(self) -> bool:
-        """True once the graph has issued the node."""
+        """True after the graph has issued the node."""
         return self._future is not None
 
     def run_as(self, future: AnyFuture) -> None:
-        """Notes the future of the value."""
+        """Sets the future of the value."""
         self._future = future
 
 
@@ -73,13 +73,13 @@ class Product(Node):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """Number of multiply-accumulates."""
         return self.shape[0] * self.shape[1] * self.matrix.shape[0]
 
 
 @dataclass(eq=False, slots=True)
 class Host(Node):
-    """A function of the host. `operations`: how many operations of arithmetic it does."""
+    """A host function. `operations`: number of arithmetic operations that it performs."""
 
     function: Function
     operations: int
@@ -87,9 +87,9 @@ class Host(Node):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Place of a product: its crossbar, the step in which it starts, the step before which the host waits for it.
+    """Schedule entry of a product: its crossbar, start step, and the step before which the host waits for it.
 
-    `writes`: its matrix is written first. Without it, the product before it on the crossbar has an equal matrix.
+    writes: whether its matrix is written first; otherwise the previous product on the crossbar has an equal matrix.
     """
 
     op: Product
@@ -100,11 +100,11 @@ class Placed:
 
 
 Schedule = Callable[["Graph", int], Sequence[Placed]]
-"""A scheduler: places every product of a graph on one of so many crossbars. A product takes one step."""
+"""A scheduler: assigns every product to a step and to one of that many crossbars. A product takes one step."""
 
 
 class Graph:
-    """Products and functions of the host, in the order in which they were added; made by `Device.graph`.
+    """Products and host functions, in the order in which they were added; made by `Device.graph`.
 
     A context manager: at its end the graph is scheduled and runs, and the values of its nodes are futures.
     """
@@ -130,7 +130,7 @@ class Graph:
 
     @property
     def share(self) -> float:
-        """Share of the work that runs on crossbars: multiply-accumulates of those and operations of the host."""
+        """Fraction of the work on crossbars: multiply-accumulates there, divided by these plus host operations."""
         on_crossbars = sum(op.macs for op in self.products)
         on_host = sum(node.operations for node in self.nodes if isinstance(node, Host))
         return on_crossbars / max(1, on_crossbars + on_host)
@@ -150,15 +150,15 @@ class Graph:
         return node
 
     def host(self, function: Function, operands: Sequence[Node], shape: tuple[int, ...], operations: int = 0) -> Host:
-        """Adds a function of the host from arrays to an array of `shape`."""
+        """Adds a host function from arrays to an array of `shape`. `operations`: see `Host`."""
         node = Host(len(self.nodes), shape, tuple(operands), function, operations)
         self.nodes.append(node)
         return node
 
     def run(self) -> None:
-        """Schedules all products, acquires crossbars, issues everything, and releases the crossbars when all is done.
+        """Schedules all products, acquires crossbars, issues all nodes, and releases the crossbars when all are done.
 
-        Raises `DeviceError` for a schedule that breaks the rules of `check_schedule`, and if no crossbar is free.
+        Raises `DeviceError` for a schedule that violates `check_schedule`, and if no crossbar is free.
         """
         count = self._crossbars or max(1, self.device.free)
         self.placed = sorted(self._schedule(self, count), key=lambda placed: placed.start)
@@ -173,7 +173,7 @@ class Graph:
                 handle.release()
 
     def _issue(self, handles: "dict[int, Crossbar]") -> None:
-        """Issues products in the order of the schedule; functions of the host run when their operands are there."""
+        """Issues products in the order of the schedule; host functions run when their operands are ready."""
         for placed in self.placed:
             for node in _before(placed.op):
                 node.run_as(self._on_host(node))
@@ -194,7 +194,7 @@ class Graph:
         def compute() -> None:
             try:
                 future.set_result(np.asarray(node.function(*map(value_of, operands))).reshape(node.shape))
-            except BaseException as e:  # whatever the function or an operand raises is the failure of the node
+            except BaseException as e:  # any exception is the failure of the node
                 future.set_exception(e)
 
         def count(_: AnyFuture) -> None:
@@ -217,7 +217,7 @@ def _given(value: Any) -> Any:
 
 
 def _before(op: Node) -> Iterator[Host]:
-    """Yields the functions of the host that a product needs and that do not run yet, operands first."""
+    """Yields the host functions that a product depends on and that do not run yet, operands first."""
     for operand in op.operands:
         if not operand.is_running:
             yield from _before(operand)
@@ -226,7 +226,7 @@ def _before(op: Node) -> Iterator[Host]:
 
 
 def ends(graph: Graph, placed: Sequence[Placed]) -> dict[Node, int]:
-    """Returns the step at whose start each node is ready. A function of the host takes no time."""
+    """Returns the step at whose start each node is ready. Host functions take no time."""
     end: dict[Node, int] = {place.op: place.start + 1 for place in placed}
     for node in graph.nodes:
         if isinstance(node, Host):
@@ -237,8 +237,8 @@ def ends(graph: Graph, placed: Sequence[Placed]) -> dict[Node, int]:
 def check_schedule(graph: Graph, placed: Sequence[Placed], crossbars: int) -> None:
     """Raises `DeviceError` for a schedule that would not compute the graph.
 
-    Every product has one place; it starts after its operands are ready; a crossbar does one at a time; a matrix that is
-    not written is there; the host waits after the end.
+    Every product has one entry; it starts after its operands are ready; a crossbar computes one product at a time; a
+    matrix that is not written is present; the host waits after the end.
     """
     if sorted(p.op.number for p in placed) != [op.number for op in graph.products]:
         raise DeviceError("the schedule does not place every product once")

@@ -1,4 +1,4 @@
-"""Back ends that compute in this process: `numpy` (float32) and `integer` (exact)."""
+"""Ideal back ends in this process: `numpy` (float32) and `integer` (exact)."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError
 
 _FEW = 6
-"""Vectors up to which one product after another is faster than all of them row by row (measured, 128x128)."""
+"""Largest number of vectors for which one product after another is faster than all of them row by row (at 128x128)."""
 
 
 class NumpyCrossbars:
     """Ideal crossbars of float32.
 
-    A product adds the rows in order, each product and each sum rounded to float32, as the engines of the validator do:
-    all of them agree to the bit.
+    A product adds the rows in order and rounds each product and sum to float32, as the engines of the validator do, so
+    results are equal to the bit.
     """
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -41,7 +41,7 @@ class NumpyCrossbars:
 
 
 class IntegerCrossbars(NumpyCrossbars):
-    """Ideal crossbars of integers: exact sums, and an error for one that does not fit `output_bits`."""
+    """Ideal crossbars of integers: exact sums, and `DriverError` for a sum that does not fit `output_bits`."""
 
     def __init__(self, info: DeviceInfo, *, weight_bits: int = 8, input_bits: int = 8) -> None:
         bits = whole("weight_bits", weight_bits, 1, 16), whole("input_bits", input_bits, 1, 32)

@@ -1,8 +1,7 @@
-"""Kernels of linear algebra as graphs of products that fit crossbars: what OCC compiles.
+"""Linear algebra kernels as graphs of products that fit crossbars, as OCC compiles them.
 
-Matrices are cut into tiles, parts along the inner dimension are added by the host. A contraction becomes a product by
-transposing and reshaping (TTGT), a convolution by taking every window as a row (im2col). Networks are in
-`raptor.device.networks`.
+Matrices are cut into tiles; partial products along the inner dimension are added by the host. A contraction becomes a
+matrix product by transposition and reshaping (TTGT), a convolution by im2col. Networks are in `raptor.device.networks`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +20,11 @@ from raptor.device.graph import Graph, Node, Value
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Costs of a product of matrices.
+    """Costs of a matrix product.
 
-    `writes`: crossbars that are written if each tile of vectors writes its matrix; `fewest_writes`: if no matrix is
-    written twice. `products`: vectors that are multiplied. `macs`: multiply-accumulates on crossbars. `additions`:
-    those of the host. `cells`: share of the cells of the written crossbars that the matrix uses.
+    writes: crossbar writes if each tile of vectors writes its matrix. fewest_writes: if no matrix is written twice.
+    products: vectors that are multiplied. macs: multiply-accumulates on crossbars. additions: additions on the host.
+    cells: fraction of the cells of the written crossbars that the matrix uses.
     """
 
     writes: int
@@ -77,8 +76,8 @@ def matvec(graph: Graph, matrix: Value, vector: Value) -> Node:
 def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
     """Adds a contraction such as `ab-acd-dbc`: the indices of the result, of `a` and of `b`.
 
-    Indices that both operands have are summed. Raises `UserError` for a formula in which an index of the result is in
-    both operands or in none.
+    Indices of both operands are summed. Raises `UserError` for a formula with a result index that both operands or
+    neither have.
     """
     result, of_a, of_b = _formula(formula)
     summed = [i for i in of_a if i in of_b]
@@ -97,9 +96,9 @@ def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
 
 
 def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
-    """Adds the Kronecker product of matrices [d, n] times vectors `x` [m, n, n, ...], without making the product.
+    """Adds the Kronecker product of matrices [d, n] times vectors `x` [m, n, n, ...], without forming the product.
 
-    Returns [m, d, d, ...]. Each matrix is a contraction of its own; the last comes first.
+    Returns [m, d, d, ...]. Each matrix is applied as a contraction, the last one first.
     """
     letters, found = "abcdefgh"[: len(matrices)], x
     if len(_value(x).shape) != 1 + len(matrices) or len(matrices) > len(letters):
@@ -112,9 +111,9 @@ def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
 
 
 def convolution(graph: Graph, image: Value, filters: Value, *, dilation: int = 1) -> Node:
-    """Adds a convolution of an image [n, c, ...] with filters [o, c, ...] of as many dimensions, one or more.
+    """Adds a convolution of an image [n, c, ...] with filters [o, c, ...] that have equally many dimensions.
 
-    Without padding, of stride 1. `dilation`: distance of the elements that a filter reads.
+    No padding, stride 1. `dilation`: distance of the elements that a filter reads.
     """
     x, f = _value(image), _value(filters)
     (n, c, *dims), (o, of, *taps) = x.shape, f.shape
@@ -153,7 +152,7 @@ def _value(value: Value) -> Any:
 
 
 def _host(graph: Graph, function: Callable[[Any], Any], value: Any, shape: tuple[int, ...]) -> Any:
-    """Applies a function now to an array, and later to a node."""
+    """Applies a function to an array now, or to a node when the graph runs."""
     return graph.host(function, [value], shape) if isinstance(value, Node) else function(value)
 
 

@@ -1,4 +1,4 @@
-"""Networks as graphs of products: a perceptron, an LSTM and a cell of WaveNet, as OCC was measured with."""
+"""Networks as graphs of products: a perceptron, an LSTM and a WaveNet cell, the benchmarks of OCC."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -25,7 +25,7 @@ def mlp(graph: Graph, x: Value, layers: Sequence[tuple[Array, Array]]) -> Node:
 
 
 def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) -> Node:
-    """Adds an LSTM over `x` [steps, features], which begins with zeros; returns its last state [1, hidden].
+    """Adds an LSTM over `x` [steps, features] with a zero initial state; returns its last state [1, hidden].
 
     `weights` [features, 4 hidden], `recurrent` [hidden, 4 hidden] and `bias` [4 hidden] hold the gates in the order
     input, forget, cell, output. The products with `x` do not wait for the state.
@@ -45,7 +45,7 @@ def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) 
 def wavenet_cell(
     graph: Graph, x: Value, gates: tuple[Array, Array], residual: Array, skip: Array, *, dilation: int = 1
 ) -> tuple[Node, Node]:
-    """Adds a cell of WaveNet on `x` [1, channels, samples]; returns the input of the next cell, and what skips it.
+    """Adds a WaveNet cell on `x` [1, channels, samples]; returns the input of the next cell, and the skip output.
 
     `gates`: filters [channels, channels, taps] of two causal, dilated convolutions, whose tanh and sigmoid are
     multiplied. `residual` [channels, channels, 1] and `skip` [skip, channels, 1] read the product.
@@ -70,7 +70,7 @@ def _first(state: Array) -> Array:
 
 
 def _behind(past: int, value: Array) -> Array:
-    """Returns samples behind so many zeros."""
+    """Pads samples with `past` zeros at the front."""
     return np.pad(value, ((0, 0), (0, 0), (past, 0)))
 
 

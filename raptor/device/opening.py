@@ -1,4 +1,4 @@
-"""Opens devices. Back ends are found by name, as entry points of the group `raptor.devices`."""
+"""Registry of back ends (entry points of the group `raptor.devices`), and `raptor.device.open`."""
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
@@ -20,12 +20,12 @@ from raptor.target.device_file import load_device
 
 GROUP = "raptor.devices"
 DEVICE = "reram-puma"
-"""Device file of the modelled costs, unless another is named."""
+"""Default device file for modelled costs."""
 CROSSBARS = 64
 ANALOG = "analog"
-"""The back end that also reads the device file for its values."""
+"""The back end whose results also depend on the device file."""
 Factory = Callable[..., BackEnd]
-"""Makes a back end from the wishes of the caller (a `DeviceInfo`) and the options of its own."""
+"""Makes a back end from the requested properties (a `DeviceInfo`) and its own options."""
 
 
 def open(
@@ -41,17 +41,17 @@ def open(
     """Opens a device.
 
     `back_end` is `numpy` (float32), `integer`, `analog` (with the slices, converters and errors of `device`), `socket`
-    (a driver in another process), or the name of an entry point of the group `raptor.devices`. What follows a colon is
-    its address: `socket:/run/board/socket`.
+    (a driver in another process), or the name of an entry point of the group `raptor.devices`. An address may follow a
+    colon: `socket:/run/board/socket`.
 
     `xbar` is rows and columns of weights of a crossbar (one number for a square), and `crossbars` their number. A
-    driver of hardware knows both; then they may only repeat what it says.
+    hardware driver knows both; then they must equal its values.
 
     Modelled costs: `device` is a device file or preset (`reram-puma`, `reram-verify`, `pcm-occ`, `sram`), and `arch` an
-    architecture file or preset, from which the time of a product comes if the device file has none. With `refuse_worn`,
-    a write beyond the endurance raises `WornError`.
+    architecture file or preset, which gives the time of a product if the device file does not. With `refuse_worn`, a
+    write beyond the endurance raises `WornError`.
 
-    `options` are those of the back end. Raises `UserError` for bad arguments, and `DeviceError` if there is no device.
+    `options` are passed to the back end. Raises `UserError` for bad arguments, and `DeviceError` if there is no device.
     """
     name, _, address = _text("back_end", back_end).partition(":")
     if address:
@@ -67,7 +67,7 @@ def open(
 
 
 def back_ends() -> Mapping[str, Factory]:
-    """Returns the makers of all back ends by name: those of RAPTOR, and those of installed packages."""
+    """Returns the factories of all back ends by name: RAPTOR's, and those of installed packages."""
     from raptor.device.client import open_socket
     from raptor.device.ideal import IntegerCrossbars, NumpyCrossbars
 
@@ -97,7 +97,7 @@ def _make(name: str, wished: DeviceInfo, options: Mapping[str, Any]) -> BackEnd:
 
 
 def _wished(name: str, chip: Target, xbar: tuple[int, int] | None, crossbars: int | None) -> DeviceInfo:
-    """Returns what the caller wishes for, with the sizes of the architecture where nothing is said."""
+    """Returns the requested properties, with defaults from the architecture."""
     from raptor import __version__
 
     return DeviceInfo(

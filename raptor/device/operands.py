@@ -1,4 +1,4 @@
-"""Checks of matrices and vectors: each returns a copy in the type of the device, or raises an error."""
+"""Validation of matrices and vectors: each function returns a copy in the type of the device, or raises an error."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from raptor.device.errors import OperandError, ShapeError
 from raptor.device.futures import is_future, value_of
 
 UNKNOWN = (0,)
-"""Shape of a vector that is not there yet and does not say it. It has the rows of the matrix, or fails later."""
+"""Shape of a pending vector whose future has no shape. It must have the rows of the matrix, or fails later."""
 
 
 def checked_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | None = None) -> Array:
-    """Returns a matrix [rows, columns] in the type of a weight. `shape`: what it must be, if that is known."""
+    """Returns a matrix [rows, columns] in the type of a weight. `shape`: the required shape, if known."""
     array = _typed(value, np.dtype(info.dtype), info.weight_bits, "a matrix")
     check_matrix_shape(info, array.shape)
     if shape is not None and array.shape != shape:
@@ -36,7 +36,7 @@ def check_matrix_shape(info: DeviceInfo, shape: tuple[int, ...]) -> None:
 
 
 def check_vectors_shape(shape: tuple[int, ...], rows: int, dimensions: int) -> None:
-    """Raises `ShapeError` for vectors that do not fit a matrix of so many rows."""
+    """Raises `ShapeError` for vectors that do not match a matrix of `rows` rows."""
     if len(shape) != dimensions or shape[-1] != rows or not shape[0]:
         wanted = f"({rows},)" if dimensions == 1 else f"(n, {rows})"
         raise ShapeError(f"expected shape {wanted}, as the matrix has {rows} rows; got {shape}")

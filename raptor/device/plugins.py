@@ -1,4 +1,4 @@
-"""Back ends and schedulers of installed packages, found as entry points."""
+"""Entry points of installed packages: back ends and schedulers."""
 
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -12,8 +12,8 @@ def plugins(group: str) -> dict[str, EntryPoint]:
 
 
 def load(kind: str, point: EntryPoint) -> Any:
-    """Imports what an entry point names. Raises `DeviceError` with its `kind` if it cannot be imported."""
+    """Imports the object of an entry point. Raises `DeviceError` with its `kind` if the import fails."""
     try:
         return point.load()
-    except Exception as e:  # whatever another package raises when it is imported
+    except Exception as e:  # another package may raise anything
         raise DeviceError(f"{kind} {point.name!r}: {point.value} cannot be loaded: {e}") from e

@@ -1,7 +1,7 @@
-"""Compiled programs on devices: every `mvmul` is a product of the device.
+"""Execution of compiled programs on devices: every `mvmul` is a product of the device.
 
-All else (vectors, memories, messages) stays with the reference engine of the validator. Crossbars are written once;
-rounds write them in turns.
+Everything else (vector instructions, memories, messages) is executed by the reference engine of the validator.
+Crossbars are written once; the rounds of a program write them in turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from validator.crossbar.programming import uses_of
 from validator.program import Program, Writer
 
 _OURS = ("numpy", "integer", "analog")
-"""Back ends of this process, which are made as large as the program needs."""
+"""Back ends of this process, which are opened with as many crossbars as the program needs."""
 
 
 @dataclass(slots=True)
 class Chips(Writer):
-    """Writes programs to a device, each to crossbars of its own. A context manager that closes what it has opened.
+    """Writes programs to devices, each program to crossbars of its own. A context manager that closes what it opened.
 
-    `device`: an open device, or the name of a back end as for `raptor.device.open`. `numpy`, `integer` and `analog` are
-    opened for each program, as large as it is; one for all programs that take turns.
+    device: an open device, or the name of a back end as for `raptor.device.open`. `numpy`, `integer` and `analog` are
+    opened for each program, in its size, or once for all programs that take turns.
     """
 
     device: Device | str
@@ -48,17 +48,17 @@ class Chips(Writer):
         return write_program(self._device(program), program)
 
     def in_turns(self, programs: Sequence[Program]) -> list[Turn]:
-        """Returns the crossbars of rounds. Raises as for a single program, which each of them is."""
+        """Returns the crossbars of each round. Raises the same errors as for a single program."""
         turns = Turns(self._device(*programs))
         return [turns.of(program) for program in programs]
 
     def __iter__(self) -> Iterator[str]:
-        """Yields what each device did, as a line."""
+        """Yields a line of text with the use of each device."""
         used = self.opened if isinstance(self.device, str) else [self.device]
         return map(_described, used)
 
     def _device(self, *programs: Program) -> Device:
-        """Returns the device for one program, or for programs that have it in turns."""
+        """Returns the device for one program, or for programs that use it in turn."""
         if isinstance(self.device, Device):
             return self.device
         if self.device in _OURS or not self.opened:
@@ -81,7 +81,7 @@ def _fitting(name: str, programs: Sequence[Program]) -> Device:
 
 
 def _widths(name: str, programs: Sequence[Program]) -> dict[str, Any]:
-    """Returns the widths of a device of integers for programs."""
+    """Returns the weight and input bits of an integer device for these programs."""
     if name == "integer":
         return {"weight_bits": 16, "input_bits": 32}
     if name != ANALOG:

@@ -1,7 +1,7 @@
-"""The protocol between a program and a driver in another process. docs/how-to/device-drivers.md describes it.
+"""Protocol between a program and a driver in another process, described in docs/device-drivers.md.
 
 A message is a frame: two lengths in bytes (little-endian, 4 bytes each), a header in msgpack, and the bytes of an
-array. Nothing in a frame is code, and every length is checked before memory is taken.
+array. No part of a frame is executed, and every length is checked before memory is allocated.
 """
 
 import socket
@@ -19,20 +19,20 @@ from raptor.device.back_end import Array, DeviceInfo
 
 VERSION = 1
 MOST_VECTORS = 1024
-"""Most vectors of a product in one message."""
+"""Largest number of vectors of a product in one message."""
 _MOST_HEADER_BYTES = 2**16
 _MOST_PART_BYTES = 2**20
-"""Memory is taken in such steps, as bytes arrive: a length that is only claimed costs nothing."""
+"""Memory is allocated in steps of this size as bytes arrive, so a false length costs nothing."""
 _LENGTHS = struct.Struct("<II")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class BrokenError(Exception):
-    """The other side broke the protocol, or is gone."""
+    """The other side violated the protocol, or is gone."""
 
 
 def read_exactly(receive: Callable[[int], bytes], count: int, other: str) -> bytes:
-    """Reads `count` bytes. `receive` returns at most so many, and none if the `other` side is gone: `BrokenError`."""
+    """Reads `count` bytes with `receive`, which returns at most its argument. `BrokenError` if the `other` is gone."""
     found = bytearray()
     while len(found) < count:
         part = receive(min(count - len(found), _MOST_PART_BYTES))
@@ -47,7 +47,7 @@ class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """First message of a program. The driver forgets all matrices."""
+    """First message of a program. The driver drops all matrices."""
 
     version: int
 
@@ -78,7 +78,7 @@ class Multiply(_Message, frozen=True, tag="multiply"):
 
 
 class Ping(_Message, frozen=True, tag="ping"):
-    """Request of a sign of life."""
+    """Request to confirm that the driver is alive."""
 
 
 class Pong(_Message, frozen=True, tag="pong"):
@@ -99,7 +99,7 @@ class Product(_Message, frozen=True, tag="product"):
 
 
 class Failed(_Message, frozen=True, tag="failed"):
-    """Answer to a write or a product that failed, or to a `Hello` that is refused (number 0)."""
+    """Answer to a write or a product that failed, or to a refused `Hello` (number 0)."""
 
     number: int
     message: str
@@ -107,18 +107,18 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 Message = Hello | Welcome | Write | Multiply | Ping | Pong | Done | Product | Failed
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-json_decoder(DeviceInfo)  # so that threads which open devices find the class learnt
+json_decoder(DeviceInfo)  # msgspec analyses the class before threads use it
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def frame(message: Message, content: bytes = b"") -> bytes:
-    """Returns a message as bytes."""
+    """Encodes a message."""
     header = _ENCODER.encode(message)
     return b"".join((_LENGTHS.pack(len(header), len(content)), header, content))
 
 
 def read_frame(read: Callable[[int], bytes], most_bytes: int) -> tuple[Message, bytes]:
-    """Reads a message. `read` returns exactly so many bytes. Raises `BrokenError` for one that is too long, or none."""
+    """Reads a message. `read` returns exactly the requested bytes. Raises `BrokenError` if invalid or too long."""
     header, content = _LENGTHS.unpack(read(_LENGTHS.size))
     if header > _MOST_HEADER_BYTES or content > most_bytes:
         raise BrokenError(f"a message of {header} and {content} bytes is longer than allowed")
@@ -129,7 +129,7 @@ def read_frame(read: Callable[[int], bytes], most_bytes: int) -> tuple[Message, 
 
 
 def most_bytes(info: DeviceInfo) -> int:
-    """Returns the largest size of an array in a message."""
+    """Returns the largest size in bytes of an array in a message."""
     rows, cols = info.xbar
     return 8 * max(rows * cols, MOST_VECTORS * max(rows, cols))
 
@@ -140,14 +140,14 @@ def to_bytes(array: Array) -> bytes:
 
 
 def from_bytes(content: bytes, dtype: "np.dtype[Any]", shape: tuple[int, int]) -> Array:
-    """Returns an array of `shape`. Raises `BrokenError` if the bytes are not so many."""
+    """Returns an array of `shape`. Raises `BrokenError` if the number of bytes differs."""
     if min(shape) < 1 or len(content) != shape[0] * shape[1] * dtype.itemsize:
         raise BrokenError(f"{len(content)} bytes are not an array of {shape} of {dtype}")
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
 def device_info(fields: dict[str, Any]) -> DeviceInfo:
-    """Returns the description of a device. Raises `BrokenError` if it is none."""
+    """Returns the description of a device. Raises `BrokenError` if it is invalid."""
     try:
         info = msgspec.convert(fields, DeviceInfo)
     except msgspec.ValidationError as e:

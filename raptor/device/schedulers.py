@@ -1,7 +1,7 @@
 """Schedulers of graphs of products: `asap`, `alap` and `min_writes`.
 
 `asap` and `alap` write the matrix before every product, as Cinnamon's `op.gemm` and OCC's tiled loop do. `min_writes`
-writes a matrix once for all products that can run while it is there; OCC's interchange of loops falls out of it.
+writes a matrix once for all products that can run while it is present, which subsumes OCC's loop interchange.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from raptor.device.graph import Graph, Host, Node, Placed, Product, Schedule, en
 from raptor.device.plugins import load, plugins
 
 GROUP = "raptor.schedulers"
-"""Group of entry points in which packages name schedulers of their own."""
+"""Entry point group of schedulers in other packages."""
 
 
 def asap(graph: Graph, crossbars: int) -> list[Placed]:
@@ -32,7 +32,7 @@ def asap(graph: Graph, crossbars: int) -> list[Placed]:
 
 
 def alap(graph: Graph, crossbars: int) -> list[Placed]:
-    """Starts each product as late as possible: just before what needs it."""
+    """Starts each product as late as possible: just before its first reader."""
     slots, latest, placed = _Slots(crossbars, -1), dict[Node, int](), list[Placed]()
     for node in reversed(graph.nodes):
         step = latest.get(node, 0)
@@ -46,10 +46,10 @@ def alap(graph: Graph, crossbars: int) -> list[Placed]:
 
 
 def min_writes(graph: Graph, crossbars: int) -> list[Placed]:
-    """Gives products with equal matrices to the crossbar that holds them, and writes as seldom as that allows.
+    """Assigns products with equal matrices to the crossbar that holds the matrix, to write as rarely as possible.
 
-    Among the products that are ready, those whose matrix is there come first, then the matrix that most of them need.
-    It goes to a crossbar whose matrix nobody needs any more, else to the one whose matrix is needed least.
+    Ready products whose matrix is present come first, then the matrix that most ready products need. It replaces the
+    matrix that the fewest remaining products need.
     """
     return awaited(graph, _Reuse(graph, crossbars).placed())
 
@@ -58,7 +58,7 @@ SCHEDULES: dict[str, Schedule] = {"asap": asap, "alap": alap, "min_writes": min_
 
 
 def find_schedule(schedule: str | Schedule) -> Schedule:
-    """Returns a scheduler by its name, also one of an installed package. Raises `UserError` for other names."""
+    """Returns a scheduler by its name, also of an installed package. Raises `UserError` for other names."""
     if not isinstance(schedule, str):
         if not callable(schedule):
             raise fault("schedule", schedule, "the name of a scheduler, or a function")
@@ -72,9 +72,9 @@ def find_schedule(schedule: str | Schedule) -> Schedule:
 
 
 def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
-    """Returns the places with the latest steps in which the host must wait: for what the host or a crossbar reads next.
+    """Returns the entries with the latest step in which the host must wait for each result.
 
-    A result that nobody reads is awaited at the end.
+    That is the step in which the host or a crossbar reads it. Unread results are awaited at the end.
     """
     end = ends(graph, placed)
     last = max(end.values(), default=0)
@@ -88,7 +88,7 @@ def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
 
 
 class _Slots:
-    """Steps in which crossbars are free, taken in the order of time (`direction` 1) or against it (-1)."""
+    """Steps with free crossbars, taken in ascending (`direction` 1) or descending order (-1)."""
 
     def __init__(self, crossbars: int, direction: int) -> None:
         self._crossbars, self._direction = crossbars, direction
@@ -108,7 +108,7 @@ class _Slots:
 
 @dataclass(slots=True)
 class _Ready:
-    """Steps at whose start nodes are ready."""
+    """The step at whose start each node is ready."""
 
     at: dict[Node, int] = field(default_factory=dict[Node, int])
 
@@ -121,7 +121,7 @@ class _Ready:
 
 
 class _Reuse:
-    """State of `min_writes`: products that are ready by matrix, and the matrices that crossbars hold."""
+    """State of `min_writes`: ready products by matrix, and the matrix that each crossbar holds."""
 
     def __init__(self, graph: Graph, crossbars: int) -> None:
         self._missing = Counter({node: len(set(node.operands)) for node in graph.nodes})
@@ -147,7 +147,7 @@ class _Reuse:
         return self._placed
 
     def _victim(self) -> int:
-        """Returns the crossbar whose matrix is needed least; among equals, the one that is free first."""
+        """Returns the crossbar whose matrix is needed least; on ties, the one that is free first."""
         return min(range(len(self._free)), key=lambda k: (self._uses[self._holds[k] or ""], self._free[k]))
 
     def _place(self, group: Sequence[Product], index: int) -> None:
@@ -166,7 +166,7 @@ class _Reuse:
         return [user for user in self._users[node] if not self._missing[user]]
 
     def _arrive(self, nodes: list[Node]) -> None:
-        """Notes nodes whose operands are all there. Functions of the host run at once."""
+        """Adds nodes whose operands are all ready. Host functions take no time."""
         while nodes:
             node = nodes.pop()
             if isinstance(node, Product):

@@ -2,7 +2,7 @@
 
     python -m raptor.device.server numpy /run/user/1000/board/socket --xbar 128 --crossbars 64
 
-It serves one program at a time, and forgets all matrices when the next one comes.
+It serves one program at a time, and drops all matrices when the next one connects.
 """
 
 import argparse
@@ -51,10 +51,10 @@ START_S = 60.0
 
 
 def serve(board: BackEnd, address: str, *, once: bool = False) -> None:
-    """Serves programs one after another (`once`: one of them) until the process is stopped.
+    """Serves programs one after another (with `once`, a single one) until the process is stopped.
 
-    `address` is a path, which becomes a socket that only this user can open, or `tcp://127.0.0.1:PORT`, which every
-    user of this computer can open. Port 0 takes a free one. Prints `ready ADDRESS` when programs can connect.
+    `address` is a path, at which a socket is created that only this user can open, or `tcp://127.0.0.1:PORT`, which
+    every user of this computer can open. Port 0 takes a free one. Prints `ready ADDRESS` when programs can connect.
     """
     family, place = parse_address(address)
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -76,7 +76,7 @@ def serve(board: BackEnd, address: str, *, once: bool = False) -> None:
 def _serve_all(board: BackEnd, listener: socket.socket, *, once: bool) -> None:
     while True:
         link, _ = listener.accept()
-        with link, suppress(OSError, BrokenError):  # a program that is gone, or talks nonsense, harms nobody else
+        with link, suppress(OSError, BrokenError):  # a lost or faulty program does not affect the next one
             if link.family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Session(board, link).run()
@@ -85,7 +85,7 @@ def _serve_all(board: BackEnd, listener: socket.socket, *, once: bool) -> None:
 
 
 class _Session:
-    """One program. Its requests are done in the order in which they come."""
+    """The connection of one program. Its requests are processed in order."""
 
     def __init__(self, board: BackEnd, link: socket.socket) -> None:
         self._board, self._link = board, link
@@ -93,7 +93,7 @@ class _Session:
         self._written: set[int] = set()
 
     def run(self) -> None:
-        """Answers until the program is gone, which raises `BrokenError`."""
+        """Answers requests until the program is gone, which raises `BrokenError`."""
         hello, _ = read_frame(self._read, 0)
         if not isinstance(hello, Hello) or hello.version != VERSION:
             self._link.sendall(frame(Failed(0, f"this driver speaks version {VERSION} of the protocol")))
@@ -119,7 +119,7 @@ class _Session:
             return self._multiply(message, content)
         except BrokenError:
             raise
-        except Exception as e:  # whatever the board raises, the program must hear of it
+        except Exception as e:  # any failure of the board is reported to the program
             return frame(Failed(message.number, f"{type(e).__name__}: {e}"[:1000]))
 
     def _write(self, message: Write, content: bytes) -> bytes:
@@ -139,7 +139,7 @@ class _Session:
         return frame(Product(message.number, (len(found), message.columns)), to_bytes(found))
 
     def _check(self, message: Write | Multiply) -> None:
-        """Raises `BrokenError` for what no program of this project sends: sizes outside of the device."""
+        """Raises `BrokenError` for sizes outside of the device, which no client of this project sends."""
         rows, cols = self._info.xbar
         if isinstance(message, Write):
             fits = message.row >= 0 and message.row + message.shape[0] <= rows and message.shape[1] <= cols
@@ -159,9 +159,9 @@ def _wait(result: Any) -> Any:
 
 @contextmanager
 def started(command: Sequence[str] = (), *, seconds: float = START_S) -> Generator[str]:
-    """Starts a driver in a process of its own, yields its address, and ends the process.
+    """Starts a driver in another process, yields its address, and ends the process.
 
-    `command` gets the path of a socket, in a fresh folder of this user, as its last argument, and prints `ready` when
+    `command` receives the path of a socket, in a new folder of this user, as its last argument, and prints `ready` when
     programs can connect, as `serve` does. Without it, the back end `numpy` is served. Raises `LostError` if the driver
     does not start within `seconds`.
     """

@@ -1,4 +1,4 @@
-"""Matrices of compiled programs in crossbars of a device: for good, or in turns."""
+"""Matrices of compiled programs in the crossbars of a device: resident, or replaced in turn by rounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from validator.hosted.rounds import groups_of
 from validator.program import Products, Program
 
 Held = Mapping[tuple[int, int], tuple[Crossbar, ...]]
-"""The crossbars that hold a matrix side by side, for each core and array group."""
+"""The adjacent crossbars that hold a matrix, for each (core, array group)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written(Products):
-    """The matrices of a program in crossbars of their own."""
+    """The resident matrices of a program."""
 
     held: Held
 
     def begin(self) -> None:
-        """Does nothing: all is written."""
+        """Does nothing, because all matrices are resident."""
 
     def __call__(self, core: int, group: int, vector: Array) -> Array:
         """Returns a vector times the matrix of an array group."""
@@ -33,9 +33,9 @@ class Written(Products):
 
 @dataclass(slots=True)
 class Turns:
-    """The crossbars of a chip that programs have in turns.
+    """The crossbars of a chip that programs use in turn.
 
-    A matrix stays until another one needs its crossbars of the chip, as `rounds.json` counts it, or its crossbars of a
+    A matrix stays until another one needs its crossbars of the chip, as counted in `rounds.json`, or its crossbars of a
     device that has fewer than the chip.
     """
 
@@ -50,7 +50,7 @@ class Turns:
         return Turn(self, program, tuple(groups_of(program)))
 
     def take(self, program: Program, wanted: Sequence[GroupWrite]) -> Held:
-        """Writes the matrices of a program that the crossbars do not hold, and waits until they are there."""
+        """Writes the matrices of a program that are not present, and waits until they are written."""
         missing = [group for group in wanted if not self._holds(group)]
         replaced = {xbar for group in missing for xbar in _places(group)}
         self._drop([held for held, _ in self._held.values() if not replaced.isdisjoint(_places(held))])
@@ -75,7 +75,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Turn(Products):
-    """The matrices of a program that has crossbars in turns with others."""
+    """The matrices of a program that shares crossbars with other programs in turn."""
 
     turns: Turns
     program: Program
@@ -83,7 +83,7 @@ class Turn(Products):
     held: Held = field(default_factory=dict[tuple[int, int], tuple[Crossbar, ...]])
 
     def begin(self) -> None:
-        """Writes what another program has replaced."""
+        """Writes the matrices that another program has replaced."""
         self.held = self.turns.take(self.program, self.groups)
 
     def __call__(self, core: int, group: int, vector: Array) -> Array:
@@ -92,9 +92,9 @@ class Turn(Products):
 
 
 def write_program(device: Device, program: Program) -> Written:
-    """Writes the matrices of a program to free crossbars of a device, and waits until they are there.
+    """Writes the matrices of a program to free crossbars of a device, and waits until they are written.
 
-    Raises `CapacityError` if there are too few crossbars or too few rows, `UserError` for the wrong kind of device.
+    Raises `CapacityError` for too few crossbars or rows, `UserError` for the wrong kind of device.
     """
     check_fits(device, program)
     matrices = {(g.core, g.group): program.weights.matrix(g.core, g.group) for g in groups_of(program)}
@@ -104,7 +104,7 @@ def write_program(device: Device, program: Program) -> Written:
 
 
 def write_matrix(device: Device, matrix: Array) -> tuple[Crossbar, ...]:
-    """Starts to write a matrix to free crossbars side by side, and returns them."""
+    """Starts writing a matrix to free crossbars, split by columns, and returns them."""
     step = device.info.xbar[1]
     crossbars = tuple(device.acquire() for _ in range(0, matrix.shape[1], step))
     for k, crossbar in enumerate(crossbars):
@@ -134,7 +134,7 @@ def _crossbars(groups: Sequence[GroupWrite], info: DeviceInfo) -> int:
 
 
 def _places(group: GroupWrite) -> Iterator[tuple[int, int]]:
-    """Yields core and number of the crossbars of the chip that hold a group."""
+    """Yields (core, crossbar number on the chip) of a group."""
     return ((group.core, number) for number in range(group.first, group.first + group.xbars))
 
 

@@ -1,4 +1,4 @@
-"""Tiles by number, and results that a barrier stores into buffers of the caller: what the C libraries share."""
+"""Common part of the C interfaces: numbered tiles, and results that a barrier stores into the caller's buffers."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class Pending:
         return self._tiles[number]
 
     def later(self, number: int, result: Future[Array], into: Array) -> None:
-        """Notes a buffer for a result."""
+        """Registers the buffer for a result."""
         self._results.setdefault(number, []).append((result, into))
 
     def store(self, number: int) -> None:
@@ -38,7 +38,7 @@ class Pending:
 
 
 def store(value: Array, into: Array) -> None:
-    """Copies a result into a buffer. Raises `OperandError` if the type of the buffer cannot hold it."""
+    """Copies a result into a buffer. Raises `OperandError` if the type of the buffer cannot represent it."""
     with np.errstate(all="ignore"):
         typed: Any = value.astype(into.dtype)
     if into.dtype.kind in "iu" and not np.array_equal(typed, value):

@@ -1,7 +1,7 @@
 """Cinnamon's interfaces: operations of its `cim` dialect, calls of its runtime library, and its scheduler's hooks.
 
-Source: a master's thesis on compiling PyTorch models with Cinnamon, listings 3.3 to 3.7 and table 3.3. Other than
-there, ids are checked, writes are counted, and a result that does not fit its type is an error.
+Source: a master's thesis on compiling PyTorch models with Cinnamon, listings 3.3 to 3.7 and table 3.3. Unlike there,
+ids are checked, writes are counted, and a result that does not fit its type is an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,9 +56,9 @@ def release_device(device: Device) -> None:
 
 
 class Memristor(Pending):
-    """The runtime library: tiles by number, and results in buffers of the caller, complete after a barrier.
+    """The runtime library: numbered tiles, and results in the caller's buffers, complete after a barrier.
 
-    The functions stand for those of all element types: `memristor_gemm_i16`, `memristor_gemm_f32` and so on.
+    Each function stands for its variants for all element types: `memristor_gemm_i16`, `memristor_gemm_f32` and so on.
     """
 
     def memristor_write_to_crossbar(self, tile: int, rhs: Array) -> None:
@@ -82,8 +82,8 @@ class Memristor(Pending):
 class SchedulingHooks(Generic[R, A]):
     """The four hooks of Cinnamon's scheduling driver.
 
-    `reschedule_operation_filter` says which products are scheduled, `scheduling_strategy` places them,
-    `operation_scheduler` makes the dispatch of one on a resource, and `barrier_inserter` makes what awaits it.
+    `reschedule_operation_filter` selects the products to schedule, `scheduling_strategy` places them,
+    `operation_scheduler` makes the dispatch of a product on a resource, and `barrier_inserter` makes its barrier.
     """
 
     reschedule_operation_filter: Callable[[Product], bool]
@@ -95,8 +95,8 @@ class SchedulingHooks(Generic[R, A]):
 def apply_scheduling(graph: Graph, resources: Sequence[R], hooks: SchedulingHooks[R, A]) -> list[A]:
     """Returns the dispatches and barriers of a graph in the order of the schedule.
 
-    Before each step come the barriers of that step. A producer with two consumers is dispatched and awaited once,
-    and as late as its first reader allows.
+    The barriers of a step precede its dispatches. A producer with two consumers is dispatched and awaited once, as late
+    as its first reader allows.
     """
     every = hooks.scheduling_strategy(graph, len(resources))
     placed = [place for place in every if hooks.reschedule_operation_filter(place.op)]
@@ -115,5 +115,5 @@ def _event(hooks: SchedulingHooks[R, A], resources: Sequence[R], place: Placed, 
 
 
 def is_cim_op(node: Node) -> bool:
-    """Cinnamon's own filter: operations that need a crossbar."""
+    """Cinnamon's own filter: returns whether an operation needs a crossbar."""
     return isinstance(node, Product)

@@ -12,7 +12,7 @@ from raptor.device.device import Device
 
 
 class NeuroBoard:
-    """Memory of crossbars by index: an allocation, and in it matrices by the offset of their first element."""
+    """Crossbars as memory: numbered allocations, with matrices at the offset of their first element."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -20,7 +20,7 @@ class NeuroBoard:
         self._crossbars: dict[tuple[int, int], Crossbar] = {}
 
     def alloc(self, elements: int) -> int:
-        """Returns the index of a new allocation of so many elements."""
+        """Returns the index of a new allocation of `elements` elements."""
         self._sizes.append(elements)
         return len(self._sizes) - 1
 
@@ -33,7 +33,7 @@ class NeuroBoard:
         self._crossbars[base, offset].write(matrix.T)
 
     def matvec(self, base: int, offset: int, vector: Array, out: Array) -> None:
-        """Adds the matrix times a vector to `out`. The two may have any shape; their elements count."""
+        """Adds the matrix times a vector to `out`. Only the numbers of elements of the two matter."""
         if (base, offset) not in self._crossbars:
             raise UserError(f"allocation {base} has no matrix at {offset}")
         out += self._crossbars[base, offset].matvec(np.ravel(vector)).result().reshape(out.shape)

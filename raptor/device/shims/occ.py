@@ -1,7 +1,7 @@
 """OCC's interfaces: the operations of its `cim` dialect, and the calls of its runtime library.
 
 Source: "OCC: An Automated End-to-End Machine Learning Optimizing Compiler for Computing-In-Memory", table I, and the
-header `cim.h` of its repository. Matrices that the library gets are flat buffers.
+header `cim.h` of its repository. The library receives matrices as flat buffers.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from raptor.device.shims.buffers import Pending
 
 
 class Cim(Pending):
-    """The dialect: tiles by number, operations on whole matrices. `size`: rows and columns of a tile."""
+    """The dialect: numbered tiles, operations on whole matrices. `size`: rows and columns of a tile."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self.size = min(device.info.xbar)
 
     def write(self, tile: int, matrix: Array) -> None:
-        """`cim.write`: writes a matrix, and waits until it is there."""
+        """`cim.write`: writes a matrix, and waits until it is written."""
         self.tile(tile).write(matrix).result()
 
     def matmul(self, tile: int, a: Array, c: Array) -> None:
@@ -54,7 +54,7 @@ class Cim(Pending):
 
 
 class Library(Pending):
-    """The runtime library. OCC passes 0 for both positions, and a bias that nothing reads."""
+    """The runtime library. OCC passes 0 for both positions, and a bias that is never read."""
 
     def cim_configure_crossbar(self, cim_id: int, b: Array, bias: Array | None, n: int, k: int) -> None:
         """Writes a matrix [k, n]."""
@@ -63,12 +63,12 @@ class Library(Pending):
     def cim_gemm(
         self, cim_id: int, a: Array, m: int, n: int, k: int, k_lda: int, x_pos: int, y_pos: int, c: Array, n_ldc: int
     ) -> None:
-        """Starts C[m, n] = A[m, k] times the crossbar. Rows of A are `k_lda` apart, and those of C `n_ldc`."""
+        """Starts C[m, n] = A[m, k] times the matrix. Rows of A are `k_lda` elements apart, rows of C `n_ldc`."""
         _check_position(x_pos, y_pos)
         self.later(cim_id, self.tile(cim_id).matmat(_rows(a, m, k, k_lda)), _rows(c, m, n, n_ldc))
 
     def cim_gevm(self, cim_id: int, a: Array, k: int, n: int, x_pos: int, y_pos: int, c: Array) -> None:
-        """Starts C[n] = A[k] times the crossbar."""
+        """Starts C[n] = A[k] times the matrix."""
         _check_position(x_pos, y_pos)
         self.later(cim_id, self.tile(cim_id).matvec(a[:k]), c[:n])
 
