@@ -1,4 +1,4 @@
-"""Accuracy on the page: chips side by side, each layer, and accuracy over settings of a sweep."""
+"""Accuracy section of the report: measurements side by side, each layer, and accuracy over the settings of a sweep."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _NOTHING = Cell("", -1)
 
 
 def device_table(found: Sequence[AccuracyReport]) -> Table:
-    """Makes a row for each measurement."""
+    """Returns a table with a row for each measurement."""
     columns = (
         Column("crossbars", "how products are computed, or the device", number=False),
         Column("top-1", "share of samples that are classified rightly: mean of the chips"),
@@ -49,7 +49,7 @@ def _device_row(found: AccuracyReport) -> tuple[Cell, ...]:
 
 
 def layer_table(facts: Facts) -> Table:
-    """Makes a row for each layer with matrices or a result that is compared, of each measurement on real crossbars."""
+    """Returns a table with a row for each layer that has matrices or a compared result, for each measurement."""
     columns = (
         Column("layer", number=False),
         Column("crossbars", number=False),
@@ -67,7 +67,7 @@ def layer_table(facts: Facts) -> Table:
 
 
 def _layer_rows(found: AccuracyReport, order: Mapping[str, int]) -> Iterator[tuple[Cell, ...]]:
-    """Yields a row for each layer, in the order of the model."""
+    """Yields a row for each layer of a measurement, in the order of the model."""
     proofs, noise = {p.layer: p for p in found.converters}, {n.node: n.snr_db for n in found.layers}
     for layer in sorted({*noise, *proofs}, key=lambda name: (order.get(name, len(order)), name)):
         proof = proofs.get(layer)
@@ -104,7 +104,7 @@ def _said(found: AccuracyReport) -> str:
 
 
 def sweep(found: AccuracyReport, name: str) -> Figure:
-    """Draws accuracy over the first setting of a sweep, a line for each combination of the others."""
+    """Returns a plot of accuracy over the first setting of a sweep, with a line for each combination of all others."""
     measured = found.sweep[0].top1 is not None
     across, *others = found.sweep[0].settings
     lines: dict[str, list[Point]] = {}

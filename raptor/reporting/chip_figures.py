@@ -1,4 +1,4 @@
-"""Figures of the chip: its mesh, its crossbars, messages between cores, instructions of layers and cores."""
+"""Plots of the chip: mesh, crossbars, messages between cores, instructions of layers and cores."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ _INSTRUCTIONS = 9
 
 
 def mesh(found: Profile) -> Figure:
-    """Draws the cores at their places in the mesh; a button selects the figure that colours them."""
+    """Returns a map of the cores in the mesh; buttons select the quantity that colours them."""
     cells = [core for core in found.cores if core.instructions or core.xbars]
     measures = _measures(cells, found)
     data = [_mesh_trace(found, cells, *measure, visible=k == 0) for k, measure in enumerate(measures)]
@@ -64,7 +64,7 @@ Measure = tuple[str, str, Sequence[float | None]]
 
 
 def _measures(cells: Sequence[CoreFacts], found: Profile) -> list[Measure]:
-    """Returns name, unit and values of the figures that are known."""
+    """Returns name, unit and value per core of the known quantities."""
     measures: list[Measure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
     if found.estimate is not None:
         unit, scale = time_unit(found.estimate.latency_ns)
@@ -140,7 +140,7 @@ def _for_whom(core: CoreFacts) -> str:
 
 
 def traffic(found: Profile) -> Figure:
-    """Draws a dot for each pair of cores that communicate; its size shows the bytes between them."""
+    """Returns a plot with a dot for each pair of cores that communicate; its size shows the bytes between them."""
     flows = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
     largest = max((f.bytes for f in flows), default=1)
@@ -175,7 +175,7 @@ def _flow_text(flow: Flow) -> str:
 
 
 def mix_by_part(parts: Sequence[Part]) -> Figure:
-    """Draws the instructions of each layer, or of each kind of instruction."""
+    """Returns a bar chart of the instructions of each layer, or of each kind of instruction."""
     names = [text.plain(p.name) for p in parts]
     data = _mix([p.instructions for p in parts], names, sideways=True)
     layout = {
@@ -190,7 +190,7 @@ def mix_by_part(parts: Sequence[Part]) -> Figure:
 
 
 def mix_by_core(found: Profile) -> Figure:
-    """Draws the instructions of each core with work."""
+    """Returns a bar chart of the instructions of each core with work."""
     cores = [c for c in found.cores if c.instructions]
     data = _mix([c.instructions for c in cores], [c.core for c in cores], sideways=False)
     layout = {
@@ -204,7 +204,7 @@ def mix_by_core(found: Profile) -> Figure:
 
 
 def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: bool) -> list[dict[str, Any]]:
-    """Makes one trace for each frequent instruction, and one for the rest."""
+    """Returns one trace for each frequent instruction, and one for all others."""
     totals: dict[str, int] = {}
     for row in rows:
         for op, count in row.items():
@@ -232,7 +232,7 @@ def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: b
 
 
 def crossbars(found: Profile, filled: Crossbars) -> Figure:
-    """Draws every crossbar, coloured by its filling: one column for each core."""
+    """Returns a map of all crossbars, coloured by utilisation, with a column for each core."""
     cores, column = np.unique(filled.core, return_inverse=True)
     table = np.full((int(filled.slot.max()) + 1, len(cores)), np.nan)
     table[filled.slot, column] = 100 * filled.fill
@@ -271,7 +271,7 @@ def _crossbar_text(found: Profile, filled: Crossbars, k: int) -> str:
 
 
 def fills(filled: Crossbars) -> Figure:
-    """Draws a histogram of how full the crossbars are."""
+    """Returns a histogram of the utilisation of the crossbars."""
     edges = np.linspace(0, 1, 21)
     counts, _ = np.histogram(filled.fill, edges)
     trace = {
@@ -287,7 +287,7 @@ def fills(filled: Crossbars) -> Figure:
 
 
 def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> Figure:
-    """Draws the share of each layer in the latency of its output, in the order of `names`."""
+    """Returns a bar chart of the share of each layer in the latency of each output, in the order of `names`."""
     data: list[dict[str, Any]] = []
     for k, (name, found) in enumerate(outputs):
         latency = found.estimate.latency_ns if found.estimate else 0.0

@@ -1,4 +1,4 @@
-"""Prints a comparison on a terminal: a column for each output, as wide as the terminal allows."""
+"""Comparison on a terminal: a column for each output, in as many tables as the width requires."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,11 +12,11 @@ from raptor.common.printable import printable
 _GAP = 2
 
 Line = tuple[str, ...]
-"""Name of a figure, and its text for each output."""
+"""Name of a key figure, and its text for each output."""
 
 
 def show_columns(names: Sequence[str], wide: Sequence[Line], narrow: Sequence[Line], console: Console) -> bool:
-    """Prints `wide` if it fits, else `narrow`, in several tables one below the other if necessary.
+    """Prints `wide` if it fits, else `narrow`, in several tables one below another if necessary.
 
     Outputs whose names are too long for a heading are numbered there, and named above. Returns whether `wide` fitted.
     """
@@ -41,7 +41,7 @@ def _width(lines: Sequence[Line]) -> int:
 
 
 def _blocks(lines: Sequence[Line], width: int) -> Iterator[list[int]]:
-    """Yields groups of outputs (counted from 1) that fit beside each other; one at least."""
+    """Yields groups of outputs (numbered from 1) that fit side by side; at least one output each."""
     left, block = width - _column(lines, 0), list[int]()
     room = left
     for k in range(1, len(lines[0])):
@@ -55,7 +55,7 @@ def _blocks(lines: Sequence[Line], width: int) -> Iterator[list[int]]:
 
 
 def _heads(names: Sequence[str], lines: Sequence[Line], chosen: Sequence[int], width: int) -> Sequence[str] | None:
-    """Returns the names as headings, None if they do not fit; a name of two words may take two lines."""
+    """Returns the names as headings, or None if they do not fit; a name of two words may take two lines."""
     shown = [printable(name, keep="") for name in names]
     widest = (max(map(cell_len, name.split()), default=0) for name in shown)
     need = sum(_GAP + max(w, _column(lines, k)) for w, k in zip(widest, chosen, strict=True))

@@ -1,4 +1,4 @@
-"""Compares several outputs side by side, on a terminal and as a page. Ratios are to the first of them."""
+"""Comparison of several outputs, on a terminal and as a page. Ratios are relative to the first output."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from raptor.reporting.tables import Cell, Column, Table
 from validator.simulate.simulation_report import time_text
 
 _SHARE_WIDTH = 10
-"""Width of a share and of the frame around it, in characters."""
+"""Width in characters of a share and its frame."""
 _WORDS = ("model", "compiled by", "options", "chip", "validation")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of every output. `ratios`: to the first output; None where a value is not known or the first is 0."""
+    """One key figure of every output. `ratios`: to the first output; None if a value is unknown or the first one 0."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -30,7 +30,7 @@ class Row:
 
 
 def rows(outputs: Sequence[Facts]) -> list[Row]:
-    """Returns a row for every figure that some output has, in the order of the report."""
+    """Returns a row for every key figure that some output has, in the order of the report."""
     lines = [{f.key: f for f in summary.figures(facts)} for facts in outputs]
     longest = max(lines, key=len)
     return [_row(tuple(line.get(key) or _unknown(longest[key]) for line in lines)) for key in longest]
@@ -47,7 +47,7 @@ def _row(line: tuple[Figure, ...]) -> Row:
 
 
 def notes(outputs: Sequence[Facts]) -> list[str]:
-    """Lists what makes a comparison unfair: other models, other chips, other estimators."""
+    """Returns what makes a comparison unfair: different models, chips or granularities, and missing estimates."""
     found: list[str] = []
     if len(set(map(_model, outputs))) > 1:
         found.append("the models differ, or are not known: ratios compare different work")
@@ -67,7 +67,7 @@ def _model(facts: Facts) -> str:
 
 
 def show(outputs: Sequence[Facts], console: Console) -> None:
-    """Prints a table: one column for each output, with its ratio to the first."""
+    """Prints a table with a column for each output, and its ratios to the first one."""
     found, names = rows(outputs), [facts.name for facts in outputs]
     slowest = _slowest_cells(outputs, console.width // (1 + len(outputs)) - _SHARE_WIDTH)
     wide = [(row.name, *_cells_of(row, short=False)) for row in found]
@@ -81,7 +81,7 @@ def show(outputs: Sequence[Facts], console: Console) -> None:
 
 
 def _slowest_cells(outputs: Sequence[Facts], width: int) -> list[str]:
-    """Returns the slowest layer of each output, with different names of at most `width` characters."""
+    """Returns the slowest layer of each output, abbreviated to distinct names of at most `width` characters."""
     slowest = [summary.slowest(facts) for facts in outputs]
     names = shorten([most[0].name for most in slowest if most], width)
     return [_slowest(most, names) for most in slowest]
@@ -94,7 +94,7 @@ def _cells_of(row: Row, *, short: bool) -> Iterator[str]:
 
 
 def times(ratio: float) -> str:
-    """Writes a ratio: `x0.25`."""
+    """Returns the text of a ratio: `x0.25`."""
     return f"x{ratio:.3g}"
 
 
@@ -103,7 +103,7 @@ def _slowest(most: tuple[Layer, float] | None, names: Mapping[str, str]) -> str:
 
 
 def compare_page(outputs: Sequence[Facts]) -> str:
-    """Writes the HTML page of `raptor compare -o`."""
+    """Returns the HTML page of `raptor compare -o`."""
     layers = len({f.profile.parts_are for f in outputs}) == 1 and all(f.profile.estimate for f in outputs)
     names = _timed_layers(outputs)
     figures = [layers_side_by_side([(f.name, f.profile) for f in outputs], names)] if layers else []
@@ -149,7 +149,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _layers(outputs: Sequence[Facts]) -> list[str]:
-    """Returns every layer of any output, in the order of the first."""
+    """Returns the layers of all outputs, those of the first output first."""
     return list(dict.fromkeys(layer.name for facts in outputs for layer in facts.layers))
 
 
@@ -160,7 +160,7 @@ def _timed_layers(outputs: Sequence[Facts]) -> list[str]:
 
 
 def _layer_table(outputs: Sequence[Facts], names: Sequence[str]) -> Table:
-    """Makes a table of times on the critical path."""
+    """Returns a table of times on the critical path."""
     found = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
     columns = [Column("layer", number=False)]
     for k, facts in enumerate(outputs):

@@ -1,4 +1,4 @@
-"""Writes figures for programs and papers: JSON, CSV and Markdown. Numbers are not rounded; headings have the units."""
+"""Export of key figures as JSON, CSV and Markdown. Numbers are not rounded; units are in the names."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ _WORDS = ("model", "compiled by", "chip")
 
 @dataclass(frozen=True, slots=True)
 class LayerNumbers:
-    """A layer: `counted` in the streams, `noted` by the compiler; null where it is not known."""
+    """A layer: `counted` in the instruction streams, `noted` by the compiler; null if unknown."""
 
     name: str
     counted: Part | None
@@ -35,9 +35,9 @@ class LayerNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Numbers on the page of a program; null is not known. Units are in the names of `figures`.
+    """Numbers on the report page of a program; null if unknown. Units are in the names of `figures`.
 
-    `segments` and `host_nodes` are empty for a program of the chip alone.
+    `segments` and `host_nodes` are empty for a program that runs on the chip alone.
     """
 
     program: str
@@ -59,7 +59,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNumbers(Numbers):
-    """Result of `report --json`; `version` changes with the fields. `accuracies`: what `--accuracy` has named."""
+    """Result of `report --json`; `version` changes with the fields. `accuracies`: the measurements of `--accuracy`."""
 
     accuracies: tuple[AccuracyReport, ...]
     version: int = 3
@@ -67,7 +67,7 @@ class ReportNumbers(Numbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedNumbers(Numbers):
-    """One program of several; `ratios` are its figures divided by those of the first."""
+    """One of the compared programs; `ratios` are its key figures divided by those of the first program."""
 
     ratios: Mapping[str, float | None]
 
@@ -82,12 +82,12 @@ class ComparisonNumbers:
 
 
 def report_json(facts: Facts) -> bytes:
-    """Writes the JSON of `report --json`."""
+    """Returns the JSON of `report --json`."""
     return _json(ReportNumbers(**_output(facts), accuracies=facts.accuracies))
 
 
 def compare_json(outputs: Sequence[Facts]) -> bytes:
-    """Writes the JSON of `compare --json`: the numbers of each output, and their ratios to those of the first."""
+    """Returns the JSON of `compare --json`: the numbers of each output, and their ratios to the first output."""
     found = rows(outputs)
     ratios = [{row.figures[0].key: row.ratios[k] for row in found} for k in range(len(outputs))]
     programs = tuple(ComparedNumbers(**_output(f), ratios=r) for f, r in zip(outputs, ratios, strict=True))
@@ -95,7 +95,7 @@ def compare_json(outputs: Sequence[Facts]) -> bytes:
 
 
 def compare_csv(outputs: Sequence[Facts]) -> bytes:
-    """Writes one row for each output; a figure that is not known is empty."""
+    """Returns CSV with a row for each output; an unknown figure is empty."""
     found = rows(outputs)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -106,7 +106,7 @@ def compare_csv(outputs: Sequence[Facts]) -> bytes:
 
 
 def compare_markdown(outputs: Sequence[Facts]) -> bytes:
-    """Writes one row for each figure, one column for each output, with six digits."""
+    """Returns a Markdown table with a row for each figure and a column for each output, with six digits."""
     lines = [["figure", *(_cell(f.name) for f in outputs)], ["---", *("---:" for _ in outputs)]]
     for row in rows(outputs):
         first = row.figures[0]
@@ -117,12 +117,12 @@ def compare_markdown(outputs: Sequence[Facts]) -> bytes:
 
 
 def _cell(name: str) -> str:
-    """Escapes a name from a file, so that it begins neither a column nor a line."""
+    """Escapes a name from a file, so that it starts neither a column nor a line."""
     return " ".join(name.replace("\\", "\\\\").replace("|", "\\|").split())
 
 
 def _plain(value: float | None) -> str:
-    """Writes a number without an exponent, so that it can be pasted anywhere."""
+    """Returns a number without exponent and thousands separators."""
     return "" if value is None else number_text(value).replace(",", "")
 
 
@@ -140,7 +140,6 @@ def _words(facts: Facts) -> dict[str, str]:
 
 
 def _output(facts: Facts) -> dict[str, Any]:
-    """Returns the fields of `Numbers`."""
     return {
         "program": facts.profile.program,
         **_words(facts),

@@ -1,4 +1,4 @@
-"""Gathers all facts about one output: notes of the compiler, results of the profile, and the verdict if asked for."""
+"""Collects all data about one output: notes of the compiler, the profile, and the verdict on request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one exists."""
+    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one is not None."""
 
     name: str
     noted: LayerReport | None
@@ -34,10 +34,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """All facts about one output. `missing`: files that are missing or unreadable, and the effect on the page.
+    """All data about one output.
 
-    `manifest`: the manifest, or the list of segments of a program that has some. `verdict`: None if validation was not
-    asked for; `no_verdict` then says why. `accuracies`: measurements by `raptor accuracy`.
+    manifest: the manifest, or the list of segments of a segmented program. report, layers: notes of the compiler.
+    verdict: None without validation; `no_verdict` then says why. missing: missing or unreadable files, each with the
+    effect on the page. accuracies: measurements by `raptor accuracy`.
     """
 
     name: str
@@ -52,16 +53,16 @@ class Facts:
 
     @property
     def segments(self) -> files.Segments | None:
-        """The segments of a program that has some."""
+        """The segments of a segmented program, else None."""
         return self.manifest if isinstance(self.manifest, files.Segments) else None
 
 
 def gather(
     out: Path, arch: str | None = None, *, validate: bool = False, accuracies: Sequence[AccuracyReport] = ()
 ) -> Facts:
-    """Reads, simulates, checks and, if asked, validates. Raises `UserError` if `out` is not a program.
+    """Reads, simulates, checks and, on request, validates a program.
 
-    `accuracies`: measurements of this program, which are another fact about it.
+    Raises `UserError` if `out` is not a program, or if one of `accuracies` is a measurement of another model.
     """
     counted = profile_any(out, arch)
     missing: list[str] = []
@@ -117,7 +118,7 @@ def _verdict(out: Path, manifest: files.Manifest | files.Segments | None, wanted
 
 
 def _layers(counted: Profile, report: CompileReport | None) -> list[Layer]:
-    """Returns the layers in the compiler's order; then those that it did not note."""
+    """Returns the layers that the compiler noted, in its order, then all others."""
     parts = {part.name: part for part in counted.parts}
     noted = {layer.node: layer for layer in report.layers} if report and counted.parts_are == "node" else {}
     return [Layer(name, noted.get(name), parts.get(name)) for name in [*noted, *(n for n in parts if n not in noted)]]

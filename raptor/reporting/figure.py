@@ -1,4 +1,4 @@
-"""Common parts of all figures: colours, axes, buttons, and compact data. Values are plotly's JSON."""
+"""Common parts of all plots: colours, axes, buttons, and compact data. Values are plotly's JSON."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ FROM_NOTHING = (
     (0.75, "#5ec962"),
     (1.0, "#fde725"),
 )
-"""Viridis with transparent zero."""
+"""Colour scale Viridis with a transparent zero."""
 
 _NAMED_ROWS = 64
 _CLEAR = "rgba(0, 0, 0, 0)"
@@ -38,7 +38,7 @@ _MARGIN = {"l": 60, "r": 20, "t": 50, "b": 50}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Texts of a table's cells: `names[index[row, column]]`, each different text once. In JSON, index is runs."""
+    """Texts of the cells of a table: `names[index[row, column]]`. JSON has `index` run-length encoded."""
 
     names: Sequence[str]
     index: npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ def _runs(row: npt.NDArray[np.int64]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """A figure of plotly. `texts` are shown for the cells of all its traces when the mouse is over them."""
+    """A plotly figure. `texts`: shown for the cells of all traces under the mouse."""
 
     id: str
     data: Sequence[Mapping[str, Any]]
@@ -73,12 +73,12 @@ class Figure:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """Makes an axis of plotly."""
+    """Returns a plotly axis."""
     return {"title": {"text": title}, "zeroline": False, "automargin": True, **more}
 
 
 def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
-    """Makes one button for each name, which shows its `per_button` traces and hides the others."""
+    """Returns a button for each name, which shows its `per_button` traces and hides all others."""
     shown = [
         {
             "label": name,
@@ -91,25 +91,25 @@ def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
 
 
 def stack_buttons() -> list[dict[str, Any]]:
-    """Makes two buttons: bars as they are, or each as 100 %."""
+    """Returns two buttons: absolute bars, or each bar as 100 %."""
     choices = (("count", ""), ("share", "percent"))
     return [menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
 
 
 def menu(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Makes a row of buttons above the plot."""
+    """Returns a row of buttons above the plot."""
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 6}}
     return {"type": "buttons", "direction": "right", "showactive": True, "buttons": choices, **place}
 
 
 def bytes_of(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """Encodes a table of small numbers in base64, as plotly reads it."""
+    """Encodes a table of bytes in base64, as plotly reads it."""
     text = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
     return {"dtype": "u1", "bdata": text, "shape": ", ".join(map(str, values.shape))}
 
 
 def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
-    """Collects the texts of a table's cells."""
+    """Collects the texts of the cells of a table."""
     names: dict[str, int] = {}
     index = np.array([[names.setdefault(cell, len(names)) for cell in row] for row in rows], np.int64)
     return Texts(list(names), index)
@@ -121,7 +121,7 @@ def scaled(values: npt.NDArray[Any]) -> list[Any]:
 
 
 def round_ticks(largest: float, most: int = 6) -> list[float]:
-    """Returns round numbers from 0 to at most `largest`: steps of 1, 2 or 5 times a power of ten."""
+    """Returns round numbers from 0 to at most `largest`: multiples of 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0]
     power = 10.0 ** np.floor(np.log10(largest / most))
@@ -130,9 +130,9 @@ def round_ticks(largest: float, most: int = 6) -> list[float]:
 
 
 def core_rows(cores: Sequence[int]) -> dict[str, Any]:
-    """Makes the axis of a table with a row for each core that has work.
+    """Returns the axis of a table with a row for each core that has work.
 
-    As many cores are named as there is room for.
+    Only as many cores are labelled as there is space for.
     """
     every = -(-len(cores) // _NAMED_ROWS)
     return axis(

@@ -1,4 +1,4 @@
-"""A number of an output, as the page, the comparison and the JSON have it."""
+"""Key figures of an output, as used by the page, the comparison and the JSON."""
 
 import re
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number in `unit` and its text; the number is None if it is not known. `source`: what counted or estimated it.
+    """A number in `unit` and its text `shown`; None if unknown. `source`: which tool counted or estimated it.
 
-    `short`: a shorter text, if one exists.
+    `short`: a shorter text, if there is one.
     """
 
     name: str
@@ -20,6 +20,6 @@ class Figure:
 
     @property
     def key(self) -> str:
-        """Name for programs, with the unit: `latency_ns`."""
+        """Identifier with the unit: `latency_ns`."""
         words = f"{self.name} {self.unit}".replace("/", " per ").lower()
         return "_".join(re.findall(r"[a-z0-9]+", words))

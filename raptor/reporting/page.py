@@ -1,4 +1,4 @@
-"""Writes the report as one HTML file: styles, plotly and data are inside, nothing is loaded from elsewhere."""
+"""The report as one self-contained HTML file: styles, plotly and data are embedded."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -23,7 +23,7 @@ from validator.simulate.simulation_report import time_text
 
 
 def report_page(facts: Facts) -> str:
-    """Writes the page of `raptor report`."""
+    """Returns the HTML page of `raptor report`."""
     found = facts.profile
     figures = _figures(facts)
     return render(
@@ -92,8 +92,8 @@ def _figures(facts: Facts) -> list[Figure]:
 
 
 def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
-    """Fills a template of this folder with styles, script and figures; names are escaped everywhere."""
-    # Only pages need it, and it takes a moment to import.
+    """Renders an HTML template of this package with styles, script and figures; names are escaped everywhere."""
+    # imported here, because only pages need it and the import is slow
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -118,10 +118,10 @@ def _file(name: str) -> str:
 
 
 def _plotly() -> str:
-    """Reads plotly.js from the Python package, without importing it."""
+    """Returns plotly.js from the Python package, without importing the package."""
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
 def script_json(value: object) -> str:
-    """Writes JSON that cannot end the script around it."""
+    """Returns JSON that cannot close the surrounding script element."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")

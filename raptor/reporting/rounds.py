@@ -1,4 +1,4 @@
-"""Rounds on the page: their figures, their table, and a line of time with what is written and what runs."""
+"""Rounds section of the report: key figures, a table, and a timeline of crossbar writes and runs."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -13,7 +13,7 @@ from validator.simulate.simulation_report import energy_text, number_text, time_
 
 
 def figures(found: Reloading) -> Iterator[Number]:
-    """Yields the figures of rounds: none of time or energy without the one without writing."""
+    """Yields key figures of a program with rounds. Times and energies are per sample, without crossbar writes."""
     device = f"device {found.device}: {found.source}"
     yield Number("time without writing", found.without_ns, time_text(found.without_ns), "of a sample", "ns")
     yield Number("energy without writing", found.without_pj, energy_text(found.without_pj), "of a sample", "pJ")
@@ -33,7 +33,7 @@ def _number(name: str, value: float, note: str) -> Number:
 
 
 def round_table(found: Reloading, segments: files.Segments) -> Table:
-    """Makes the table of rounds, in the order in which they run."""
+    """Returns the table of rounds, in the order in which they run."""
     columns = (
         Column("round", number=False),
         Column("cores", "that it uses"),
@@ -70,7 +70,7 @@ def _time(ns: float, whole: float | None = None) -> Cell:
 
 
 def line(found: Reloading) -> Figure:
-    """Draws a batch on a line of time: for each round what is written, and then what runs."""
+    """Returns a timeline of a batch: for each round its crossbar writes, then its run."""
     unit, scale = time_unit(found.batch_ns)
     lengths = [(one.write_ns, one.run_ns(found.batch)) for one in found.rounds]
     begins = list(accumulate((sum(pair) for pair in lengths), initial=0.0))

@@ -1,4 +1,4 @@
-"""Main figures of an output: the head of its page, and the lines of a comparison."""
+"""Key figures of an output: the head of its page, and the rows of a comparison."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,14 +25,14 @@ list."""
 
 
 def not_modelled(found: Profile) -> tuple[str, ...]:
-    """Returns what is not modelled for a program: rounds count what is written."""
+    """Returns the effects that are not modelled for a program; crossbar writes are modelled for rounds."""
     return tuple(line for line in NOT_MODELLED if line != WRITING or found.reloading is None)
 
 
 def figures(facts: Facts) -> list[Figure]:
-    """Returns the figures that can be compared between outputs.
+    """Returns the key figures that can be compared between outputs.
 
-    They are fewer without multiply-accumulates, which only the compiler knows.
+    Efficiencies are missing without the number of multiply-accumulates, which only the compiler's report has.
     """
     found = facts.profile
     reloaded = rounds.figures(found.reloading) if found.reloading else ()
@@ -103,7 +103,7 @@ def _rate(known: Estimate) -> Figure:
 
 
 def _efficiency(facts: Facts) -> Iterator[Figure]:
-    """Yields figures at the rate of samples when streaming, with the energy of a sample then."""
+    """Yields efficiencies when samples are streamed: at that throughput and energy per sample."""
     macs, known = facts.report.macs if facts.report else None, facts.profile.estimate
     if not macs:
         return
@@ -140,11 +140,11 @@ def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
     return "not known" if value is None else shown(value)
 
 
-# The head of the page, which has words instead of numbers.
+# Head of the page: words instead of numbers
 
 
 def head(facts: Facts) -> list[Figure]:
-    """Returns model, chip, options and verdict."""
+    """Returns model, compiler, options, chip and verdict."""
     manifest = facts.manifest
     options = ", ".join(f"{k} {_option(v)}" for k, v in _options(manifest).items()) if manifest else "not known"
     return [
@@ -157,7 +157,7 @@ def head(facts: Facts) -> list[Figure]:
 
 
 def _options(manifest: files.Manifest | files.Segments) -> dict[str, Any]:
-    """Returns the options that are shown: `bits` only for floats, as integers have the types of the model."""
+    """Returns the options to show: `bits` only for float programs, because integers have the types of the model."""
     shown = {name: value for name, value in manifest.options.items() if value not in ({}, [])}
     if isinstance(manifest, files.Manifest) and manifest.numbers != "float":
         shown.pop("bits", None)
@@ -192,7 +192,7 @@ def _validation(facts: Facts) -> tuple[str, str]:
 
 
 def slowest(facts: Facts) -> tuple[Layer, float] | None:
-    """Returns the layer with the largest share of the critical path, and the share."""
+    """Returns the layer with the largest share of the critical path, and the share; None without times."""
     known = facts.profile.estimate
     timed = [x for x in facts.layers if x.counted is not None and x.counted.critical_ns]
     if known is None or not timed or not known.latency_ns:

@@ -1,4 +1,4 @@
-"""Tables of the page: texts of cells, and the values to sort them by."""
+"""Tables of the report: texts of cells, and the values to sort them by."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from validator.simulate.simulation_report import energy_text, time_text
 
 MOST_FLOWS = 200
 FEW_ROWS = 20
-"""Rows shown of a table that folds; page.css has the same number."""
+"""Number of rows shown of a table that folds; page.css has the same number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell. `value` sorts; `share`, 0 to 1, draws a bar behind the text."""
+    """A cell. `value`: sort key. `share`: 0 to 1, drawn as a bar under the text."""
 
     shown: str
     value: float | str
@@ -61,7 +61,7 @@ _NONE = Cell("", -1)
 
 
 def segment_table(segments: files.Segments) -> Table:
-    """Makes the table of segments, in the order in which they run."""
+    """Returns the table of segments, in the order in which they run."""
     columns = (
         Column("segment", number=False),
         Column("where", number=False),
@@ -92,7 +92,7 @@ def _segment_cells(segment: files.SegmentFile, sizes: Mapping[str, int | None], 
 
 
 def _sum_of_bytes(sizes: Sequence[int | None]) -> Cell:
-    """Returns the sum of sizes; those that depend on values are not known."""
+    """Returns the sum of sizes; unknown if a size depends on values."""
     if None in sizes:
         return Cell("not known", -1)
     total = sum(size or 0 for size in sizes)
@@ -100,7 +100,7 @@ def _sum_of_bytes(sizes: Sequence[int | None]) -> Cell:
 
 
 def host_table(segments: files.Segments) -> Table:
-    """Makes the table of nodes on the host, with the reason of each."""
+    """Returns the table of nodes on the host, with the reason for each."""
     columns = (Column("node", number=False), Column("operator", number=False), Column("reason", number=False))
     rows = tuple(tuple(Cell(word, word) for word in (n.node, n.op_type, n.reason)) for n in segments.host_nodes)
     return Table("host-table", columns, rows, folds=True)
@@ -130,7 +130,7 @@ _NOTED = (
 
 
 def layer_table(facts: Facts) -> Table:
-    """Makes a row for each ONNX node, or for each kind of instruction where nodes are not known."""
+    """Returns a table with a row for each ONNX node, or for each kind of instruction if nodes are unknown."""
     nodes = facts.profile.parts_are == "node"
     noted = nodes and facts.report is not None
     columns = (
@@ -187,7 +187,7 @@ def _noted(layer: Layer) -> tuple[Cell, ...]:
 
 
 def _foot(facts: Facts, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
-    """Makes the sums, and the energy that belongs to no layer."""
+    """Returns the rows of sums, and of the energy that belongs to no layer."""
     parts, known = facts.profile.parts, facts.profile.estimate
     found = {
         "instructions": _number(facts.profile.instructions),
@@ -217,7 +217,7 @@ def _line(name: str, found: dict[str, Cell], columns: Sequence[Column]) -> tuple
 
 
 def flow_table(facts: Facts) -> Table:
-    """Makes a row for each of the largest flows."""
+    """Returns a table of the largest flows between cores."""
     columns = (
         Column("from"),
         Column("to"),
@@ -246,7 +246,7 @@ def _end(core: int) -> Cell:
 
 
 def finding_table(facts: Facts) -> Table:
-    """Makes a row for each finding of `raptor check`."""
+    """Returns a table with a row for each finding of `raptor check`."""
     columns = tuple(Column(n, number=False) for n in ("severity", "rule", "where", "what", "try"))
     rows = ((f.severity, f.rule, place(f), f.message, f.advice) for f in facts.profile.findings)
     return Table("findings", columns, tuple(tuple(Cell(str(c), str(c)) for c in row) for row in rows))

@@ -1,4 +1,4 @@
-"""Writes numbers and names for people."""
+"""Text forms of numbers and names."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -8,7 +8,7 @@ SPACE = "\u00a0"
 
 
 def size(count: float) -> str:
-    """Writes a number of bytes with a decimal prefix."""
+    """Returns a number of bytes with a decimal prefix."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             shown = f"{count / scale:#.3g}" if count < 999.5 * scale else f"{count / scale:.0f}"
@@ -17,19 +17,19 @@ def size(count: float) -> str:
 
 
 def share(part: float) -> str:
-    """Writes a part of 1 in per cent."""
+    """Returns a fraction in per cent."""
     if 0 < part < 0.0005:
         return f"<0.1{SPACE}%"
     return f"{100 * part:.1f}{SPACE}%"
 
 
 def shape(dims: Sequence[int]) -> str:
-    """Writes a shape: `1x3x224x224`."""
+    """Returns a shape as text: `1x3x224x224`."""
     return "x".join(map(str, dims)) or "scalar"
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Writes ascending numbers with runs joined: `0-3, 7`."""
+    """Returns ascending integers with runs joined: `0-3, 7`."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -40,5 +40,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def plain(name: str) -> str:
-    """Escapes a name for a figure, where plotly would take `<b>` and the like for markup."""
+    """Escapes a name for a figure, where plotly would interpret `<b>` and the like as markup."""
     return escape(name, quote=False)

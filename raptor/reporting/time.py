@@ -1,4 +1,4 @@
-"""Figures over time: activities of cores, waits for other cores, and local memory in use."""
+"""Plots over time: activities of cores, waits for other cores, and local memory in use."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _IDLE = "scalar or idle"
 
 
 def chip_load(found: Profile, line: Timeline) -> Figure:
-    """Draws how many cores do what, over time. Array groups that work at the same time count as one core."""
+    """Returns a plot of the number of cores with each activity over time. Concurrent array groups count as one core."""
     unit, scale = _unit(found)
     shares = np.minimum(line.shares, 1.0)
     idle = np.maximum(len(line.cores) - shares.sum(axis=(0, 1)), 0.0)
@@ -53,7 +53,7 @@ def chip_load(found: Profile, line: Timeline) -> Figure:
 
 
 def timeline(found: Profile, line: Timeline) -> Figure:
-    """Draws a row for each core: its main activity, or the amount of one activity."""
+    """Returns a plot with a row for each core: its main activity, or the amount of one activity."""
     unit, scale = _unit(found)
     shares = np.minimum(line.shares, 1.0)
     waiting = np.minimum(shares[3:].sum(axis=0), 1.0)
@@ -84,7 +84,7 @@ def timeline(found: Profile, line: Timeline) -> Figure:
 
 
 def _mostly(shares: np.ndarray) -> np.ndarray:
-    """Returns for each core and bin the index of the main activity; the last index is none of `KINDS`."""
+    """Returns the index of the main activity for each core and bin; the last index is idle or scalar work."""
     idle = np.maximum(1 - shares.sum(axis=0, keepdims=True), 0.0)
     return np.argmax(np.concatenate([shares, idle]), axis=0)
 
@@ -121,7 +121,7 @@ def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarra
 
 
 def memory(found: Profile, used: LocalMemory) -> Figure:
-    """Draws the bytes in use, a row for each core."""
+    """Returns a plot of local memory in use, with a row for each core."""
     unit, scale = _unit(found)
     size_unit, size_scale = byte_unit(float(used.bytes.max(initial=0)))
     # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
