@@ -1,6 +1,6 @@
-"""ONNX models of real topologies with seeded weights, for the command line, the tests and the benchmarks.
+"""ONNX models of well-known topologies with seeded weights, for the command line, the tests and the benchmarks.
 
-Nothing heavy is imported before a model is built, so that listing the models costs nothing.
+Listing the models imports no large package; building one does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build
 
 Value = int | float | str
 _MOST = 100_000
-"""Maximum of an option that is a number: no model has more layers, channels or pixels, and memory would be full."""
+"""Largest value of a numeric option: no model has more layers, channels or pixels, and memory would be full."""
 
 
 class UnknownModelError(KeyError):
-    """The name is not in `MODELS`; unlike its base, prints as plain text."""
+    """The name is not in `MODELS`; unlike its base class, prints as plain text."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -42,7 +42,7 @@ class Option(NamedTuple):
     minimum: float = 0
 
     def parse(self, name: str, value: Value) -> Value:
-        """Return the value (or its text, as a command line gives it) in the default's type, or raise ValueError."""
+        """Returns the value (or its text, as on a command line) in the default's type, or raises ValueError."""
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
                 raise ValueError(f"option {name} is {value!r}, must be one of: {', '.join(map(str, self.choices))}")
@@ -68,7 +68,7 @@ class ModelSpec:
     options: Mapping[str, Option]
 
     def build(self, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
-        """Build the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
+        """Builds the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
         from models.builder import Builder
 
         seed, values = _parse_seed(seed), self.parse(options)
@@ -77,7 +77,7 @@ class ModelSpec:
         return builder.finish(self._topology()(builder, **values), options=text)
 
     def count_parameters(self, **options: Value) -> int:
-        """Count trainable parameters (so no running mean or variance) from shapes alone: no weight is drawn."""
+        """Counts trainable parameters (no running means or variances) from shapes alone, without drawing weights."""
         from models.builder import Builder
 
         builder = Builder(self.name, seed=None)
@@ -85,7 +85,7 @@ class ModelSpec:
         return builder.parameters
 
     def parse(self, options: Mapping[str, Value]) -> dict[str, Value]:
-        """Return every option with its given or default value, or raise ValueError."""
+        """Returns every option with its given or default value, or raises ValueError."""
         if unknown := sorted(options.keys() - self.options.keys()):
             known = ", ".join(self.options)
             raise ValueError(f"model {self.name} has no option {', '.join(unknown)}; its options are: {known}")
@@ -96,9 +96,9 @@ class ModelSpec:
 
 
 def build(name: str, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
-    """Build the named model with weights drawn from `seed`; see `MODELS` for the names and their options.
+    """Builds the named model with weights drawn from `seed`; see `MODELS` for the names and their options.
 
-    Raise UnknownModelError for another name, and ValueError for a seed or an option that cannot be.
+    Raises UnknownModelError for an unknown name, and ValueError for an invalid seed or option.
     """
     if not _is_name(name):
         raise UnknownModelError(f"unknown model {name!r}; the models are: {', '.join(MODELS)}")
@@ -106,7 +106,7 @@ def build(name: str, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
 
 
 def _is_flag(value: object) -> bool:
-    """Tells whether a value is True or False, which Python accepts as numbers."""
+    """Returns whether a value is True or False, which Python accepts as numbers."""
     return isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Builds an ONNX model node by node, and runs each node once on a calibration batch as it is added."""
+"""Builds an ONNX model node by node, and runs each added node once on a calibration batch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FEWEST_CHANNELS = 8
 class Tensor:
     """A named tensor; its shape has batch 1.
 
-    `value` is the weight, or the activation for the calibration batch (freed with the tensor), or None in a dry run.
-    `constant` is a value that shapes the graph, known in a dry run too: sizes, axes, scales.
+    value: the weight, or the activation for the calibration batch (freed with the tensor); None in a dry run. constant:
+    a value that determines shapes (sizes, axes, scales), known in a dry run too.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Tensor:
 
 
 ABSENT = Tensor("", (), None)
-"""Optional input that is left out."""
+"""An omitted optional input."""
 
 
 def scaled(channels: int, width: float) -> int:
-    """Return the channels of a layer at this width; at least 8 (or all), so that some survive each Relu."""
+    """Returns the channels of a layer at this width; at least 8 (or all), so that some survive each Relu."""
     return max(min(channels, _FEWEST_CHANNELS), round(channels * width))
 
 
 def _calibrate(
     node: onnx.NodeProto, x: FloatArray, weight: FloatArray, bias: FloatArray, *, rms: float, centring: float
 ) -> None:
-    """Remove a part of each channel's mean by the bias, and scale both to outputs of this root mean square."""
+    """Subtracts `centring` times each channel's mean by the bias, then scales both to root mean square `rms`."""
     y = run(node, [x, weight])
     mean: FloatArray = centring * y.mean(axis=(0, *range(2, y.ndim)))
     y -= mean.reshape(-1, *[1] * (y.ndim - 2))
@@ -54,7 +54,7 @@ def _calibrate(
 
 
 class Builder:
-    """A model under construction: weights come from `seed` in construction order; seed None is a dry run, shapes only.
+    """A model under construction. Weights are drawn from `seed` in construction order; None is a dry run of shapes.
 
     Layer methods take the input and the node's name `n`, write tensor `n_output` and own weights `n.weight`, `n.bias`.
     """
@@ -68,7 +68,10 @@ class Builder:
         self.parameters = 0
 
     def input(self, *shape: int) -> Tensor:
-        """Declare the graph input; the calibration batch is standard normal: 4 images of 224x224, more smaller ones."""
+        """Declares the graph input.
+
+        The calibration batch is standard normal: 4 images of 224x224, or more smaller ones.
+        """
         self._model.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, shape))
         if self._seed is None:
             return Tensor("input", shape, None)
@@ -77,7 +80,7 @@ class Builder:
         return Tensor("input", shape, rng.standard_normal((images, *shape[1:]), dtype=np.float32))
 
     def op(self, op_type: str, name: str, inputs: Sequence[Tensor], **attributes: Attribute) -> Tensor:
-        """Add one node with one output."""
+        """Adds one node with one output."""
         self._claim(name)
         node = make_node(op_type, name, [x.name for x in inputs], f"{name}_output", attributes)
         self._model.graph.node.append(node)
@@ -89,7 +92,7 @@ class Builder:
         return Tensor(node.output[0], shape, run(node, [value for value in given if value is not None]))
 
     def constant(self, name: str, values: Sequence[int] | Sequence[float] | float) -> Tensor:
-        """Add a constant that is not a parameter: integers become int64, other numbers float32."""
+        """Adds a constant that is not a parameter: integers become int64, other numbers float32."""
         given = np.asarray(values)
         array = given.astype(np.int64) if given.dtype.kind == "i" else given.astype(np.float32)
         self._claim(name)
@@ -97,7 +100,7 @@ class Builder:
         return Tensor(name, array.shape, None, array)
 
     def parameter(self, name: str, shape: Shape, *, std: float, mean: float = 0) -> Tensor:
-        """Add a trained tensor of normal numbers."""
+        """Adds a trained tensor of normally distributed numbers."""
         return self._parameter(name, shape, self._normal(shape, std=std, mean=mean))
 
     def conv(
@@ -114,10 +117,10 @@ class Builder:
         bias: bool = False,
         logits: float = 0,
     ) -> Tensor:
-        """Add a convolution. Its weights are He-normal; with a bias (no BatchNormalization) they are as in `gemm`.
+        """Adds a convolution with He-normal weights; with a bias (no BatchNormalization) calibrated as in `gemm`.
 
-        `kernel` is one number for all dimensions, or one for each. `pad` likewise, or the pads before all dimensions
-        and then those behind.
+        `kernel` is one number for all dimensions, or one for each. `pad` likewise, or the pads at the start of all
+        dimensions and then those at the end.
         """
         rank = len(x.shape) - 2
         sizes = [kernel] * rank if isinstance(kernel, int) else list(kernel)
@@ -128,16 +131,16 @@ class Builder:
         return self._layer("Conv", x, name, shape, attributes, bias=bias, logits=logits)
 
     def conv_transpose(self, x: Tensor, name: str, channels: int, kernel: int) -> Tensor:
-        """Add an upsampling by `kernel` without overlap, with a bias."""
+        """Adds an upsampling by `kernel` without overlap, with a bias."""
         shape = (x.shape[1], channels, kernel, kernel)
         weight = self.parameter(f"{name}.weight", shape, std=math.sqrt(2 / x.shape[1]))
         bias = self.parameter(f"{name}.bias", (channels,), std=0.05)
         return self.op("ConvTranspose", name, [x, weight, bias], kernel_shape=[kernel] * 2, strides=[kernel] * 2)
 
     def linear(self, x: Tensor, name: str, features: int, *, std: float = 0) -> Tensor:
-        """Add a layer on the last axis, as exporters write it for tokens: product with (inputs x features), then sum.
+        """Adds a layer on the last axis, as exporters write it for tokens: product with [inputs, features], then sum.
 
-        The weights have the deviation `std`; by default one that keeps the root mean square.
+        The weights have the deviation `std`, by default one that preserves the root mean square.
         """
         inputs = x.shape[-1]
         weight = self.parameter(f"{name}.weight", (inputs, features), std=std or math.sqrt(1 / inputs))
@@ -145,36 +148,36 @@ class Builder:
         return self.op("Add", f"{name}.add", [self.op("MatMul", f"{name}.product", [x, weight]), bias])
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
-        """Add a LayerNormalization over the last axis; scale near 1, bias near 0."""
+        """Adds a LayerNormalization over the last axis; scale near 1, bias near 0."""
         scale = self.parameter(f"{name}.weight", x.shape[-1:], mean=1, std=0.1)
         bias = self.parameter(f"{name}.bias", x.shape[-1:], std=0.1)
         return self.op("LayerNormalization", name, [x, scale, bias], axis=-1, epsilon=epsilon)
 
     def reshape(self, x: Tensor, name: str, *shape: int) -> Tensor:
-        """Add a Reshape; 0 keeps a size, such as that of the batch."""
+        """Adds a Reshape; 0 keeps the size of a dimension, for instance of the batch."""
         return self.op("Reshape", name, [x, self.constant(f"{name}.shape", shape)])
 
     def slice(self, x: Tensor, name: str, axis: int, start: int, stop: int) -> Tensor:
-        """Add a Slice of one axis."""
+        """Adds a Slice of one axis."""
         limits = (("starts", start), ("ends", stop), ("axes", axis))
         return self.op("Slice", name, [x, *(self.constant(f"{name}.{key}", [value]) for key, value in limits)])
 
     def mean_pool(self, x: Tensor, name: str) -> Tensor:
-        """Add the mean of each channel, flat."""
+        """Adds the mean of each channel, flattened."""
         return self.op("Flatten", f"{name}.flatten", [self.op("GlobalAveragePool", name, [x])], axis=1)
 
     def gemm(self, x: Tensor, name: str, features: int, *, logits: float = 0) -> Tensor:
-        """Add a fully connected layer, calibrated, with normal weights stored features x inputs as exporters do.
+        """Adds a calibrated fully connected layer with normal weights [features, inputs], as exporters store them.
 
         Over the calibration batch the outputs have root mean square 1, and the biases remove half of each channel's
         mean. Otherwise many channels of a deep network without BatchNormalization would have one sign for every input:
-        their Relu would be off or linear, and hide an error in the weights behind it. The output layer keeps its means,
-        and has `logits` as its root mean square.
+        their Relu would be constant zero or linear, and hide errors in the weights before it. The output layer keeps
+        its means, and has `logits` as its root mean square.
         """
         return self._layer("Gemm", x, name, (features, x.shape[1]), {"transB": 1}, bias=True, logits=logits)
 
     def batch_norm(self, x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
-        """Add a BatchNormalization whose statistics are those of the calibration batch; scale near 1, bias near 0."""
+        """Adds a BatchNormalization with the statistics of the calibration batch; scale near 1, bias near 0."""
         channels = x.shape[1:2]
         mean = var = None
         if x.value is not None:
@@ -196,11 +199,11 @@ class Builder:
         return self.op("MaxPool", name, [x], ceil_mode=int(ceil), **window)
 
     def dropout(self, x: Tensor, name: str, ratio: float) -> Tensor:
-        """Add a Dropout as an exporter leaves it in an inference graph: it copies its input."""
+        """Adds a Dropout as an exporter leaves it in an inference graph: it copies its input."""
         return self.op("Dropout", name, [x, self._constant(f"{name}.ratio", (), np.array(ratio, np.float32))])
 
     def finish(self, outputs: Tensor | Sequence[Tensor], options: str) -> onnx.ModelProto:
-        """Return the model, whose doc string says how to build it again."""
+        """Returns the model, whose doc string records how to build it again."""
         model, graph = self._model, self._model.graph
         for output in [outputs] if isinstance(outputs, Tensor) else outputs:
             graph.output.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape))

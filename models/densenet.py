@@ -24,7 +24,7 @@ def densenet121(b: Builder, *, image_size: int, classes: int, width: float) -> T
 
 
 def _dense_layer(b: Builder, x: Tensor, name: str, growth: int) -> Tensor:
-    """N x C x H x W -> N x (C + growth) x H x W: the input and the new channels."""
+    """N x C x H x W -> N x (C + growth) x H x W: the input, concatenated with the new channels."""
     y = _normed_conv(b, x, name, "1", 4 * growth, 1)
     y = _normed_conv(b, y, name, "2", growth, 3)
     return b.op("Concat", f"{name}.concat", [x, y], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.builder import Builder, Tensor, scaled
 
-# Expansion, kernel, stride of the first, channels, blocks.
+# Expansion, kernel, stride of the first block, channels, blocks.
 _STAGES = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -43,7 +43,7 @@ def _mbconv(b: Builder, x: Tensor, name: str, expansion: int, kernel: int, strid
 
 
 def _excite(b: Builder, x: Tensor, name: str, squeezed: int) -> Tensor:
-    """Scale each channel by a factor between 0 and 1, computed from the means of all channels."""
+    """Scales each channel by a factor between 0 and 1, computed from the means of all channels."""
     y = b.op("GlobalAveragePool", f"{name}.pool", [x])
     y = _swish(b, b.conv(y, f"{name}.fc1", squeezed, 1, bias=True), f"{name}.fc1")
     y = b.op("Sigmoid", f"{name}.gate", [b.conv(y, f"{name}.fc2", x.shape[1], 1, bias=True)])

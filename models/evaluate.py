@@ -1,4 +1,4 @@
-"""Shape and value of one ONNX node: the only place that calls onnxruntime and onnx's shape inference."""
+"""Shape inference and evaluation of one ONNX node: the only callers of onnxruntime and of onnx's shape inference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ort = cast(Any, onnxruntime)
 def make_node(
     op_type: str, name: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Attribute]
 ) -> onnx.NodeProto:
-    """Return a node with one output and its attributes in the order of their names."""
+    """Returns a node with one output, and its attributes in alphabetical order."""
     node = helper.make_node(op_type, inputs, [output], name)
     node.attribute.extend(helper.make_attribute(key, value) for key, value in sorted(attributes.items()))
     return node
@@ -34,9 +34,9 @@ def make_node(
 def infer_shape(
     node: onnx.NodeProto, inputs: Sequence[Shape], constants: Mapping[str, FloatArray | IntArray] | None = None
 ) -> Shape:
-    """Return the shape of the node's one output for inputs of these shapes.
+    """Returns the shape of the node's only output for inputs of these shapes.
 
-    `constants` are inputs whose values decide the shape; they have their own type, the others are float.
+    `constants`: inputs whose values determine the shape; they have their own type, all other inputs are float.
     """
     schema = onnx.defs.get_schema(node.op_type, OPSET)
     known = constants or {}
@@ -52,7 +52,7 @@ def infer_shape(
 
 
 def run(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray], *, opset: int = OPSET) -> FloatArray:
-    """Return the node's one output, from onnxruntime on a model of this node alone (weights are fed, not copied in)."""
+    """Returns the node's only output, computed by onnxruntime on a model of this node, whose weights are inputs."""
     feeds = dict(zip(filter(None, node.input), inputs, strict=True))
     infos = [helper.make_tensor_value_info(name, _element_type(array), array.shape) for name, array in feeds.items()]
     output = helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)

@@ -40,7 +40,7 @@ def googlenet(b: Builder, *, image_size: int, classes: int, width: float) -> Ten
 
 
 def _inception(b: Builder, x: Tensor, name: str, channels: list[int]) -> Tensor:
-    """N x C x H x W -> four branches beside each other -> N x sum of their channels x H x W."""
+    """N x C x H x W -> four parallel branches -> N x sum of their channels x H x W."""
     c1, c3_reduce, c3, c5_reduce, c5, c_pool = channels
     branch1 = _conv(b, x, f"{name}.branch1", c1, 1)
     branch2 = _conv(b, x, f"{name}.branch2.0", c3_reduce, 1)

@@ -39,14 +39,14 @@ class _Net:
     def conv(
         self, x: Tensor, name: str, channels: int, kernel: Kernel, *, stride: int = 1, pad: int | None = 0
     ) -> Tensor:
-        """Add a convolution with BatchNorm and Relu; pad None keeps the size."""
+        """Adds a convolution with BatchNorm and Relu; pad None keeps the size."""
         sizes = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = [k // 2 for k in sizes] if pad is None else pad
         x = self._b.conv(x, f"{name}.conv", scaled(channels, self._width), sizes, stride=stride, pad=pads)
         return self._b.relu(self._b.batch_norm(x, f"{name}.bn", epsilon=1e-3), f"{name}.relu")
 
     def chain(self, x: Tensor, name: str, *layers: tuple[int, Kernel]) -> Tensor:
-        """Add convolutions one after another, which keep the size."""
+        """Adds consecutive convolutions, which keep the size."""
         for number, (channels, kernel) in enumerate(layers, start=1):
             x = self.conv(x, f"{name}_{number}", channels, kernel, pad=None)
         return x

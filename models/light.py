@@ -1,7 +1,7 @@
-"""The nine topologies that come with the onnx package, with weights that make a wrong mapping visible.
+"""The nine topologies in the onnx package, with weights for which a wrong mapping changes the outputs.
 
 In the package all weights are one constant, and outputs hardly depend on the input. Here weights are He-normal and
-seeded, biases small, and the statistics of each BatchNormalization are those of one seeded image.
+seeded, biases small, and each BatchNormalization has the statistics of one seeded image.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LIGHT = (
 _OPSET = 9
 _MEAN, _VARIANCE = 3, 4
 _SPREAD = {("BatchNormalization", 1): (1.0, 0.1), ("BatchNormalization", 2): (0.0, 0.1), ("Mul", 1): (1.0, 0.1)}
-"""Mean and deviation of a weight by the operator and the input that read it; other weights are biases."""
+"""Mean and deviation of a weight by its operator and input index; other weights are biases."""
 _BIAS = (0.0, 0.05)
 
 
 def build_light(name: str, *, seed: int = 0) -> onnx.ModelProto:
-    """Build the named topology of `LIGHT`: opset 9, 1x3x224x224. A final Softmax is left out: it hides differences."""
+    """Builds the named topology of `LIGHT`: opset 9, 1x3x224x224, without a final Softmax, which hides differences."""
     import numpy as np
     import onnx
     from onnx import numpy_helper
@@ -72,7 +72,7 @@ def _drop_softmax(graph: onnx.GraphProto) -> None:
 
 
 def _constants(graph: onnx.GraphProto) -> Values:
-    """Return the constants by name, and remove the nodes that make some of them."""
+    """Returns the constants by name, and removes the nodes that make some of them."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -85,7 +85,7 @@ def _constants(graph: onnx.GraphProto) -> Values:
 
 
 def _draw(graph: onnx.GraphProto, values: Values, rng: np.random.Generator) -> None:
-    """Replace the weights by seeded ones, in the order of the nodes that read them."""
+    """Replaces the weights by seeded ones, in the order of the nodes that read them."""
     import numpy as np
 
     source = {n.output[0]: n.input[0] for n in graph.node if n.op_type in ("Unsqueeze", "Reshape")}
@@ -107,7 +107,7 @@ def _fan_in(node: onnx.NodeProto, shape: tuple[int, ...]) -> int:
 
 
 def _calibrate(graph: onnx.GraphProto, values: Values, image: str, rng: np.random.Generator) -> None:
-    """Run the nodes on one image, and set the statistics of each BatchNormalization before it runs."""
+    """Runs the nodes on one image, and sets the statistics of each BatchNormalization before it runs."""
     import numpy as np
 
     from models.evaluate import run

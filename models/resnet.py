@@ -34,7 +34,7 @@ def _conv_bn(b: Builder, x: Tensor, block: str, number: str, channels: int, kern
 
 
 def _join(b: Builder, x: Tensor, y: Tensor, name: str, stride: int) -> Tensor:
-    """Add the shortcut, through a 1x1 convolution where the block changes the shape, and apply Relu."""
+    """Adds the shortcut, through a 1x1 convolution where the block changes the shape, and applies Relu."""
     if x.shape[1] != y.shape[1] or stride > 1:
         x = b.conv(x, f"{name}.downsample.0", y.shape[1], 1, stride=stride)
         x = b.batch_norm(x, f"{name}.downsample.1")

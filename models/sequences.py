@@ -8,10 +8,9 @@ from models.builder import Builder, Tensor
 
 
 def wavenet_cell(b: Builder, *, samples: int, dilation: int, channels: int, skip: int) -> list[Tensor]:
-    """1 x channels x samples -> the next cell's input, of that shape, and 1 x skip x samples (arXiv:1609.03499).
+    """1 x channels x samples -> the next cell's input, of the same shape, and 1 x skip x samples (arXiv:1609.03499).
 
-    A causal, dilated convolution of two taps is multiplied by another; 1x1 convolutions of the product make both
-    outputs.
+    Two causal, dilated convolutions of two taps are multiplied; 1x1 convolutions of the product make both outputs.
     """
     x = b.input(1, channels, samples)
     past = (dilation, 0)

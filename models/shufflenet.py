@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.builder import Builder, Tensor, scaled
 
 _STAGES = ((116, 4), (232, 8), (464, 4))
-"""Channels and units of each stage."""
+"""(channels, units) of each stage."""
 
 
 def shufflenet_v2(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
@@ -22,7 +22,7 @@ def shufflenet_v2(b: Builder, *, image_size: int, classes: int, width: float) ->
 
 
 def _unit(b: Builder, x: Tensor, name: str, half: int, stride: int) -> Tensor:
-    """Two halves side by side and shuffled; with stride 1 the first is the first half of the input."""
+    """Two concatenated and shuffled halves; with stride 1 the first half of the input is passed on unchanged."""
     if stride == 1:
         first = b.slice(x, f"{name}.first", 1, 0, half)
         second = b.slice(x, f"{name}.second", 1, half, 2 * half)
@@ -37,7 +37,7 @@ def _unit(b: Builder, x: Tensor, name: str, half: int, stride: int) -> Tensor:
 
 
 def _shuffle(b: Builder, x: Tensor, name: str) -> Tensor:
-    """Take the channels of both halves in turn."""
+    """Interleaves the channels of both halves."""
     _, channels, height, width = x.shape
     x = b.reshape(x, f"{name}.split", 0, 2, channels // 2, height, width)
     x = b.op("Transpose", f"{name}.transpose", [x], perm=[0, 2, 1, 3, 4])

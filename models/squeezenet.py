@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.builder import Builder, Tensor, scaled
 
-# Squeeze channels of fire2 to fire9; each expand has four times as many. A pool stands before fire2, fire4 and fire6.
+# Squeeze channels of fire2 to fire9; each expand has four times as many. A pool precedes fire2, fire4 and fire6.
 _FIRES = {2: 16, 3: 16, 4: 32, 5: 32, 6: 48, 7: 48, 8: 64, 9: 64}
 _POOLED = (2, 4, 6)
 
@@ -27,7 +27,7 @@ def squeezenet(b: Builder, *, image_size: int, classes: int, width: float) -> Te
 
 
 def _fire(b: Builder, x: Tensor, name: str, squeeze: int, expand: int) -> Tensor:
-    """N x C x H x W -> squeeze 1x1 -> expand 1x1 beside expand 3x3 -> N x 2 expand x H x W."""
+    """N x C x H x W -> squeeze 1x1 -> expand 1x1 in parallel with expand 3x3 -> N x 2 expand x H x W."""
     x = b.conv(x, f"{name}.squeeze", squeeze, 1, bias=True)
     x = b.relu(x, f"{name}.squeeze_relu")
     sides: list[Tensor] = []

@@ -10,7 +10,7 @@ from models.builder import Builder, Tensor
 def vit_tiny(b: Builder, *, image_size: int, depth: int, dim: int, heads: int, classes: int) -> Tensor:
     """1x3xSxS -> patches of 16x16 and a class token -> encoder layers -> 1 x classes.
 
-    The class token is the first row of the positions, added to a row of zeros; this computes the same function.
+    The class token is the first row of the positional embedding, added to a row of zeros, which is equivalent.
     """
     x = b.input(1, 3, image_size, image_size)
     x = b.conv(x, "patch_embed", dim, 16, stride=16, bias=True)
@@ -32,7 +32,7 @@ def vit_tiny(b: Builder, *, image_size: int, depth: int, dim: int, heads: int, c
 def bert_tiny(b: Builder, *, tokens: int, depth: int, dim: int, heads: int) -> Tensor:
     """1 x tokens x dim -> encoder layers -> pooled first token, 1 x dim.
 
-    The input is the sum of the embeddings of words, segments and positions: the lookup itself is not arithmetic.
+    The input is the sum of word, segment and position embeddings; their lookup is not part of the model.
     """
     x = b.layer_norm(b.input(1, tokens, dim), "embeddings.norm", epsilon=1e-12)
     for number in range(depth):
@@ -45,7 +45,7 @@ def bert_tiny(b: Builder, *, tokens: int, depth: int, dim: int, heads: int) -> T
 
 
 def _attention(b: Builder, x: Tensor, name: str, heads: int) -> Tensor:
-    """Replace every token by a mean of all tokens' values, per head, weighted by the products of keys and queries."""
+    """Adds multi-head self-attention with its output projection."""
     tokens, dim = x.shape[1:]
     joined = b.linear(x, f"{name}.qkv", 3 * dim)
     parts = {
@@ -61,7 +61,7 @@ def _attention(b: Builder, x: Tensor, name: str, heads: int) -> Tensor:
 
 
 def _split_heads(b: Builder, x: Tensor, heads: int, *, keys: bool) -> Tensor:
-    """N x tokens x dim -> N x heads x tokens x dim/heads; keys with the last two axes exchanged."""
+    """N x tokens x dim -> N x heads x tokens x dim/heads; keys with the last two axes swapped."""
     tokens, dim = x.shape[1:]
     name = x.name.removesuffix("_output")
     x = b.reshape(x, f"{name}.heads", 0, tokens, heads, dim // heads)
@@ -75,7 +75,7 @@ def _feed_forward(b: Builder, x: Tensor, name: str) -> Tensor:
 
 
 def _gelu(b: Builder, x: Tensor, name: str) -> Tensor:
-    """Add x (1 + erf(x / sqrt 2)) / 2, as exporters write it."""
+    """Adds x (1 + erf(x / sqrt 2)) / 2, as exporters write it."""
     y = b.op("Div", f"{name}.div", [x, b.constant(f"{name}.root.constant", math.sqrt(2))])
     y = b.op("Add", f"{name}.add", [b.op("Erf", f"{name}.erf", [y]), b.constant(f"{name}.one.constant", 1.0)])
     y = b.op("Mul", f"{name}.mul", [x, y])

@@ -8,7 +8,7 @@ _CHANNELS = (64, 128, 256, 512, 1024)
 
 
 def unet(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
-    """1x3xSxS -> 64 at S -> down to 1024 at S/16 -> up, beside the maps of the way down -> 1 x classes x S x S."""
+    """1x3xSxS -> 64 at S -> down to 1024 at S/16 -> up, concatenated with the encoder's maps -> 1 x classes x S x S."""
     if image_size % 16:
         raise ValueError(f"option image_size is {image_size}, must be a multiple of 16")
     x = _double(b, b.input(1, 3, image_size, image_size), "inc", scaled(_CHANNELS[0], width))

@@ -6,7 +6,7 @@ from models.builder import ABSENT, Builder, Tensor, scaled
 
 
 def tiny_yolo_v4(b: Builder, *, image_size: int, classes: int, width: float) -> list[Tensor]:
-    """1x3xSxS -> backbone, 512 at S/32 -> boxes 1 x 3(5 + classes) at S/32, and at S/16 with the map beside them."""
+    """1x3xSxS -> backbone, 512 at S/32 -> boxes 1 x 3(5 + classes) at S/32, and at S/16 after merging both scales."""
     if image_size % 32:
         raise ValueError(f"option image_size is {image_size}, must be a multiple of 32")
     x = b.input(1, 3, image_size, image_size)
@@ -29,9 +29,9 @@ def tiny_yolo_v4(b: Builder, *, image_size: int, classes: int, width: float) -> 
 
 
 def _stage(b: Builder, x: Tensor, name: str, channels: int) -> tuple[Tensor, Tensor]:
-    """N x C x H x W -> N x 2 channels x H/2 x W/2, and the map that the fine head reads.
+    """N x C x H x W -> N x 2 channels x H/2 x W/2, and the feature map that the fine head reads.
 
-    Cross-stage partial: only the second half of the channels goes through the two inner convolutions.
+    Cross-stage partial: only the second half of the channels passes through the two inner convolutions.
     """
     x = _conv(b, x, f"{name}.conv1", channels, 3)
     half = b.slice(x, f"{name}.route", 1, channels // 2, channels)

@@ -1,6 +1,6 @@
-"""A small network that is trained, and the images it is for: digits of 8x8 pixels.
+"""Small trained networks for images of digits, 8x8 pixels, and these images.
 
-Weights that are drawn at random cannot show what a change costs in accuracy; these can. `train_digits.py` makes
+Unlike random weights, they show how a change affects accuracy. `train_digits.py` makes
 `digits.onnx`, `train_binary.py` a binary one, `digits-binary.onnx`.
 
 The images are the 1797 of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI Machine
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 MODEL, DATA = FOLDER / "digits.onnx", FOLDER / "digits.npz"
 BINARY_MODEL = FOLDER / "digits-binary.onnx"
-"""A network of weights and activations of 1 and -1, in QONNX. `train_binary.py` makes it."""
+"""A network with weights and activations 1 and -1, in QONNX; `train_binary.py` makes it."""
 _TRAINING = 1197
-"""Images for training; the other 600 are for tests."""
+"""Number of images for training; the other 600 are for tests."""
 _SPLIT_SEED = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """Images [n, 1, 8, 8] with values from 0 to 1, float32, and the digits that they show [n]."""
+    """Images [n, 1, 8, 8] with values from 0 to 1, float32, and the digits [n] that they show."""
 
     pixels: npt.NDArray[np.float32]
     digits: npt.NDArray[np.int64]
 
 
 def load_images() -> tuple[Images, Images]:
-    """Return the images for training and those for tests. No image is in both."""
+    """Returns the images for training and for tests, which are disjoint."""
     with np.load(DATA, allow_pickle=False) as archive:
         pixels, digits = archive["pixels"], archive["digits"]
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
@@ -49,7 +49,7 @@ def load_images() -> tuple[Images, Images]:
 
 
 def load_model() -> onnx.ModelProto:
-    """Return the trained network: input `image` [1, 1, 8, 8], output `scores` [1, 10]."""
+    """Returns the trained network: input `image` [1, 1, 8, 8], output `scores` [1, 10]."""
     import onnx
 
     return onnx.load(str(MODEL))  # pyright: ignore[reportUnknownMemberType] onnx has no types here

@@ -3,7 +3,7 @@
     OPENBLAS_NUM_THREADS=2 python -m models.trained.train_binary [FILE]
 
 Weights and activations are 1 and -1. The file is QONNX (`BipolarQuant`, `Quant` for the image), as Brevitas writes such
-networks. What `train_digits` says of bytes that are written again holds here, too.
+networks. It is reproducible under the same conditions as the one of `train_digits`.
 
 Gradients pass a sign as if it were the identity between -1 and 1 (Hubara et al., Binarized Neural Networks, 2016).
 """
@@ -32,14 +32,14 @@ from models.trained.train_digits import (
 SEED, EPOCHS = 11, 100
 WIDTH, WIDE, HIDDEN = 32, 64, 128
 SPREAD = 0.1
-"""Range of the numbers behind the weights at the start: small, so that signs can still change."""
+"""Initial range of the real numbers whose signs are the weights: small, so that signs can still change."""
 SIZE = 3
 """Rows and columns of a kernel."""
 DOMAIN = "qonnx.custom_op.general"
 
 
 class Binary(Layer):
-    """A layer whose weights are 1 and -1: the signs of numbers that training changes. `weight`: [inputs, outputs]."""
+    """A layer with weights 1 and -1: the signs of real numbers that are trained. `weight`: [inputs, outputs]."""
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
         super().__init__(name)
@@ -65,7 +65,7 @@ class Binary(Layer):
 
 
 class BinaryConv(Binary):
-    """A convolution of binary weights [inputs * 9, outputs], without padding: there is no third number for a border."""
+    """A convolution with binary weights [inputs * 9, outputs], without padding, which would need a third value."""
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
         super().__init__(name, rng, inputs * SIZE * SIZE, outputs)
@@ -94,14 +94,14 @@ class BinaryConv(Binary):
         yield helper.make_node("Conv", [source, f"{self.name}.binary"], [target], self.name, kernel_shape=[SIZE, SIZE])
 
     def stored(self) -> Array:
-        """Returns the weights as ONNX has them: [outputs, inputs, rows, columns]."""
+        """Returns the weights in ONNX's layout: [outputs, inputs, rows, columns]."""
         return self.weights["weight"].T.reshape(-1, self.inputs, SIZE, SIZE)
 
 
 class Norm(Layer):
-    """Batch normalisation along axis 1, with a scale and a bias that are learned.
+    """Batch normalisation along axis 1, with a learned scale and bias.
 
-    For inference it has the running mean and variance of training.
+    Inference uses the running mean and variance of training.
     """
 
     op_type = "BatchNormalization"
@@ -169,7 +169,7 @@ class Pixels(Layer):
 
 
 def _weights(name: str) -> Iterator[NodeProto]:
-    """Yields the nodes of a binary weight, which is stored in a byte a number."""
+    """Yields the nodes of a binary weight, which is stored with one byte per number."""
     yield helper.make_node("Cast", [f"{name}.weight"], [f"{name}.float"], f"{name}.float", to=TensorProto.FLOAT)
     yield _bipolar(f"{name}.float", f"{name}.binary")
 
@@ -179,7 +179,7 @@ def _bipolar(source: str, target: str, name: str = "") -> NodeProto:
 
 
 def build(rng: np.random.Generator) -> Chain:
-    """Makes the network: two convolutions and two dense layers, each with a normalisation."""
+    """Returns the network: two convolutions and two dense layers, each with a normalisation."""
     return Chain(
         "digits-binary",
         Pixels("pixels"),
@@ -200,7 +200,7 @@ def build(rng: np.random.Generator) -> Chain:
 
 
 def train(images: Images, epochs: int = EPOCHS) -> Chain:
-    """Returns the network, trained on images that are moved by up to one pixel at random."""
+    """Returns the network, trained on images that are shifted by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
     network = build(rng)
     fit(network, images, epochs, rng)
@@ -211,7 +211,7 @@ def train(images: Images, epochs: int = EPOCHS) -> Chain:
 
 
 def constants(network: Chain) -> Iterator[tuple[str, Any]]:
-    """Yields the constants of the file: signs of the weights, and what the normalisations have learned."""
+    """Yields the constants of the file: signs of the weights, and the learned values of the normalisations."""
     yield "one", np.ones((), np.float32)
     for name, value in (("scale", 1 / 16), ("zero", 0), ("bits", 5)):
         yield f"pixels.{name}", np.asarray(value, np.float32)

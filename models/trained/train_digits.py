@@ -2,9 +2,9 @@
 
     OPENBLAS_NUM_THREADS=2 python -m models.trained.train_digits [FILE]
 
-Everything is numpy with fixed seeds, so one machine writes the same bytes again. Another number of threads, another
-processor or version of numpy sums in another order, and training amplifies that: the weights are others, and the
-accuracy may differ by a few tenths of a per cent. (One thread: 98.50 % of the test images as well.)
+Everything is numpy with fixed seeds, so one machine writes the same bytes again. Another number of threads, processor
+or version of numpy changes the order of sums, and training amplifies that: weights differ, and the accuracy may differ
+by a few tenths of a per cent. (With one thread, too, 98.50 % of the test images are recognised.)
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Array = npt.NDArray[np.float32]
 SEED = 7
 EPOCHS, BATCH = 80, 64
 RATE, DECAY = 3e-3, 1e-4
-"""Rate of Adam at the start, from which it falls to 0 as a cosine; decay of the weights per step, times the rate."""
+"""Initial rate of Adam, which decays to 0 as a cosine; decay of the weights per step, relative to the rate."""
 WIDTH, WIDE, HIDDEN = 16, 32, 64
 
 
 class Layer:
-    """A layer of the network. `forward` keeps what `backward` needs; `backward` fills `gradients`."""
+    """A layer of the network. `forward` stores what `backward` needs; `backward` computes `gradients`."""
 
     op_type = ""
 
@@ -59,7 +59,7 @@ class Layer:
 
 
 class Conv(Layer):
-    """A convolution with padding, which keeps the size; with `groups` equal to the channels it is depthwise."""
+    """A convolution with padding that keeps the size; depthwise if `groups` equals the channels."""
 
     op_type = "Conv"
 
@@ -109,7 +109,7 @@ class Relu(Layer):
 
 
 class MaxPool(Layer):
-    """Maximum of 2x2 pixels; the gradient goes to all pixels that have it."""
+    """Maximum of 2x2 pixels; the gradient goes to all pixels that equal the maximum."""
 
     op_type = "MaxPool"
 
@@ -161,7 +161,7 @@ class Linear(Layer):
 
 
 class Residual(Layer):
-    """The sum of the input and of what a chain of layers makes of it."""
+    """The sum of the input and the output of a chain of layers."""
 
     op_type = "Add"
 
@@ -184,7 +184,7 @@ class Residual(Layer):
 
 
 class Chain(Layer):
-    """Layers one after the other."""
+    """Consecutive layers."""
 
     def __init__(self, name: str, *layers: Layer) -> None:
         super().__init__(name)
@@ -212,7 +212,7 @@ class Chain(Layer):
 
 
 def build(rng: np.random.Generator) -> Chain:
-    """Makes the network: two convolutions, behind each a residual block with a depthwise one, and two dense layers."""
+    """Returns the network: two convolutions, each followed by a depthwise residual block, and two dense layers."""
     return Chain(
         "digits",
         Conv("conv1", rng, 1, WIDTH, 3),
@@ -246,7 +246,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], spread: float) -> 
 
 @dataclass(slots=True)
 class Adam:
-    """The optimiser Adam (Kingma and Ba, 2015), with decay of the weights apart from it (Loshchilov, Hutter, 2019)."""
+    """The optimiser Adam (Kingma and Ba, 2015) with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
     steps: int
     step: int = 0
@@ -270,7 +270,7 @@ class Adam:
 
 
 def train(images: Images) -> Chain:
-    """Returns the network, trained on images that are moved by up to one pixel at random."""
+    """Returns the network, trained on images that are shifted by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
     network = build(rng)
     fit(network, images, EPOCHS, rng)
@@ -278,7 +278,7 @@ def train(images: Images) -> Chain:
 
 
 def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -> None:
-    """Trains a network on images that are moved by up to one pixel at random, and tells the loss."""
+    """Trains a network on images that are shifted by up to one pixel at random, and prints the loss."""
     layers, count = list(network.all_layers()), len(images.digits)
     optimiser = Adam(epochs * -(-count // BATCH))
     for epoch in range(epochs):
@@ -295,14 +295,14 @@ def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -
 
 
 def moved(pixels: Array, rng: np.random.Generator) -> Array:
-    """Returns the images, each moved by up to one pixel."""
+    """Returns the images, each shifted by up to one pixel."""
     padded = np.pad(pixels, ((0, 0), (0, 0), (1, 1), (1, 1)))
     moves = rng.integers(0, 3, (len(pixels), 2))
     return np.stack([p[:, y : y + 8, x : x + 8] for p, (y, x) in zip(padded, moves, strict=True)])
 
 
 def cross_entropy(scores: Array, digits: npt.NDArray[np.int64]) -> tuple[float, Array]:
-    """Returns the mean loss, and its gradient by the scores."""
+    """Returns the mean loss, and its gradient with respect to the scores."""
     powers = np.exp(scores - scores.max(1, keepdims=True))
     shares = powers / powers.sum(1, keepdims=True)
     rows = np.arange(len(digits))

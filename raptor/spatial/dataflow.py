@@ -225,7 +225,7 @@ class _Collector:
     def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
         """Returns the number of the form of an operation. `key`: equal for operations of one form."""
         if compute.matrices:
-            # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
+            # NOTE: computes of a core share their tuple of matrices, so its identity suffices, and hashes faster.
             key = key, compute.layer, id(compute.matrices)
         number = self.form_of.setdefault(key, len(self.forms))
         if number == len(self.forms):

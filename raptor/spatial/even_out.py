@@ -62,7 +62,7 @@ def even_out(partition: Partition, decision: Decision, arch: Target) -> Partitio
     enough_ns = _UNEVEN * float((core_ns - np.bincount(cores[long], work_ns[long], len(core_ns))).max())
     if not len(long) or core_ns.max() <= enough_ns:
         return partition
-    # NOTE: not with the patience of the decision, which names the order of work that is chosen later.
+    # NOTE: the decision's patience identifies an order that is chosen later, so it is not used here.
     patience_ns, times = patience_on(arch), Times.of(partition, 0.0, arch)
     chip = np.arange(len(core_ns)) // arch.cores_per_chip
     moves = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)

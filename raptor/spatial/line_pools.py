@@ -66,7 +66,7 @@ class ImagePool:
         first line).
         """
         pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
-        if len(columns[0][0]) > 1:  # the columns of an image end one after another
+        if len(columns[0][0]) > 1:  # column groups of an image are ready one after another
             return self.down(emit, "all", pixels, columns[0][1])
         size = math.isqrt(len(pixels))
         groups = [(pixels[i : i + size], columns[i][1]) for i in range(0, len(pixels), size)]

@@ -458,7 +458,7 @@ def stencil_op(operator: Stencil) -> MakeOp:
         pixels, taps, channels = operator.weights.shape
         weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
         vectors, index = np.unique(weights.reshape(pixels * taps, -1), axis=0, return_inverse=True)
-        # A product has the width of the result; adding an integer to it without a product would need its width.
+        # A product converts to the width of the result; an operand without a product must have it already.
         exact = operands[0].element == result.element
         zero, unit = (vectors == 0).all(axis=1), exact & (vectors == 1).all(axis=1)
         special = np.where(zero, ZERO_WEIGHT, np.where(unit, UNIT_WEIGHT, 0))

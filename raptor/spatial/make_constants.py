@@ -90,7 +90,7 @@ def make_constants(partition: Partition, decision: Decision, arch: Target) -> Pa
 
 def _used_xbars(partition: Partition) -> defaultdict[int, int]:
     """Returns the number of crossbars that the matrices of each core occupy."""
-    # NOTE: computes of a core share their tuple of matrices, so most are left out by its identity.
+    # NOTE: computes of a core share their tuple of matrices, so its identity skips most of them.
     tuples = {
         (core, compute.layer, id(compute.matrices)): compute.matrices
         for compute, core in zip(partition.graph.computes, partition.cores, strict=True)
@@ -165,7 +165,7 @@ def _with_products(
     for i in readers:
         core, c = partition.cores[i], reading[i]
         body = tuple([_reading(op, core, made) for op in c.body])
-        # NOTE: `replace` takes three times as long, and half of all computes may be here.
+        # NOTE: `replace` takes three times as long, and these may be half of all computes.
         reading[i] = Compute(c.node, c.op_type, c.layer, c.matrices, body, c.results)
     computes: list[Compute] = []
     cores: list[int] = []

@@ -46,7 +46,7 @@ def relay_values(partition: Partition, decision: Decision, arch: Target) -> Part
     idle = sorted(set(range(len(usable(arch)))).difference(partition.cores))
     if len(idle) <= WORTH or not chains_lie_apart(partition, WORTH):
         return partition
-    # NOTE: not with the patience of the decision, which names the order of work that is chosen later.
+    # NOTE: the decision's patience identifies an order that is chosen later, so it is not used here.
     patience_ns = patience_on(arch)
     times = Times.of(partition, patience_ns, arch)
     span_ns = times.span_ns()

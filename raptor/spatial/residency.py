@@ -46,7 +46,7 @@ class Residency:
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
         """Returns the core of the operand that was made last, else core 0."""
-        # NOTE: few tiles are asked for, so turns are counted only here.
+        # NOTE: numbered here, on demand, because few tiles are looked up.
         for name in self.made[self.counted :]:
             self.turns[name] = len(self.turns)
         self.counted = len(self.made)
@@ -70,7 +70,7 @@ class Residency:
         if cell is None:
             held = (*self._of_line(place, line), *self.copies.get(place, ()))
             cell = next((cell for cell in held if cell.holds(cols, exact=exact)), None)
-            # NOTE: neither lines nor cores of tiles change, and copies are added at the end, so it will be found again.
+            # NOTE: neither lines nor cores of tiles change, and copies are added at the end, so the result stays valid.
             if cell is not None:
                 self.found[key] = cell
         return cell

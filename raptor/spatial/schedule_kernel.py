@@ -128,7 +128,7 @@ def all_of(work: Work, samples: int) -> Todo:
 def nothing(work: Work) -> Queue:
     """Returns an empty queue."""
     leaves = 1 << (len(work.first_pair) - 2).bit_length()
-    leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two, so that no leaf is empty
+    leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two leaves, so that none is empty
     levels = [leaf[:: 1 << level] for level in reversed(range(leaves.bit_length()))]
     return Queue(_empty(work), _empty(work), np.concatenate([[0], *levels]))
 
@@ -151,7 +151,7 @@ def list_schedule(
     could start up to `patience_ns` earlier. A core begins a sample when it has done all its work of the previous one,
     sending included. by_rank: the steps in order of their rank.
     """
-    count, first_sample = len(work.core), np.int64(0)  # a plain 0 would be compiled once more, for this number alone
+    count, first_sample = len(work.core), np.int64(0)  # numba would compile `_open` again for a literal 0
     for i in range(count):
         _open(i, first_sample, queue, chip, work, todo, patience_ns)
     while chip.start[queue.next[1]] < np.inf:
@@ -216,7 +216,7 @@ def _free(c: int, peer: int, chip: Chip) -> float:
 def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> int:
     """Finds the step that core `c` would run next. Returns its pair; -1 if there is none."""
     here, later = queue.here, queue.later
-    best, least, first = np.int64(-1), 0.0, np.int64(0)  # plain numbers would have types of their own
+    best, least, first = np.int64(-1), 0.0, np.int64(0)  # numba gives literals types of their own
     for pair in range(work.first_pair[c], work.first_pair[c + 1]):
         if here.size[pair] == 0 and later.size[pair] == 0:
             continue
