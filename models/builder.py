@@ -68,10 +68,7 @@ class Builder:
         self.parameters = 0
 
     def input(self, *shape: int) -> Tensor:
-        """Declares the graph input.
-
-        The calibration batch is standard normal: 4 images of 224x224, or more smaller ones.
-        """
+        """Declares the input; its calibration batch is standard normal: 4 images of 224x224, more if smaller."""
         self._model.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, shape))
         if self._seed is None:
             return Tensor("input", shape, None)
@@ -171,8 +168,8 @@ class Builder:
 
         Over the calibration batch the outputs have root mean square 1, and the biases remove half of each channel's
         mean. Otherwise many channels of a deep network without BatchNormalization would have one sign for every input:
-        their Relu would be constant zero or linear, and hide errors in the weights before it. The output layer keeps
-        its means, and has `logits` as its root mean square.
+        their Relu would be constant zero or linear, and hide errors in the weights after it. The output layer keeps its
+        means, and has `logits` as its root mean square.
         """
         return self._layer("Gemm", x, name, (features, x.shape[1]), {"transB": 1}, bias=True, logits=logits)
 

@@ -229,7 +229,7 @@ class Emitter:
         return block
 
     def repeat(self, op: Repeat[Buffer]) -> Symbolic:
-        """Emits, for each row, a copy of its piece, then copies of the filled part of the row, which double it."""
+        """Emits, for each row, a copy of its piece, then copies of the filled part of the row, each doubling it."""
         rows, size = op.result.rows, self.size(op.result)
         piece, whole = op.source.elements // rows, op.result.elements // rows
         done = [0, piece]

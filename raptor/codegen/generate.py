@@ -57,7 +57,7 @@ def _stream(core: CoreProgram, skeletons: Skeletons, arch: Target) -> Stream:
 
 
 def first_widths(body: Virtual, arch: Target) -> int:
-    """Returns the width code that a core sets at the start: that of its first instruction which depends on widths.
+    """Returns the width code that a core sets at the start: of its first instruction that depends on widths.
 
     Every stream begins with a `setbw`. Without it, MVMs cost next to nothing in the simulator.
     """

@@ -94,12 +94,12 @@ def helper(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A `kernel` that allocates nothing: compiled without reference counts, which cost more than small helpers."""
+    """Compiles a `kernel` that allocates nothing, without reference counts, which cost more than small helpers."""
     return _cached(function, counted=False)
 
 
 def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
-    """A `helper` of a `bare_kernel`."""
+    """Compiles a `helper` of a `bare_kernel`."""
     return _helper(function, counted=False)
 
 

@@ -22,7 +22,7 @@ from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
 _NOT_CALLABLE = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
-"""Address of the C function behind a helper's Python entry point: it raises, because helpers have none."""
+"""Address of a C function that raises: the entry point of helpers for Python, which must not call them."""
 
 
 class _LinkedLibrary(JITCodeLibrary):

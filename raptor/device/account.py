@@ -19,9 +19,8 @@ class Account:
 
     worst_cell: writes of the cell that was written most. products: vectors that were multiplied. busy_ns: sum of the
     busy times of all crossbars. time_ns: modelled time from the first operation to the end of the last. Energies are
-    None if neither device file nor architecture has them. years: lifetime of the worst cell if use continues at this
-    rate. years_spread: lifetime if writes were spread evenly over all cells (as in OCC). Both are None without an
-    endurance.
+    None if the device file does not have them. years: lifetime of the worst cell if use continues at this rate.
+    years_spread: lifetime if writes were spread evenly over all cells (as in OCC). Both are None without an endurance.
     """
 
     writes: int
@@ -38,7 +37,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Modelled costs of operations: from the device file, or from the architecture where the file has none."""
+    """Modelled costs of operations, from the device file; a product without a time there takes that of an `mvmul`."""
 
     device: DeviceFile
     target: Target
@@ -83,7 +82,7 @@ class Ledger:
     def write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
         """Records a write of `shape` weights from row `row` on, and returns the time at which it is done.
 
-        Raises `WornError` if a cell exceeds its endurance and the device refuses that.
+        Raises `WornError` if a cell would exceed its endurance and `refuse_worn` is set.
         """
         rows, cols = shape
         with self._lock:

@@ -114,7 +114,7 @@ class Graph:
         self.info: DeviceInfo = device.info
         self.nodes: list[Node] = []
         self.placed: Sequence[Placed] = ()
-        """Places of all products, once the graph runs."""
+        """Schedule entries of all products, after the graph has started."""
         self._schedule, self._crossbars = schedule, crossbars
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A value that its core stores at a global address, at time `within` of a turn."""
+    """A value that its core stores at a global address, in slot `within` of a turn."""
 
     turn: int
     within: int

@@ -130,7 +130,7 @@ class _Lowering:
         return row
 
     def fill(self) -> "_Messages":
-        """Adds the rows that fill new buffers from global memory or on the core. Returns messages for the others."""
+        """Adds the rows that fill new buffers from global memory or on the core. Returns messages for other buffers."""
         rows, wants, address = self.rows, self.wants, self.values.addresses()
         node = self.turns.node[wants.turn]
         brought, loaded = wants.new & (wants.fill == LOAD), address[wants.value] >= 0
@@ -146,7 +146,7 @@ class _Lowering:
         return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
 
     def copy(self, row: Ints) -> "_Messages":
-        """Adds rows of copies that need no message, with their numbers in `row`. Returns messages for the others."""
+        """Adds rows of copies that need no message, with their numbers in `row`. Returns messages for other copies."""
         flow, turns, wants, rows = self.flow, self.turns, self.wants, self.rows
         ops = np.flatnonzero(flow.is_form(Copy))
         sizes = (

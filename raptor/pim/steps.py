@@ -168,7 +168,7 @@ class Steps:
     step. used: buffer numbers in the slots, step after step; those of step i begin at `start[i]`.
 
     number, peer, span complete the form. number: global address of a load or store, channel of a send or receive, else
-    the number of the first matrix. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE` for
+    an offset for matrix numbers. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE` for
     all) and number of elements of a transfer.
     """
 

@@ -1,6 +1,5 @@
 """Pages of `raptor report` and `raptor compare`: results of `validator.profile` and notes of the compiler.
 
-facts        everything known of an output, gathered summary      its main figures, also for comparisons tables
-the layers, flows and findings as rows chip, time   figures, as plotly takes them page         one HTML file that needs
-nothing else comparison   several outputs side by side
+`facts` collects all data about an output, `summary` derives key figures, `tables` and `accuracies` make tables,
+`chip_figures`, `time` and `rounds` plots, `page` one self-contained HTML file, `comparison` tables of several outputs.
 """

@@ -22,7 +22,7 @@ _WORDS = ("model", "compiled by", "options", "chip", "validation")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One key figure of every output. `ratios`: to the first output; None if a value is unknown or the first one 0."""
+    """One key figure of every output. `ratios`: to the first output; None if a value is unknown or the first is 0."""
 
     name: str
     figures: tuple[Figure, ...]

@@ -56,7 +56,7 @@ def _runs(row: npt.NDArray[np.int64]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """A plotly figure. `texts`: shown for the cells of all traces under the mouse."""
+    """A plotly figure. `texts`: shown for the cell under the mouse, in all traces."""
 
     id: str
     data: Sequence[Mapping[str, Any]]

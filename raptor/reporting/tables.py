@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell. `value`: sort key. `share`: 0 to 1, drawn as a bar under the text."""
+    """A cell. `value`: sort key. `share`: 0 to 1, drawn as a bar in the background."""
 
     shown: str
     value: float | str

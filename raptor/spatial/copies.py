@@ -1,4 +1,4 @@
-"""Traces a tile that copies filled back to the tile whose elements it holds, for instance through relays."""
+"""Resolves copied tiles, for instance those of relays, to the original tile whose elements they hold."""
 
 from collections.abc import Container
 from dataclasses import dataclass

@@ -8,8 +8,8 @@ are sent there once, and the result to its readers.
 A core starts a sample only after it has finished the previous one. If a core of a late layer also computed for an early
 layer, each sample would wait for all layers between them. So the time from the first to the last work of a sample on a
 core (its occupancy) is limited, for cores that receive computes. Two limits are tried: the longest occupancy before any
-move, and the least limit that gives an equally short busiest core. The best of both results and of no moves, by latency
-x interval in a list schedule, is returned.
+move, and the least limit for which the busiest core works no longer than with that. The best of both results and of no
+moves, by latency x interval in a list schedule, is returned.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 _LEAST = 0.02
 """Smallest time of a movable compute, as a share of the work of the busiest core."""
 _UNEVEN = 1.5
-"""Factor of the largest immovable load that a core may do: below it, moves cost more than they save."""
+"""Cores are relieved only above this factor of the largest immovable load, because messages cost time, too."""
 _HALVINGS = 5
 """Number of steps of the binary search for the occupancy limit."""
 

@@ -113,8 +113,8 @@ class LineLowering(TileLowering):
     def lower(self, node: Node) -> None:
         """Lowers a node by line if a case matches, else by tile.
 
-        Guards have no side effects, and the lowering of a matching case cannot fail. So nothing is emitted before the
-        case is settled.
+        Guards have no side effects, and the lowering of a matching case cannot fail. So no node is lowered by two
+        cases.
         """
         match node.operator:
             case Filter() as operator:
@@ -416,10 +416,10 @@ class LineLowering(TileLowering):
                     yield y, p, Cell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
 
     def lead(self, node: Node) -> str | None:
-        """Returns the operand whose cells and cores the result takes over; None if no operand has such lines.
+        """Returns the operand that determines cells and cores of the result, or None.
 
-        Among operands on cores it is the one that is ready last. So a residual is added after the branch that it
-        bypasses; on the cores that made the shortcut, each sample would occupy these cores until the branch is done.
+        It has lines of the same pixels; among several on cores it is the one that is ready last. So a residual is added
+        after the branch that it bypasses. The cores that made the shortcut would be occupied by each sample until then.
         """
         firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
         there = [n for n in firsts if self.same_pixels(n, node.output)]

@@ -43,7 +43,7 @@ class Operation(Generic[V]):
 
     @property
     def reads(self) -> tuple[V, ...]:
-        """Operands that are computed by other operations: all operands but constants."""
+        """Operands that other operations compute. Classes that may have constant operands omit these."""
         return self.operands
 
     @property
