@@ -112,7 +112,7 @@ def new_file(keyword: str, value: object) -> Path | None:
 
 
 def by_name(keyword: str, value: object, expected: str) -> dict[str, Any]:
-    """Returns the entries of a mapping whose keys are strings."""
+    """Returns the entries of the mapping given for `keyword`. Raises an error unless all keys are strings."""
     if not isinstance(value, Mapping):
         raise fault(keyword, value, expected)
     entries = dict(cast(Mapping[Any, Any], value))

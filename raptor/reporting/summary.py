@@ -25,7 +25,7 @@ list."""
 
 
 def not_modelled(found: Profile) -> tuple[str, ...]:
-    """Returns the effects that are not modelled for a program; crossbar writes are modelled for rounds."""
+    """Returns the effects that the estimate of a program omits. Crossbar writes are estimated only for rounds."""
     return tuple(line for line in NOT_MODELLED if line != WRITING or found.reloading is None)
 
 

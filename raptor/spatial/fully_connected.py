@@ -56,8 +56,8 @@ class _Partial:
 class DenseLayer:
     """A fully connected layer that is being lowered.
 
-    mapping: its matrices. Their columns are whole output tiles, and matrices of equal columns follow one another. emit:
-    adds a compute to the program. find: locates the input. given, result: element types of input and output.
+    mapping: its matrices. Their columns are whole output tiles, and matrices of equal columns follow one another. find:
+    returns the tile and offset of an input. given, result: element types of input and output.
     """
 
     node: Node

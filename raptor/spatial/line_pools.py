@@ -77,7 +77,7 @@ class ImagePool:
         return self._total(emit, stem, [(tile, n / len(tiles)) for n, tile in enumerate(tiles)], core)[0]
 
     def _total(self, emit: Emit, stem: str, terms: list[tuple[Tile, float]], core: int | None) -> tuple[Tile, float]:
-        """Combines tiles, given with their positions, in blocks as `Pool` does. Returns the result and its position."""
+        """Combines (tile, position) terms in blocks, as `Pool` does. Returns the result and its position."""
         if self.function == "sum" and len(terms) > LONG:
             starts = range(0, len(terms), BLOCK)
             blocks = [self._total(emit, f"{stem}.block{k}", terms[k : k + BLOCK], core) for k in starts]

@@ -356,7 +356,7 @@ class TokenLowering(LineLowering):
     # Operators of tokens
 
     def moves_over_tokens(self, node: Node, window: Window | Table) -> bool:
-        """True if a window slides over a sequence, whose lines differ from the dimensions of the window."""
+        """True if a window slides over a sequence, whose lines are not rows of the window's image."""
         return any(is_tokens(self.image(n)) for n in (*node.inputs, node.output)) and not (
             isinstance(window, Window) and is_global(window)
         )

@@ -173,7 +173,7 @@ class _Layer:
         self.check_cover(part, spans)
 
     def check_cover(self, part: Part, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
-        """Checks that no product is missing. `spans`: (kernel position, input rows), by range of output channels."""
+        """Checks that no product is missing. `spans`: by output channels, (tap, input rows) of each product."""
         used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
