@@ -77,8 +77,8 @@ class Conv(Layer):
     def backward(self, dy: Array) -> Array:
         depthwise, weight = self.groups > 1, self.weights["weight"]
         rule = "nchw,nchwij->cij" if depthwise else "nohw,nchwij->ocij"
-        found = np.einsum(rule, dy, self.patches, optimize=True)
-        self.gradients = {"weight": found.reshape(weight.shape), "bias": dy.sum((0, 2, 3))}
+        gradient = np.einsum(rule, dy, self.patches, optimize=True)
+        self.gradients = {"weight": gradient.reshape(weight.shape), "bias": dy.sum((0, 2, 3))}
         turned = weight[:, :, ::-1, ::-1]
         return self._product(self._patches(dy), turned if depthwise else turned.transpose(1, 0, 2, 3))
 

@@ -142,12 +142,12 @@ def _bits(records: isa.Records) -> Ints:
 def _check_rows(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target) -> None:
     """Checks that embedding lookups load from the tables, ids and local addresses that the program names."""
     try:
-        found = lookups(records)
+        loads = lookups(records)
     except NotALookupError as e:
         raise VerifyError(f"stream of core {core}, {e}") from None
     values = _RegisterValues(records, positions)
-    ids = values.pair(found.read, "rs1") + records["c"][found.read]
-    is_ = np.stack([ids, found.stride, found.base, records["c"][found.load], found.size], axis=1)
+    ids = values.pair(loads.read, "rs1") + records["c"][loads.read]
+    actual = np.stack([ids, loads.stride, loads.base, records["c"][loads.load], loads.size], axis=1)
     wanted: list[Ints] = []
     for op in map(program.steps.operation, program.steps.of_class(LoadRows).tolist()):
         assert isinstance(op, LoadRows)
@@ -156,11 +156,11 @@ def _check_rows(core: int, records: isa.Records, positions: isa.Positions, progr
         same = np.broadcast_to([op.stride, op.table, size], (len(op.ids), 3))
         wanted.append(np.column_stack([op.ids, same[:, :2], local, same[:, 2]]))
     expected = np.concatenate([np.zeros((0, 5), np.int64), *wanted])
-    if is_.shape != expected.shape:
-        raise VerifyError(f"stream of core {core}: {len(is_)} rows are loaded, not {len(expected)}")
-    wrong = np.flatnonzero((is_ != expected).any(axis=1))
+    if actual.shape != expected.shape:
+        raise VerifyError(f"stream of core {core}: {len(actual)} rows are loaded, not {len(expected)}")
+    wrong = np.flatnonzero((actual != expected).any(axis=1))
     if len(wrong):
-        pc, got, due = found.load[wrong[0]], is_[wrong[0]].tolist(), expected[wrong[0]].tolist()
+        pc, got, due = loads.load[wrong[0]], actual[wrong[0]].tolist(), expected[wrong[0]].tolist()
         what = "(id address, stride, table, local address, bytes)"
         raise VerifyError(f"stream of core {core}, pc {pc}: loads a row {what} {got}, not {due}")
 
@@ -222,6 +222,6 @@ def _check_messages(streams: Mapping[int, Stream]) -> None:
 
 def _messages(streams: Mapping[int, Stream], name: str) -> Ints:
     """Returns [instructions, 3] for one opcode: core, other core, size in bytes."""
-    found = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
-    columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in found.items()]
+    records = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
+    columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in records.items()]
     return np.concatenate([np.zeros((0, 3), np.int64), *columns])

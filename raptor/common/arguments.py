@@ -105,10 +105,10 @@ def new_file(keyword: str, value: object) -> Path | None:
     """Returns the path of a file that can be written later, or None for an omitted option."""
     if value is None:
         return None
-    found = path(keyword, value, expected="the path of a file")
-    if found.is_dir() or not found.parent.is_dir():
+    file = path(keyword, value, expected="the path of a file")
+    if file.is_dir() or not file.parent.is_dir():
         raise fault(keyword, value, "the path of a file in a folder that exists")
-    return found
+    return file
 
 
 def by_name(keyword: str, value: object, expected: str) -> dict[str, Any]:

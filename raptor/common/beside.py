@@ -49,10 +49,10 @@ class Copy(Generic[T]):
         """Waits for the task, and returns its result or raises its error. Call it once."""
         answer = self._answer()
         # Without an answer, there was no child, or it was killed, for instance for lack of memory.
-        found, error = pickle.loads(answer) if answer else _tried(self.task)
+        result, error = pickle.loads(answer) if answer else _tried(self.task)
         if error is not None:
             raise error
-        return found
+        return result
 
     def _answer(self) -> bytes:
         """Waits for the child to end, and returns the bytes that it wrote."""

@@ -190,8 +190,8 @@ def _elements(given: Any) -> Any:
         return memoryview(cast(Any, given))
     if not isinstance(given, tuple):
         return given
-    found, kind = map(_elements, cast(tuple[Any, ...], given)), cast(Any, type(cast(Any, given)))
-    return kind(*found) if hasattr(kind, "_fields") else tuple(found)
+    elements, kind = map(_elements, cast(tuple[Any, ...], given)), cast(Any, type(cast(Any, given)))
+    return kind(*elements) if hasattr(kind, "_fields") else tuple(elements)
 
 
 def _plain(function: Any, modules: dict[int, dict[str, Any]]) -> Any:
@@ -236,14 +236,14 @@ def sources(module: str) -> tuple[Path, ...]:
 
     These are the files that it imports, and, for files with compiled functions, those that they import.
     """
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     pending = [module]
     while pending:
         for name in _imports(pending.pop()):
-            if name not in found and name != module:
-                found[name] = None
+            if name not in modules and name != module:
+                modules[name] = None
                 pending += [name] if __name__ in _imports(name) else []
-    return tuple(Path(str(sys.modules[name].__file__)) for name in found)
+    return tuple(Path(str(sys.modules[name].__file__)) for name in modules)
 
 
 @cache

@@ -71,10 +71,10 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 def parse_mapping(value: object) -> str:
     """Returns the name of a strategy, or the path of a stored mapping."""
     expected = f"a file, or one of: {', '.join(STRATEGY.names)}"
-    found = path("mapping", value, expected=expected)
-    if str(found) not in STRATEGY.names and not found.is_file():
-        raise fault("mapping", found, expected)
-    return str(found)
+    mapping = path("mapping", value, expected=expected)
+    if str(mapping) not in STRATEGY.names and not mapping.is_file():
+        raise fault("mapping", mapping, expected)
+    return str(mapping)
 
 
 def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:

@@ -21,10 +21,10 @@ def old_distribution() -> str | None:
     Package tools do not replace a distribution by one of another name, and `pip uninstall` deletes all files it lists.
     """
     for folder in map(Path, dict.fromkeys(sys.path)):
-        for found in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
-            if _COMMAND in _beginning(found).splitlines():
+        for file in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
+            if _COMMAND in _beginning(file).splitlines():
                 return (
-                    f"{found.parent} is RAPTOR by its old name {_OLD_NAME!r}; to uninstall it later would remove files "
+                    f"{file.parent} is RAPTOR by its old name {_OLD_NAME!r}; to uninstall it later would remove files "
                     "of raptor-crossbar: run `pip uninstall raptor` now, then install raptor-crossbar again with "
                     "--force-reinstall --no-deps"
                 )
@@ -43,12 +43,12 @@ def _beginning(path: Path) -> str:
 def require_own(*names: str) -> None:
     """Raises `UserError` if `import` of one of these names finds, or has found, a package that is not RAPTOR's."""
     for name in names:
-        found = _origin(name)
-        if found is None:
+        origin = _origin(name)
+        if origin is None:
             raise UserError(f"RAPTOR's package {name!r} is not at {_ROOT}: install RAPTOR again")
-        if found != _ROOT / name:
+        if origin != _ROOT / name:
             raise UserError(
-                f"{found} is in the way of RAPTOR's own package {name!r}: rename it, or run RAPTOR where Python does "
+                f"{origin} is in the way of RAPTOR's own package {name!r}: rename it, or run RAPTOR where Python does "
                 "not find it: in another folder, without PYTHONPATH"
             )
 

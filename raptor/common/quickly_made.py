@@ -13,9 +13,9 @@ def quickly_made(cls: C) -> C:
     The usual `__init__` of a frozen dataclass looks up each slot by name. Only for plain fields: no factories, no
     keyword-only fields, no `__post_init__`; raises `TypeError` for others.
     """
-    found = fields(cls)
-    plain = all(f.init and not f.kw_only and f.default_factory is MISSING for f in found)
-    slots = {f.name: getattr(cls, f.name, None) for f in found}
+    all_fields = fields(cls)
+    plain = all(f.init and not f.kw_only and f.default_factory is MISSING for f in all_fields)
+    slots = {f.name: getattr(cls, f.name, None) for f in all_fields}
     if (
         not plain
         or hasattr(cls, "__post_init__")

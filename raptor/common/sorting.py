@@ -8,8 +8,8 @@ Ints = npt.NDArray[np.int64]
 
 def different(values: Ints) -> Ints:
     """Returns the distinct values, sorted."""
-    found = np.sort(values)
-    return found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+    ascending = np.sort(values)
+    return ascending[np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]]
 
 
 def among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:

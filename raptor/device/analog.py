@@ -83,12 +83,12 @@ class AnalogCrossbars:
         held = self._held.get(crossbar)
         if held is None:
             raise DriverError(f"crossbar {crossbar} was never written")
-        found = np.zeros((len(vectors), held.matrix.shape[1]), np.int64)
+        products = np.zeros((len(vectors), held.matrix.shape[1]), np.int64)
         x = np.ascontiguousarray(vectors, np.int32)
-        if kernels.products(0, x, self.info.input_bits, held.tables, held.work, found) >= 0:
+        if kernels.products(0, x, self.info.input_bits, held.tables, held.work, products) >= 0:
             raise OperandError(f"crossbar {crossbar}: encoding xnor has inputs of -1, 0 and 1 only")
         half = 2 ** (self.info.output_bits - 1)
-        return np.clip(found[:, :columns], -half, half - 1).astype(self.info.result_dtype)
+        return np.clip(products[:, :columns], -half, half - 1).astype(self.info.result_dtype)
 
     def close(self) -> None:
         self._held.clear()

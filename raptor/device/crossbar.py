@@ -177,8 +177,8 @@ class Crossbar:
     def take_failure(self) -> BaseException | None:
         """Returns the first failure since the last call, or None."""
         with self._lock:
-            found, self._failure = self._failure, None
-            return found
+            failure, self._failure = self._failure, None
+            return failure
 
     def _product(self, operand: Operand, dimensions: int) -> Future[Array]:
         info = self.device.info
@@ -188,10 +188,10 @@ class Crossbar:
                 raise NotWrittenError(f"crossbar {self.index} holds no matrix: write one first")
             rows, cols = self._shape
             given = operand if is_future(operand) else checked_vectors(info, operand, rows, dimensions)
-            found = shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")
-            if found != UNKNOWN:
-                check_vectors_shape(found, rows, dimensions)
-            shape = (*found[:-1], cols)
+            operand_shape = shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")
+            if operand_shape != UNKNOWN:
+                check_vectors_shape(operand_shape, rows, dimensions)
+            shape = (*operand_shape[:-1], cols)
             count = shape[0] if dimensions == 2 else 1
 
             def check(value: Any) -> Array:

@@ -81,18 +81,18 @@ def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
     """
     result, of_a, of_b = _formula(formula)
     summed = [i for i in of_a if i in of_b]
-    only_a, only_b = ([i for i in result if i in of] for of in (of_a, of_b))
+    only_a, only_b = ([i for i in result if i in indices] for indices in (of_a, of_b))
     left, right = _value(a), _value(b)
     sizes = dict(zip(of_a, left.shape, strict=True)) | dict(zip(of_b, right.shape, strict=True))
     m, k, n = (prod(sizes[i] for i in part) for part in (only_a, summed, only_b))
     lhs = _folded(graph, left, [of_a.index(i) for i in (*only_a, *summed)], (m, k))
     rhs = _folded(graph, right, [of_b.index(i) for i in (*summed, *only_b)], (k, n))
-    found, order = matmul(graph, lhs, rhs), [*only_a, *only_b]
+    product, order = matmul(graph, lhs, rhs), [*only_a, *only_b]
 
     def unfold(value: Array) -> Array:
         return value.reshape([sizes[i] for i in order]).transpose([order.index(i) for i in result])
 
-    return graph.host(unfold, [found], tuple(sizes[i] for i in result))
+    return graph.host(unfold, [product], tuple(sizes[i] for i in result))
 
 
 def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
@@ -100,14 +100,14 @@ def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
 
     Returns [m, d, d, ...]. Each matrix is applied as a contraction, the last one first.
     """
-    letters, found = "abcdefgh"[: len(matrices)], x
+    letters, product = "abcdefgh"[: len(matrices)], x
     if len(_value(x).shape) != 1 + len(matrices) or len(matrices) > len(letters):
         raise ShapeError(f"{len(matrices)} matrices do not fit vectors of shape {_value(x).shape}")
     for letter, matrix in zip(reversed(letters), reversed(matrices), strict=True):
         result = letters.replace(letter, "z")
-        found = contraction(graph, f"m{result}-m{letters}-z{letter}", found, matrix)
-    assert isinstance(found, Node)
-    return found
+        product = contraction(graph, f"m{result}-m{letters}-z{letter}", product, matrix)
+    assert isinstance(product, Node)
+    return product
 
 
 def convolution(graph: Graph, image: Value, filters: Value, *, dilation: int = 1) -> Node:
@@ -116,9 +116,9 @@ def convolution(graph: Graph, image: Value, filters: Value, *, dilation: int = 1
     No padding, stride 1. `dilation`: distance of the elements that a filter reads.
     """
     x, f = _value(image), _value(filters)
-    (n, c, *dims), (o, of, *taps) = x.shape, f.shape
+    (n, c, *dims), (o, filter_c, *taps) = x.shape, f.shape
     spans = [dilation * (tap - 1) + 1 for tap in taps]
-    if len(dims) != len(taps) or not taps or c != of or any(a > b for a, b in zip(spans, dims, strict=True)):
+    if len(dims) != len(taps) or not taps or c != filter_c or any(a > b for a, b in zip(spans, dims, strict=True)):
         raise ShapeError(f"filters {f.shape} do not fit an image of {x.shape}")
     sizes = [dim - span + 1 for dim, span in zip(dims, spans, strict=True)]
     inside, count = tuple(range(2, 2 + len(dims))), len(dims)

@@ -16,12 +16,12 @@ def mlp(graph: Graph, x: Value, layers: Sequence[tuple[Array, Array]]) -> Node:
     """Adds layers relu(x W + b) to vectors `x` [m, k], for weights [k, n] and biases [n]."""
     if not layers:
         raise ShapeError("a perceptron has at least one layer")
-    found = x
+    value = x
     for weights, bias in layers:
-        product = matmul(graph, found, weights)
-        found = graph.host(partial(_relu, bias), [product], product.shape, 2 * product.shape[0] * product.shape[1])
-    assert isinstance(found, Node)
-    return found
+        product = matmul(graph, value, weights)
+        value = graph.host(partial(_relu, bias), [product], product.shape, 2 * product.shape[0] * product.shape[1])
+    assert isinstance(value, Node)
+    return value
 
 
 def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) -> Node:

@@ -33,13 +33,13 @@ class BrokenError(Exception):
 
 def read_exactly(receive: Callable[[int], bytes], count: int, other: str) -> bytes:
     """Reads `count` bytes with `receive`, which returns at most its argument. `BrokenError` if the `other` is gone."""
-    found = bytearray()
-    while len(found) < count:
-        part = receive(min(count - len(found), _MOST_PART_BYTES))
+    content = bytearray()
+    while len(content) < count:
+        part = receive(min(count - len(content), _MOST_PART_BYTES))
         if not part:
             raise BrokenError(f"{other} is gone")
-        found += part
-    return bytes(found)
+        content += part
+    return bytes(content)
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):

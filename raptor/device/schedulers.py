@@ -65,10 +65,10 @@ def find_schedule(schedule: str | Schedule) -> Schedule:
         return schedule
     if schedule in SCHEDULES:
         return SCHEDULES[schedule]
-    found = plugins(GROUP)
-    if schedule not in found:
-        raise UserError(f"{option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULES, *found])}")
-    return load("scheduler", found[schedule])
+    installed = plugins(GROUP)
+    if schedule not in installed:
+        raise UserError(f"{option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULES, *installed])}")
+    return load("scheduler", installed[schedule])
 
 
 def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:

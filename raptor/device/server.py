@@ -135,8 +135,8 @@ class _Session:
         if message.crossbar not in self._written:
             return frame(Failed(message.number, f"crossbar {message.crossbar} holds no matrix"))
         vectors = from_bytes(content, self._info.vector_dtype, message.shape)
-        found: Array = _wait(self._board.multiply(message.crossbar, vectors, message.columns))
-        return frame(Product(message.number, (len(found), message.columns)), to_bytes(found))
+        products: Array = _wait(self._board.multiply(message.crossbar, vectors, message.columns))
+        return frame(Product(message.number, (len(products), message.columns)), to_bytes(products))
 
     def _check(self, message: Write | Multiply) -> None:
         """Raises `BrokenError` for sizes outside of the device, which no client of this project sends."""

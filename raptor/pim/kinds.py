@@ -26,12 +26,12 @@ class Kinds:
     @classmethod
     def of(cls, flow: Dataflow, filters: Mapping[str, Filter]) -> "Kinds":
         """Derives the forms of a graph's operations. filters: by key of the layer."""
-        found = cls()
+        kinds = cls()
         for number, (op, compute) in enumerate(flow.forms):
             if not isinstance(op, Copy | TakeRows):
                 slots = Slots.of(op, filters[compute.layer].weight_bits if compute.matrices else 0)
-                found.of_graph[number] = found.add(slots.form), slots
-        return found
+                kinds.of_graph[number] = kinds.add(slots.form), slots
+        return kinds
 
     def add(self, form: Form) -> int:
         """Adds a form. Returns its number."""

@@ -80,7 +80,7 @@ class _Lowering:
         self.store([*self.demand.stores, *self.stored_outputs()])
         forms = Forms(tuple(self.kinds.forms))
         steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
-        cores = {i: ir.CoreProgram(i, tuple(groups[i]), found) for i, found in steps.items()}
+        cores = {i: ir.CoreProgram(i, tuple(groups[i]), core_steps) for i, core_steps in steps.items()}
         core, step = self.made(place[row])
         traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
@@ -95,12 +95,12 @@ class _Lowering:
         ops = np.flatnonzero(has)
         ops = ops[np.argsort(turns.of_op[ops])]
         key = turns.core[turns.of_op[ops]] * len(flow.forms) + flow.op_form[ops]
-        found, first, which = np.unique(key, return_index=True, return_inverse=True)
+        keys, first, which = np.unique(key, return_index=True, return_inverse=True)
         groups: defaultdict[int, list[ir.Group]] = defaultdict(list)
         begins: dict[tuple[int, ir.Group], int] = {}
-        numbers = np.zeros(len(found), np.int64)
+        numbers = np.zeros(len(keys), np.int64)
         for k in np.argsort(first).tolist():
-            core, form = divmod(int(found[k]), len(flow.forms))
+            core, form = divmod(int(keys[k]), len(flow.forms))
             _, compute = flow.forms[form]
             bits = self.graph.filters[compute.layer].weight_bits
             wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
@@ -115,8 +115,8 @@ class _Lowering:
     def work(self, first_group: Ints) -> Ints:
         """Adds the rows of all operations but copies. Returns the row of each operation; -1 for copies."""
         turns, wants, form = self.turns, self.wants, np.full(len(self.flow.forms), -1)
-        for number, (found, _) in self.kinds.of_graph.items():
-            form[number] = found
+        for number, (kind, _) in self.kinds.of_graph.items():
+            form[number] = kind
         forms = form[self.flow.op_form]
         for turn, number in self.demand.takes.items():
             forms[turns.op[turn]] = number
@@ -174,13 +174,13 @@ class _Lowering:
     def moves(self, forms: Ints) -> Ints:
         """Returns the form of a local copy for each form in `forms`, which are copies of the graph."""
         different: list[int] = np.unique(forms).tolist()
-        found: dict[int, int] = {}
+        kind_of: dict[int, int] = {}
         for number in different:
             op, _ = self.flow.forms[number]
             assert isinstance(op, Copy)
             runs = np.array([[op.at, 0, op.first, 1, op.elements]])
-            found[number] = self.kinds.of_op(Move(slot_for(op.result, 1), (slot_for(op.source, 0),), runs))
-        return np.array([found[number] for number in forms.tolist()], np.int64)
+            kind_of[number] = self.kinds.of_op(Move(slot_for(op.result, 1), (slot_for(op.source, 0),), runs))
+        return np.array([kind_of[number] for number in forms.tolist()], np.int64)
 
     def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
         """Adds the sends and receives of messages, and the receives of copies to `row`. Returns the number of channels.
@@ -195,11 +195,11 @@ class _Lowering:
             self.rows.add(
                 m.at, m.home, SEND, m.node, m.given, number=numbers, peer=m.core, first=first, elements=elements
             )
-            found = self.rows.add(
+            rows = self.rows.add(
                 m.at, m.core, RECEIVE, m.node, m.buffer, number=numbers, peer=m.home, first=into, elements=received
             )
             if m.op is not None:
-                row[m.op] = found
+                row[m.op] = rows
         return len(channel)
 
     def store(self, stores: Sequence[Stored]) -> None:
@@ -210,9 +210,9 @@ class _Lowering:
 
     def homes(self) -> Ints:
         """Returns the core that makes each value; -1 for values that no operation makes."""
-        found = np.full(len(self.values.all), -1)
-        found[self.flow.op_result] = self.turns.core[self.turns.of_op]
-        return found
+        core = np.full(len(self.values.all), -1)
+        core[self.flow.op_result] = self.turns.core[self.turns.of_op]
+        return core
 
     def made(self, place: Ints) -> tuple[Ints, Ints]:
         """Returns the core of each computed value, and the number of steps there after which it is complete; else -1.
@@ -243,8 +243,8 @@ class _Lowering:
         end = {tile: turn for turn, tile in enumerate(turns.tile.tolist()) if turns.op[turn] < 0}
         first: dict[int, int] = {}
         for tile in outputs:
-            found = turns.last[makers.values[makers.first[tile] : makers.first[tile + 1]]]
-            first[tile] = int(found.min()) if len(found) else end[tile]
+            maker_turns = turns.last[makers.values[makers.first[tile] : makers.first[tile + 1]]]
+            first[tile] = int(maker_turns.min()) if len(maker_turns) else end[tile]
         results: list[int] = flow.result_tile.tolist()
         place = {tile: i for i, tile in enumerate(results)}
         count: dict[int, int] = {}

@@ -63,11 +63,11 @@ class Rows:
         used, start = buffer[np.lexsort((place, row))], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
         span = np.stack([first, elements], axis=1)
         made = _buffers(values, wants)
-        found: dict[int, Steps] = {}
+        by_core: dict[int, Steps] = {}
         for i, low, high in _runs(core):
             within = slice(low, high)
             begin = start[low : high + 1]
-            found[i] = Steps(
+            by_core[i] = Steps(
                 forms,
                 nodes,
                 made[i],
@@ -79,7 +79,7 @@ class Rows:
                 begin - begin[0],
                 used[begin[0] : begin[-1]],
             )
-        return found, (np.arange(len(core)) - np.searchsorted(core, core))[rank]
+        return by_core, (np.arange(len(core)) - np.searchsorted(core, core))[rank]
 
 
 def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:
@@ -91,6 +91,6 @@ def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:
 
 def _runs(cores: Ints) -> Iterator[tuple[int, int, int]]:
     """Yields each core with its first row and the row after its last. `cores`: the core of each row, sorted."""
-    found, first = np.unique(cores, return_index=True)
+    different, first = np.unique(cores, return_index=True)
     bounds: list[int] = [*first.tolist(), len(cores)]
-    yield from zip(found.tolist(), bounds, bounds[1:], strict=False)
+    yield from zip(different.tolist(), bounds, bounds[1:], strict=False)

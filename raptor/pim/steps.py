@@ -97,18 +97,18 @@ class Forms:
     @cached_property
     def by_class(self) -> Mapping[type[Operation[Buffer]], list[int]]:
         """The numbers of the forms of each operation class."""
-        found: dict[type[Operation[Buffer]], list[int]] = {}
+        by_class: dict[type[Operation[Buffer]], list[int]] = {}
         for number, kind in enumerate(self.classes):
-            found.setdefault(kind, []).append(number)
-        return found
+            by_class.setdefault(kind, []).append(number)
+        return by_class
 
     def of_class(self, *kinds: type[Operation[Buffer]]) -> Bools:
         """Returns, for each form, whether its operation is an instance of one of these classes."""
-        found = np.zeros(len(self.forms), np.bool_)
+        is_instance = np.zeros(len(self.forms), np.bool_)
         for kind, numbers in self.by_class.items():
             if issubclass(kind, kinds):
-                found[numbers] = True
-        return found
+                is_instance[numbers] = True
+        return is_instance
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +149,15 @@ class Uses:
 
     def first(self, count: int) -> Ints:
         """Returns the first step that uses each of `count` buffers; -1 for unused buffers."""
-        found = np.full(count, -1)
-        found[self.buffer[::-1]] = self.step[::-1]
-        return found
+        first = np.full(count, -1)
+        first[self.buffer[::-1]] = self.step[::-1]
+        return first
 
     def last(self, count: int) -> Ints:
         """Returns the last step that uses each of `count` buffers; -1 for unused buffers."""
-        found = np.full(count, -1)
-        found[self.buffer] = self.step  # the last assignment stays
-        return found
+        last = np.full(count, -1)
+        last[self.buffer] = self.step  # the last assignment stays
+        return last
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -65,8 +65,8 @@ class Turns:
 def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
     """Numbers names by first occurrence. Returns the number of each name, and the distinct names."""
     numbers: dict[str, int] = {}
-    found = [numbers.setdefault(name, len(numbers)) for name in names]
-    return np.array(found, np.int64), tuple(numbers)
+    column = [numbers.setdefault(name, len(numbers)) for name in names]
+    return np.array(column, np.int64), tuple(numbers)
 
 
 @dataclass(frozen=True, slots=True)

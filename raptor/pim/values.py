@@ -34,14 +34,14 @@ class Values:
     @classmethod
     def of(cls, graph: SpatialGraph, memory: GlobalMemory) -> "Values":
         """Numbers the tiles of a graph."""
-        found = cls(memory, list(graph.dataflow.tiles), dict(graph.dataflow.number))
+        values = cls(memory, list(graph.dataflow.tiles), dict(graph.dataflow.number))
         for tile, address in _tile_addresses(graph, memory.inputs):
-            found.address[found.tile(tile)] = address
+            values.address[values.tile(tile)] = address
         for tile, address in _tile_addresses(graph, memory.outputs):
-            found.outputs.setdefault(found.tile(tile), []).append(address)
+            values.outputs.setdefault(values.tile(tile), []).append(address)
         for tile in graph.literals.values():
-            found.address[found.tile(tile)] = memory.constants[tile.name]
-        return found
+            values.address[values.tile(tile)] = memory.constants[tile.name]
+        return values
 
     def new(self, value: Value) -> int:
         """Adds a value. Returns its number."""
@@ -69,9 +69,9 @@ class Values:
 
     def addresses(self) -> Ints:
         """Returns the global address of each value; -1 for values that are computed."""
-        found = np.full(len(self.all), -1)
-        found[[*self.address]] = [*self.address.values()]
-        return found
+        addresses = np.full(len(self.all), -1)
+        addresses[[*self.address]] = [*self.address.values()]
+        return addresses
 
 
 def _constant_name(address: int, tile: ConstantTile) -> str:

@@ -37,8 +37,8 @@ def _check_channels(program: PimProgram, arch: Target) -> None:
     for channel in np.flatnonzero(sends[:, 0] == sends[:, 1]).tolist():
         raise VerifyError(f"pim: channel {channels[channel]} goes from core {sends[channel, 0]} to itself")
     for core in program.cores.values():
-        met = core.steps.number[(core.steps.form == SEND) | (core.steps.form == RECEIVE)]
-        if (met[1:] < met[:-1]).any():
+        numbers = core.steps.number[(core.steps.form == SEND) | (core.steps.form == RECEIVE)]
+        if (numbers[1:] < numbers[:-1]).any():
             raise VerifyError(f"pim: core {core.core} meets its channels out of the global order")
 
 
@@ -126,5 +126,5 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
         where, name = _where(core, int(lives.first[i])), buffers.name(lives.buffer[i])
         if unaligned[i]:
             raise VerifyError(f"{where}: %{name} at {low[i]} is not aligned")
-        met = buffers.name(lives.buffer[other]) if i == clashing else "the end of local memory"
-        raise VerifyError(f"{where}: %{name} at {low[i]} overlaps {met}")
+        obstacle = buffers.name(lives.buffer[other]) if i == clashing else "the end of local memory"
+        raise VerifyError(f"{where}: %{name} at {low[i]} overlaps {obstacle}")

@@ -14,7 +14,7 @@ from validator.crossbar.proof import LayerProof
 _NOTHING = Cell("", -1)
 
 
-def device_table(found: Sequence[AccuracyReport]) -> Table:
+def device_table(reports: Sequence[AccuracyReport]) -> Table:
     """Returns a table with a row for each measurement."""
     columns = (
         Column("crossbars", "how products are computed, or the device", number=False),
@@ -28,23 +28,23 @@ def device_table(found: Sequence[AccuracyReport]) -> Table:
         Column("lossless layers", "whose converters keep every sum, whatever the input"),
         Column("settings", number=False),
     )
-    return Table("accuracy-devices", columns, tuple(map(_device_row, found)))
+    return Table("accuracy-devices", columns, tuple(map(_device_row, reports)))
 
 
-def _device_row(found: AccuracyReport) -> tuple[Cell, ...]:
-    interval = found.top1_of_chips or (found.chips[0].top1_interval if len(found.chips) == 1 else None)
-    kept = sum(p.is_lossless for p in found.converters)
+def _device_row(report: AccuracyReport) -> tuple[Cell, ...]:
+    interval = report.top1_of_chips or (report.chips[0].top1_interval if len(report.chips) == 1 else None)
+    kept = sum(p.is_lossless for p in report.converters)
     return (
-        Cell(_name(found), _name(found)),
-        _share(found.top1),
+        Cell(_name(report), _name(report)),
+        _share(report.top1),
         Cell("" if interval is None else f"{interval.low:.1%} to {interval.high:.1%}", ""),
-        _share(found.top5),
-        _share(found.agreement),
-        _share(found.reference.top1 if found.reference else None),
-        Cell(f"{found.samples:,}", found.samples),
-        Cell(f"{len(found.chips)}", len(found.chips)),
-        Cell(f"{kept} of {len(found.converters)}", kept) if found.converters else _NOTHING,
-        Cell(_said(found), ""),
+        _share(report.top5),
+        _share(report.agreement),
+        _share(report.reference.top1 if report.reference else None),
+        Cell(f"{report.samples:,}", report.samples),
+        Cell(f"{len(report.chips)}", len(report.chips)),
+        Cell(f"{kept} of {len(report.converters)}", kept) if report.converters else _NOTHING,
+        Cell(_said(report), ""),
     )
 
 
@@ -66,13 +66,13 @@ def layer_table(facts: Facts) -> Table:
     return Table("accuracy-layers", columns, tuple(rows), folds=True)
 
 
-def _layer_rows(found: AccuracyReport, order: Mapping[str, int]) -> Iterator[tuple[Cell, ...]]:
+def _layer_rows(report: AccuracyReport, order: Mapping[str, int]) -> Iterator[tuple[Cell, ...]]:
     """Yields a row for each layer of a measurement, in the order of the model."""
-    proofs, noise = {p.layer: p for p in found.converters}, {n.node: n.snr_db for n in found.layers}
+    proofs, noise = {p.layer: p for p in report.converters}, {n.node: n.snr_db for n in report.layers}
     for layer in sorted({*noise, *proofs}, key=lambda name: (order.get(name, len(order)), name)):
         proof = proofs.get(layer)
         proved = (_NOTHING,) * 6 if proof is None else _proved(proof)
-        yield (Cell(layer, layer), Cell(_name(found), _name(found)), _decibels(noise.get(layer)), *proved)
+        yield (Cell(layer, layer), Cell(_name(report), _name(report)), _decibels(noise.get(layer)), *proved)
 
 
 def _proved(proof: LayerProof) -> tuple[Cell, ...]:
@@ -95,26 +95,26 @@ def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-def _name(found: AccuracyReport) -> str:
-    return found.crossbar if found.device is None else f"{found.device} ({found.crossbar})"
+def _name(report: AccuracyReport) -> str:
+    return report.crossbar if report.device is None else f"{report.device} ({report.crossbar})"
 
 
-def _said(found: AccuracyReport) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.settings.items()) or "exact products"
+def _said(report: AccuracyReport) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report.settings.items()) or "exact products"
 
 
-def sweep(found: AccuracyReport, name: str) -> Figure:
+def sweep(report: AccuracyReport, name: str) -> Figure:
     """Returns a plot of accuracy over the first setting of a sweep, with a line for each combination of all others."""
-    measured = found.sweep[0].top1 is not None
-    across, *others = found.sweep[0].settings
+    measured = report.sweep[0].top1 is not None
+    across, *others = report.sweep[0].settings
     lines: dict[str, list[Point]] = {}
-    for point in found.sweep:
+    for point in report.sweep:
         lines.setdefault(", ".join(f"{other} {point.settings[other]}" for other in others), []).append(point)
     traces = [_trace(label, points, across, k, measured) for k, (label, points) in enumerate(lines.items())]
     layout = {
         "xaxis": axis(across.replace("_", " "), type="category"),
         "yaxis": axis("top-1, %" if measured else "agreement with onnxruntime, %", rangemode="tozero"),
-        "title": {"text": f"{_name(found)}, {found.samples:,} samples"},
+        "title": {"text": f"{_name(report)}, {report.samples:,} samples"},
     }
     return Figure(name, traces, layout)
 

@@ -32,16 +32,16 @@ _SHOWN_PARTS = 8
 _INSTRUCTIONS = 9
 
 
-def mesh(found: Profile) -> Figure:
+def mesh(profile: Profile) -> Figure:
     """Returns a map of the cores in the mesh; buttons select the quantity that colours them."""
-    cells = [core for core in found.cores if core.instructions or core.xbars]
-    measures = _measures(cells, found)
-    data = [_mesh_trace(found, cells, *measure, visible=k == 0) for k, measure in enumerate(measures)]
-    texts = [[""] * found.mesh.cols for _ in range(found.mesh.rows)]
-    _number_cells(found, texts)
+    cells = [core for core in profile.cores if core.instructions or core.xbars]
+    measures = _measures(cells, profile)
+    data = [_mesh_trace(profile, cells, *measure, visible=k == 0) for k, measure in enumerate(measures)]
+    texts = [[""] * profile.mesh.cols for _ in range(profile.mesh.rows)]
+    _number_cells(profile, texts)
     for core in cells:
-        row, col = found.mesh.place(core.core)
-        texts[row][col] = _core_text(core, found)
+        row, col = profile.mesh.place(core.core)
+        texts[row][col] = _core_text(core, profile)
     layout = {
         "xaxis": axis("", showgrid=False, showticklabels=False, ticks="", constrain="domain"),
         "yaxis": axis("", showgrid=False, showticklabels=False, ticks="", autorange="reversed", scaleanchor="x"),
@@ -50,24 +50,24 @@ def mesh(found: Profile) -> Figure:
     return Figure("mesh", data, layout, texts_of(texts), height=600)
 
 
-def _number_cells(found: Profile, texts: list[list[str]]) -> None:
-    for core in range(_core_count(found)):
-        row, col = found.mesh.place(core)
+def _number_cells(profile: Profile, texts: list[list[str]]) -> None:
+    for core in range(_core_count(profile)):
+        row, col = profile.mesh.place(core)
         texts[row][col] = f"core {core}: no work"
 
 
-def _core_count(found: Profile) -> int:
-    return found.chip.chip_config.core_cnt if found.chip else len(found.cores)
+def _core_count(profile: Profile) -> int:
+    return profile.chip.chip_config.core_cnt if profile.chip else len(profile.cores)
 
 
 Measure = tuple[str, str, Sequence[float | None]]
 
 
-def _measures(cells: Sequence[CoreFacts], found: Profile) -> list[Measure]:
+def _measures(cells: Sequence[CoreFacts], profile: Profile) -> list[Measure]:
     """Returns name, unit and value per core of the known quantities."""
     measures: list[Measure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
-    if found.estimate is not None:
-        unit, scale = time_unit(found.estimate.latency_ns)
+    if profile.estimate is not None:
+        unit, scale = time_unit(profile.estimate.latency_ns)
         uses = [c.use for c in cells]
         measures.append(("busy time", f"{unit} busy", [_busy(u) / scale if u else None for u in uses]))
         measures.append(("waiting", f"{unit} waiting", [_waiting(u) / scale if u else None for u in uses]))
@@ -87,13 +87,13 @@ def _waiting(use: CoreUse) -> float:
 
 
 def _mesh_trace(
-    found: Profile, cells: Sequence[CoreFacts], name: str, unit: str, values: Sequence[float | None], *, visible: bool
+    profile: Profile, cells: Sequence[CoreFacts], name: str, unit: str, values: Sequence[float | None], *, visible: bool
 ) -> dict[str, Any]:
-    table = np.full((found.mesh.rows, found.mesh.cols), np.nan)
-    table.ravel()[: _core_count(found)] = 0
-    labels = [[""] * found.mesh.cols for _ in range(found.mesh.rows)]
+    table = np.full((profile.mesh.rows, profile.mesh.cols), np.nan)
+    table.ravel()[: _core_count(profile)] = 0
+    labels = [[""] * profile.mesh.cols for _ in range(profile.mesh.rows)]
     for core, value in zip(cells, values, strict=True):
-        row, col = found.mesh.place(core.core)
+        row, col = profile.mesh.place(core.core)
         table[row, col] = value or 0
         labels[row][col] = str(core.core)
     shown = {"text": labels, "texttemplate": "%{text}"} if table.size <= _MOST_LABELS else {}
@@ -113,7 +113,7 @@ def _mesh_trace(
     }
 
 
-def _core_text(core: CoreFacts, found: Profile) -> str:
+def _core_text(core: CoreFacts, profile: Profile) -> str:
     lines = [f"<b>core {core.core}</b>: {core.xbars} crossbars"]
     if core.local_bytes is not None:
         lines[0] += f", {text.size(core.local_bytes)} of local memory"
@@ -125,7 +125,7 @@ def _core_text(core: CoreFacts, found: Profile) -> str:
         )
         lines.append(f"waiting {time_text(float(f'{_waiting(use):.4g}'))}{_for_whom(core)}")
         lines.append(f"done at {time_text(float(f'{use.finish_ns:.4g}'))}, energy {energy_text(use.energy_pj)}")
-    if found.parts_are == "node":
+    if profile.parts_are == "node":
         names = [text.plain(name) for name, _ in core.parts]
         rest = [f"and {len(names) - _SHOWN_PARTS} more"] if len(names) > _SHOWN_PARTS else []
         lines += names[:_SHOWN_PARTS] + rest
@@ -139,9 +139,9 @@ def _for_whom(core: CoreFacts) -> str:
     return f", for core {shown}"
 
 
-def traffic(found: Profile) -> Figure:
+def traffic(profile: Profile) -> Figure:
     """Returns a plot with a dot for each pair of cores that communicate; its size shows the bytes between them."""
-    flows = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
+    flows = [f for f in profile.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
     largest = max((f.bytes for f in flows), default=1)
     widest = 22 if len(flows) <= _FEW_FLOWS else 10
@@ -189,9 +189,9 @@ def mix_by_part(parts: Sequence[Part]) -> Figure:
     return Figure("mix-parts", data, layout, height=max(360, 130 + 17 * len(parts)))
 
 
-def mix_by_core(found: Profile) -> Figure:
+def mix_by_core(profile: Profile) -> Figure:
     """Returns a bar chart of the instructions of each core with work."""
-    cores = [c for c in found.cores if c.instructions]
+    cores = [c for c in profile.cores if c.instructions]
     data = _mix([c.instructions for c in cores], [c.core for c in cores], sideways=False)
     layout = {
         "barmode": "stack",
@@ -220,18 +220,18 @@ def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: b
         {
             "type": "bar",
             "name": op,
-            value: found,
+            value: values,
             name: list(names),
             "orientation": "h" if sideways else "v",
             "marker": {"color": PALETTE[k % len(PALETTE)], "line": {"width": 0}},
-            "customdata": found,
+            "customdata": values,
             "hovertemplate": f"{where}<br>{op}: %{{customdata:,}}<extra></extra>",
         }
-        for k, (op, found) in enumerate(counts.items())
+        for k, (op, values) in enumerate(counts.items())
     ]
 
 
-def crossbars(found: Profile, filled: Crossbars) -> Figure:
+def crossbars(profile: Profile, filled: Crossbars) -> Figure:
     """Returns a map of all crossbars, coloured by utilisation, with a column for each core."""
     cores, column = np.unique(filled.core, return_inverse=True)
     table = np.full((int(filled.slot.max()) + 1, len(cores)), np.nan)
@@ -239,7 +239,7 @@ def crossbars(found: Profile, filled: Crossbars) -> Figure:
     texts = [[""] * len(cores) for _ in range(table.shape[0])]
     gap = 1 if len(cores) <= _MOST_GAPS else 0
     for k in range(len(filled.core)):
-        texts[filled.slot[k]][column[k]] = _crossbar_text(found, filled, k)
+        texts[filled.slot[k]][column[k]] = _crossbar_text(profile, filled, k)
     trace = {
         "type": "heatmap",
         "x": [str(c) for c in cores],
@@ -260,9 +260,9 @@ def crossbars(found: Profile, filled: Crossbars) -> Figure:
     return Figure("crossbars", [trace], layout, texts_of(texts))
 
 
-def _crossbar_text(found: Profile, filled: Crossbars, k: int) -> str:
+def _crossbar_text(profile: Profile, filled: Crossbars, k: int) -> str:
     part = int(filled.part[k])
-    layer = f"<br>{text.plain(found.part_names[part])}" if found.parts_are == "node" and part >= 0 else ""
+    layer = f"<br>{text.plain(profile.part_names[part])}" if profile.parts_are == "node" and part >= 0 else ""
     layer += "<br>no product uses it" if part < 0 else ""
     return (
         f"{text.share(float(filled.fill[k]))} full{layer}<br>"
@@ -289,9 +289,9 @@ def fills(filled: Crossbars) -> Figure:
 def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> Figure:
     """Returns a bar chart of the share of each layer in the latency of each output, in the order of `names`."""
     data: list[dict[str, Any]] = []
-    for k, (name, found) in enumerate(outputs):
-        latency = found.estimate.latency_ns if found.estimate else 0.0
-        parts = {p.name: 100 * (p.critical_ns or 0.0) / (latency or 1.0) for p in found.parts}
+    for k, (name, profile) in enumerate(outputs):
+        latency = profile.estimate.latency_ns if profile.estimate else 0.0
+        parts = {p.name: 100 * (p.critical_ns or 0.0) / (latency or 1.0) for p in profile.parts}
         data.append(
             {
                 "type": "bar",

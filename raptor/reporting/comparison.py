@@ -48,16 +48,16 @@ def _row(line: tuple[Figure, ...]) -> Row:
 
 def notes(outputs: Sequence[Facts]) -> list[str]:
     """Returns what makes a comparison unfair: different models, chips or granularities, and missing estimates."""
-    found: list[str] = []
+    remarks: list[str] = []
     if len(set(map(_model, outputs))) > 1:
-        found.append("the models differ, or are not known: ratios compare different work")
+        remarks.append("the models differ, or are not known: ratios compare different work")
     chips = {f.profile.chip.chip_config.model_dump_json() if f.profile.chip else "" for f in outputs}
     if len(chips) > 1:
-        found.append("the chips differ: static energy grows with the cores of config.json, idle ones too")
+        remarks.append("the chips differ: static energy grows with the cores of config.json, idle ones too")
     if len({f.profile.parts_are for f in outputs}) > 1:
-        found.append("not all say which layer an instruction serves: layers are not compared")
-    found += [f"{f.name}: no time, no energy: {f.profile.untimed}" for f in outputs if f.profile.untimed]
-    return found
+        remarks.append("not all say which layer an instruction serves: layers are not compared")
+    remarks += [f"{f.name}: no time, no energy: {f.profile.untimed}" for f in outputs if f.profile.untimed]
+    return remarks
 
 
 def _model(facts: Facts) -> str:
@@ -68,11 +68,11 @@ def _model(facts: Facts) -> str:
 
 def show(outputs: Sequence[Facts], console: Console) -> None:
     """Prints a table with a column for each output, and its ratios to the first one."""
-    found, names = rows(outputs), [facts.name for facts in outputs]
+    compared, names = rows(outputs), [facts.name for facts in outputs]
     slowest = _slowest_cells(outputs, console.width // (1 + len(outputs)) - _SHARE_WIDTH)
-    wide = [(row.name, *_cells_of(row, short=False)) for row in found]
+    wide = [(row.name, *_cells_of(row, short=False)) for row in compared]
     wide.append(("slowest layer", *slowest))
-    narrow = [(row.name, *_cells_of(row, short=True)) for row in found]
+    narrow = [(row.name, *_cells_of(row, short=True)) for row in compared]
     if not show_columns(names, wide, narrow, console):
         for facts, cell in zip(outputs, slowest, strict=True):
             console.print(f"slowest layer of {facts.name}: {cell}", soft_wrap=True)
@@ -161,16 +161,16 @@ def _timed_layers(outputs: Sequence[Facts]) -> list[str]:
 
 def _layer_table(outputs: Sequence[Facts], names: Sequence[str]) -> Table:
     """Returns a table of times on the critical path."""
-    found = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
+    layer_ns = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
     columns = [Column("layer", number=False)]
     for k, facts in enumerate(outputs):
         columns += [Column(facts.name, "time on the critical path"), *((Column("ratio"),) if k else ())]
-    return Table("layers-compared", tuple(columns), tuple(_layer_cells(name, found) for name in names))
+    return Table("layers-compared", tuple(columns), tuple(_layer_cells(name, layer_ns) for name in names))
 
 
-def _layer_cells(name: str, found: Sequence[dict[str, float]]) -> tuple[Cell, ...]:
-    cells, base = [Cell(name, name)], found[0].get(name)
-    for k, parts in enumerate(found):
+def _layer_cells(name: str, layer_ns: Sequence[dict[str, float]]) -> tuple[Cell, ...]:
+    cells, base = [Cell(name, name)], layer_ns[0].get(name)
+    for k, parts in enumerate(layer_ns):
         ns = parts.get(name)
         cells.append(Cell("", -1) if ns is None else Cell(time_text(float(f"{ns:.4g}")), ns))
         if k:

@@ -88,20 +88,20 @@ def report_json(facts: Facts) -> bytes:
 
 def compare_json(outputs: Sequence[Facts]) -> bytes:
     """Returns the JSON of `compare --json`: the numbers of each output, and their ratios to the first output."""
-    found = rows(outputs)
-    ratios = [{row.figures[0].key: row.ratios[k] for row in found} for k in range(len(outputs))]
+    compared = rows(outputs)
+    ratios = [{row.figures[0].key: row.ratios[k] for row in compared} for k in range(len(outputs))]
     programs = tuple(ComparedNumbers(**_output(f), ratios=r) for f, r in zip(outputs, ratios, strict=True))
     return _json(ComparisonNumbers(programs=programs, notes=tuple(notes(outputs))))
 
 
 def compare_csv(outputs: Sequence[Facts]) -> bytes:
     """Returns CSV with a row for each output; an unknown figure is empty."""
-    found = rows(outputs)
+    compared = rows(outputs)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["program", *(word.replace(" ", "_") for word in _WORDS), *(row.figures[0].key for row in found)])
+    table.writerow(["program", *(word.replace(" ", "_") for word in _WORDS), *(row.figures[0].key for row in compared)])
     for k, facts in enumerate(outputs):
-        table.writerow([facts.profile.program, *_words(facts).values(), *(row.figures[k].value for row in found)])
+        table.writerow([facts.profile.program, *_words(facts).values(), *(row.figures[k].value for row in compared)])
     return text.getvalue().encode()
 
 

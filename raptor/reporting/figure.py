@@ -68,8 +68,8 @@ class Figure:
         base: dict[str, Any] = {"margin": _MARGIN, "height": self.height, "hovermode": "closest"}
         base |= {"modebar": {"bgcolor": _CLEAR, "color": "#8793a0", "activecolor": "#3b82c4"}}
         clear = {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR}
-        found: dict[str, Any] = {"data": list(self.data), "layout": base | clear | dict(self.layout)}
-        return found | ({"texts": self.texts.as_json()} if self.texts is not None else {})
+        figure: dict[str, Any] = {"data": list(self.data), "layout": base | clear | dict(self.layout)}
+        return figure | ({"texts": self.texts.as_json()} if self.texts is not None else {})
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

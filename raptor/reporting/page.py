@@ -24,20 +24,20 @@ from validator.simulate.simulation_report import time_text
 
 def report_page(facts: Facts) -> str:
     """Returns the HTML page of `raptor report`."""
-    found = facts.profile
+    profile = facts.profile
     figures = _figures(facts)
     return render(
         "report.html",
         figures,
         title=facts.name,
         facts=facts,
-        profile=found,
+        profile=profile,
         head=summary.head(facts),
         main=summary.figures(facts),
         slowest=_slowest(facts),
-        bin=_time(found.timeline.bin_ns) if found.timeline else "",
-        not_modelled=summary.not_modelled(found),
-        rounds=rounds.round_table(found.reloading, facts.segments) if found.reloading and facts.segments else None,
+        bin=_time(profile.timeline.bin_ns) if profile.timeline else "",
+        not_modelled=summary.not_modelled(profile),
+        rounds=rounds.round_table(profile.reloading, facts.segments) if profile.reloading and facts.segments else None,
         segments=tables.segment_table(facts.segments) if facts.segments else None,
         on_host=tables.host_table(facts.segments) if facts.segments else None,
         accuracy=accuracies.device_table(facts.accuracies) if facts.accuracies else None,
@@ -47,7 +47,7 @@ def report_page(facts: Facts) -> str:
         flows=tables.flow_table(facts),
         most_flows=tables.MOST_FLOWS,
         findings=tables.finding_table(facts),
-        counted=count_findings(found.findings),
+        counted=count_findings(profile.findings),
         rules=len(RULES),
     )
 
@@ -68,26 +68,26 @@ def _time(ns: float) -> str:
 
 
 def _figures(facts: Facts) -> list[Figure]:
-    found, parts = facts.profile, [layer.counted for layer in facts.layers if layer.counted]
+    profile, parts = facts.profile, [layer.counted for layer in facts.layers if layer.counted]
     figures = [
-        chip_figures.mesh(found),
-        chip_figures.traffic(found),
+        chip_figures.mesh(profile),
+        chip_figures.traffic(profile),
         chip_figures.mix_by_part(parts),
-        chip_figures.mix_by_core(found),
+        chip_figures.mix_by_core(profile),
     ]
     for number, one in enumerate(facts.accuracies):
         if one.sweep:
             figures.append(accuracies.sweep(one, f"accuracy-{number}"))
-    if found.reloading is not None:
-        figures.append(rounds.line(found.reloading))
-    if found.timeline is not None:
-        figures += [time.chip_load(found, found.timeline), time.timeline(found, found.timeline)]
-    if found.local_memory is not None:
-        figures.append(time.memory(found, found.local_memory))
-    if found.crossbars is not None and len(found.crossbars.fill):
-        figures.append(chip_figures.fills(found.crossbars))
-        if len(found.crossbars.fill) <= chip_figures.MOST_CROSSBARS:
-            figures.append(chip_figures.crossbars(found, found.crossbars))
+    if profile.reloading is not None:
+        figures.append(rounds.line(profile.reloading))
+    if profile.timeline is not None:
+        figures += [time.chip_load(profile, profile.timeline), time.timeline(profile, profile.timeline)]
+    if profile.local_memory is not None:
+        figures.append(time.memory(profile, profile.local_memory))
+    if profile.crossbars is not None and len(profile.crossbars.fill):
+        figures.append(chip_figures.fills(profile.crossbars))
+        if len(profile.crossbars.fill) <= chip_figures.MOST_CROSSBARS:
+            figures.append(chip_figures.crossbars(profile, profile.crossbars))
     return figures
 
 

@@ -12,27 +12,29 @@ from validator.simulate.reloading import Reloading
 from validator.simulate.simulation_report import energy_text, number_text, time_text, years_text
 
 
-def figures(found: Reloading) -> Iterator[Number]:
+def figures(reloading: Reloading) -> Iterator[Number]:
     """Yields key figures of a program with rounds. Times and energies are per sample, without crossbar writes."""
-    device = f"device {found.device}: {found.source}"
-    yield Number("time without writing", found.without_ns, time_text(found.without_ns), "of a sample", "ns")
-    yield Number("energy without writing", found.without_pj, energy_text(found.without_pj), "of a sample", "pJ")
-    yield _number("writes of a cell", found.writes_per_cell, "for a sample, mean of all cells of the chip")
-    yield _number("writes of the worst cell", found.worst_per_sample, "for a sample")
-    rate = f"at {number_text(found.rate_per_s, 4)} samples/s; {device}"
-    years = found.years
+    device = f"device {reloading.device}: {reloading.source}"
+    yield Number("time without writing", reloading.without_ns, time_text(reloading.without_ns), "of a sample", "ns")
+    yield Number("energy without writing", reloading.without_pj, energy_text(reloading.without_pj), "of a sample", "pJ")
+    yield _number("writes of a cell", reloading.writes_per_cell, "for a sample, mean of all cells of the chip")
+    yield _number("writes of the worst cell", reloading.worst_per_sample, "for a sample")
+    rate = f"at {number_text(reloading.rate_per_s, 4)} samples/s; {device}"
+    years = reloading.years
     yield Number("lifetime", years, "not known" if years is None else years_text(years), rate, "years")
-    tenth = found.batch_for_tenth
+    tenth = reloading.batch_for_tenth
     note = "from which writing is at most a tenth of the time"
     yield Number("batch for a tenth", tenth, "not known" if tenth is None else f"{tenth:,}", note)
-    yield Number("memory of a batch", found.memory_bytes, text.size(found.memory_bytes), "global memory", "bytes")
+    yield Number(
+        "memory of a batch", reloading.memory_bytes, text.size(reloading.memory_bytes), "global memory", "bytes"
+    )
 
 
 def _number(name: str, value: float, note: str) -> Number:
     return Number(name, value, number_text(value, 3), note)
 
 
-def round_table(found: Reloading, segments: files.Segments) -> Table:
+def round_table(reloading: Reloading, segments: files.Segments) -> Table:
     """Returns the table of rounds, in the order in which they run."""
     columns = (
         Column("round", number=False),
@@ -53,10 +55,10 @@ def round_table(found: Reloading, segments: files.Segments) -> Table:
             _time(one.write_ns),
             _time(one.latency_ns),
             Cell("", -1) if one.interval_ns is None else _time(one.interval_ns),
-            _time(one.write_ns + one.run_ns(found.batch), found.batch_ns),
+            _time(one.write_ns + one.run_ns(reloading.batch), reloading.batch_ns),
             Cell(_few(nodes[one.path]), "", hint=", ".join(nodes[one.path])),
         )
-        for one in found.rounds
+        for one in reloading.rounds
     )
     return Table("rounds-table", columns, rows)
 
@@ -69,12 +71,12 @@ def _time(ns: float, whole: float | None = None) -> Cell:
     return Cell(time_text(float(f"{ns:.4g}")), ns, None if whole is None else ns / whole)
 
 
-def line(found: Reloading) -> Figure:
+def line(reloading: Reloading) -> Figure:
     """Returns a timeline of a batch: for each round its crossbar writes, then its run."""
-    unit, scale = time_unit(found.batch_ns)
-    lengths = [(one.write_ns, one.run_ns(found.batch)) for one in found.rounds]
+    unit, scale = time_unit(reloading.batch_ns)
+    lengths = [(one.write_ns, one.run_ns(reloading.batch)) for one in reloading.rounds]
     begins = list(accumulate((sum(pair) for pair in lengths), initial=0.0))
-    names = [one.path for one in found.rounds]
+    names = [one.path for one in reloading.rounds]
     data = [
         {
             "type": "bar",
@@ -90,7 +92,7 @@ def line(found: Reloading) -> Figure:
     ]
     layout = {
         "barmode": "overlay",
-        "xaxis": axis(unit, range=[0, found.batch_ns / scale]),
+        "xaxis": axis(unit, range=[0, reloading.batch_ns / scale]),
         "yaxis": axis("", autorange="reversed", type="category"),
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }

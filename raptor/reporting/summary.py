@@ -24,9 +24,9 @@ NOT_MODELLED = (
 list."""
 
 
-def not_modelled(found: Profile) -> tuple[str, ...]:
+def not_modelled(profile: Profile) -> tuple[str, ...]:
     """Returns the effects that the estimate of a program omits. Crossbar writes are estimated only for rounds."""
-    return tuple(line for line in NOT_MODELLED if line != WRITING or found.reloading is None)
+    return tuple(line for line in NOT_MODELLED if line != WRITING or profile.reloading is None)
 
 
 def figures(facts: Facts) -> list[Figure]:
@@ -34,53 +34,57 @@ def figures(facts: Facts) -> list[Figure]:
 
     Efficiencies are missing without the number of multiply-accumulates, which only the compiler's report has.
     """
-    found = facts.profile
-    reloaded = rounds.figures(found.reloading) if found.reloading else ()
-    return [*_estimates(found), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(found)]
+    profile = facts.profile
+    reloaded = rounds.figures(profile.reloading) if profile.reloading else ()
+    return [*_estimates(profile), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(profile)]
 
 
 def _resources(facts: Facts) -> Iterator[Figure]:
-    found, chip = facts.profile, facts.profile.chip
-    live = [c for c in found.cores if c.instructions]
-    xbars = sum(c.xbars for c in found.cores)
+    profile, chip = facts.profile, facts.profile.chip
+    live = [c for c in profile.cores if c.instructions]
+    xbars = sum(c.xbars for c in profile.cores)
     config = chip.chip_config if chip else None
     yield _part("cores with work", len(live), config.core_cnt if config else None)
     on_chip = config.core_cnt * config.core_config.matrix_config.xbar_array_count if config else None
     yield _part("crossbars", xbars, on_chip)
-    fill = float(np.mean(found.crossbars.fill)) if found.crossbars is not None and len(found.crossbars.fill) else None
+    fill = (
+        float(np.mean(profile.crossbars.fill))
+        if profile.crossbars is not None and len(profile.crossbars.fill)
+        else None
+    )
     yield Figure("crossbars filled", fill, _maybe(fill, text.share), "cells that matrices cover, zeros included")
-    yield _count("instructions", found.instructions)
-    products = sum(p.products for p in found.parts)
+    yield _count("instructions", profile.instructions)
+    products = sum(p.products for p in profile.parts)
     yield _count("products (mvmul)", products)
     skipped = sum(layer.products_skipped for layer in facts.report.layers) if facts.report else None
     shown = "not known" if skipped is None else f"{skipped:,} ({text.share(skipped / max(skipped + products, 1))})"
     note = "of the compiler: all that they read is padding"
     yield Figure("products skipped", skipped, shown, note, short=_maybe(skipped, lambda n: f"{n:,.0f}"))
-    local = [c.local_bytes for c in found.cores if c.local_bytes is not None]
+    local = [c.local_bytes for c in profile.cores if c.local_bytes is not None]
     most = max(local) if local else None
     note = "in the fullest core, as the compiler laid it out"
     yield Figure("local memory", most, _maybe(most, text.size), note, "bytes")
 
 
-def _traffic(found: Profile) -> Iterator[Figure]:
-    between = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
+def _traffic(profile: Profile) -> Iterator[Figure]:
+    between = [f for f in profile.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     moved = sum(f.bytes for f in between)
     yield Figure("bytes between cores", moved, text.size(moved), "sizes of all send")
     yield _count("messages", sum(f.messages for f in between))
     hops = sum(f.bytes * (f.hops or 0) for f in between) / moved if moved else 0.0
     yield Figure("hops of a byte", hops, f"{hops:.2f}", "mean, shortest way through the mesh")
-    stored = sum(f.bytes for f in found.traffic if GLOBAL_MEMORY in (f.source, f.to))
+    stored = sum(f.bytes for f in profile.traffic if GLOBAL_MEMORY in (f.source, f.to))
     yield Figure("bytes of global memory", stored, text.size(stored), "sizes of all ld and st")
 
 
-def _estimates(found: Profile) -> Iterator[Figure]:
-    known = found.estimate
+def _estimates(profile: Profile) -> Iterator[Figure]:
+    known = profile.estimate
     if known is None:
         unknown = {"latency": "ns", "samples/s": "", "energy": "pJ", "energy when streaming": "pJ"}
-        yield from (Figure(name, None, "not known", found.untimed, unit) for name, unit in unknown.items())
+        yield from (Figure(name, None, "not known", profile.untimed, unit) for name, unit in unknown.items())
         return
     by = known.estimator
-    batch = found.reloading.batch if found.reloading else None
+    batch = profile.reloading.batch if profile.reloading else None
     alone = "one sample alone" if batch is None else f"a batch of {batch:,}, with writing"
     yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, {alone}", "ns")
     yield _rate(known) if batch is None else _batch_rate(known)
@@ -107,12 +111,12 @@ def _efficiency(facts: Facts) -> Iterator[Figure]:
     macs, known = facts.report.macs if facts.report else None, facts.profile.estimate
     if not macs:
         return
-    found = Efficiency.of(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
+    efficiency = Efficiency.of(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
     note = f"when streaming; {macs:,} multiply-accumulates a sample, 2 operations each"
     for name, unit, value in (
-        ("effective TOPS", "", found.tops if found else None),
-        ("effective TOPS/W", "", found.tops_per_w if found else None),
-        ("energy of a MAC", "pJ", found.pj_per_mac if found else None),
+        ("effective TOPS", "", efficiency.tops if efficiency else None),
+        ("effective TOPS/W", "", efficiency.tops_per_w if efficiency else None),
+        ("energy of a MAC", "pJ", efficiency.pj_per_mac if efficiency else None),
     ):
         shown = "not known" if value is None else f"{_four_digits(value)} {unit}".strip()
         yield Figure(name, value, shown, note, unit)

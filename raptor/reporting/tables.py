@@ -170,17 +170,17 @@ def _counted(facts: Facts, layer: Layer) -> tuple[Cell, ...]:
 
 
 def _noted(layer: Layer) -> tuple[Cell, ...]:
-    found = layer.noted
-    if found is None:
+    noted = layer.noted
+    if noted is None:
         return (_NONE,) * len(_NOTED)
-    inputs, shape = ", ".join(map(text.shape, found.inputs)), text.shape(found.shape)
+    inputs, shape = ", ".join(map(text.shape, noted.inputs)), text.shape(noted.shape)
     return (
-        _number(found.products_skipped),
-        _number(found.xbars),
-        Cell(text.share(found.utilisation), found.utilisation) if found.xbars else _NONE,
-        _number(found.matrices),
-        _number(found.replicas),
-        Cell(found.unfolding or "", found.unfolding or ""),
+        _number(noted.products_skipped),
+        _number(noted.xbars),
+        Cell(text.share(noted.utilisation), noted.utilisation) if noted.xbars else _NONE,
+        _number(noted.matrices),
+        _number(noted.replicas),
+        Cell(noted.unfolding or "", noted.unfolding or ""),
         Cell(inputs, inputs),
         Cell(shape, shape),
     )
@@ -189,31 +189,31 @@ def _noted(layer: Layer) -> tuple[Cell, ...]:
 def _foot(facts: Facts, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
     """Returns the rows of sums, and of the energy that belongs to no layer."""
     parts, known = facts.profile.parts, facts.profile.estimate
-    found = {
+    totals = {
         "instructions": _number(facts.profile.instructions),
         "products": _number(sum(p.products for p in parts)),
         "sent": _bytes(sum(p.moved_bytes for p in parts)),
         "global": _bytes(sum(p.global_bytes for p in parts)),
     }
     if facts.report:
-        found["matrices"] = _number(facts.report.matrices)
-        found["crossbars"] = _number(facts.report.xbars_used)
-        found["skipped"] = _number(sum(layer.products_skipped for layer in facts.report.layers))
+        totals["matrices"] = _number(facts.report.matrices)
+        totals["crossbars"] = _number(facts.report.xbars_used)
+        totals["skipped"] = _number(sum(layer.products_skipped for layer in facts.report.layers))
     rest: dict[str, Cell] = {}
     if known:
         energy, of_parts = sum(known.energy_pj.values()), sum(p.energy_pj or 0.0 for p in parts)
-        found["time"] = _share(sum(p.critical_ns or 0.0 for p in parts), known.latency_ns, time_text)
-        found["Σ busy"] = _time(sum(p.busy_ns or 0.0 for p in parts))
-        found["Σ waiting"] = _time(sum(p.waited_ns or 0.0 for p in parts))
-        found["energy"] = _share(of_parts, energy, energy_text)
+        totals["time"] = _share(sum(p.critical_ns or 0.0 for p in parts), known.latency_ns, time_text)
+        totals["Σ busy"] = _time(sum(p.busy_ns or 0.0 for p in parts))
+        totals["Σ waiting"] = _time(sum(p.waited_ns or 0.0 for p in parts))
+        totals["energy"] = _share(of_parts, energy, energy_text)
         left = _share(max(energy - of_parts, 0.0), energy, energy_text)
         rest["energy"] = replace(left, hint=f"{left.hint}: static energy, decode, registers, scalar unit")
-    rows = [_line("all", found, columns)]
+    rows = [_line("all", totals, columns)]
     return [*rows, _line("no layer", rest, columns)] if rest else rows
 
 
-def _line(name: str, found: dict[str, Cell], columns: Sequence[Column]) -> tuple[Cell, ...]:
-    return (Cell(name, name), *(found.get(c.name, _NONE) for c in columns[1:]))
+def _line(name: str, cells: dict[str, Cell], columns: Sequence[Column]) -> tuple[Cell, ...]:
+    return (Cell(name, name), *(cells.get(c.name, _NONE) for c in columns[1:]))
 
 
 def flow_table(facts: Facts) -> Table:

@@ -23,9 +23,9 @@ from validator.profile.facts import KINDS, LocalMemory, Profile, Timeline
 _IDLE = "scalar or idle"
 
 
-def chip_load(found: Profile, line: Timeline) -> Figure:
+def chip_load(profile: Profile, line: Timeline) -> Figure:
     """Returns a plot of the number of cores with each activity over time. Concurrent array groups count as one core."""
-    unit, scale = _unit(found)
+    unit, scale = _unit(profile)
     shares = np.minimum(line.shares, 1.0)
     idle = np.maximum(len(line.cores) - shares.sum(axis=(0, 1)), 0.0)
     x = [_round(line.bin_ns * (k + 0.5) / scale) for k in range(line.bins)]
@@ -52,9 +52,9 @@ def chip_load(found: Profile, line: Timeline) -> Figure:
     return Figure("load", data, layout, height=320)
 
 
-def timeline(found: Profile, line: Timeline) -> Figure:
+def timeline(profile: Profile, line: Timeline) -> Figure:
     """Returns a plot with a row for each core: its main activity, or the amount of one activity."""
-    unit, scale = _unit(found)
+    unit, scale = _unit(profile)
     shares = np.minimum(line.shares, 1.0)
     waiting = np.minimum(shares[3:].sum(axis=0), 1.0)
     mostly = _mostly(shares)
@@ -80,7 +80,7 @@ def timeline(found: Profile, line: Timeline) -> Figure:
         "yaxis": core_rows(line.cores),
         "updatemenus": buttons(["what a core does most", *(name for name, _ in amounts)]),
     }
-    return Figure("timeline", data, layout, texts_of(_texts(found, line, shares, mostly)), height=_height(line.cores))
+    return Figure("timeline", data, layout, texts_of(_texts(profile, line, shares, mostly)), height=_height(line.cores))
 
 
 def _mostly(shares: np.ndarray) -> np.ndarray:
@@ -103,11 +103,11 @@ def _kinds_trace(mostly: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
+def _texts(profile: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
     """Returns for each cell the main activity, its share in tens of per cent, the layer, and the core it waits for."""
     names = [*KINDS, _IDLE]
     tens = np.rint(10 * np.concatenate([shares, 1 - shares.sum(axis=0, keepdims=True)])).astype(int) * 10
-    layers = [text.plain(name) for name in found.part_names] if found.parts_are == "node" else []
+    layers = [text.plain(name) for name in profile.part_names] if profile.parts_are == "node" else []
     rows: list[list[str]] = []
     for c in range(len(line.cores)):
         row: list[str] = []
@@ -120,9 +120,9 @@ def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarra
     return rows
 
 
-def memory(found: Profile, used: LocalMemory) -> Figure:
+def memory(profile: Profile, used: LocalMemory) -> Figure:
     """Returns a plot of local memory in use, with a row for each core."""
-    unit, scale = _unit(found)
+    unit, scale = _unit(profile)
     size_unit, size_scale = byte_unit(float(used.bytes.max(initial=0)))
     # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
     step = max(float(used.bytes.max(initial=0)), 1.0) / 250
@@ -160,9 +160,9 @@ def _height(cores: tuple[int, ...]) -> int:
     return min(920, max(320, 130 + 13 * len(cores)))
 
 
-def _unit(found: Profile) -> tuple[str, float]:
-    assert found.estimate is not None, "a timeline has times"
-    return time_unit(found.estimate.latency_ns)
+def _unit(profile: Profile) -> tuple[str, float]:
+    assert profile.estimate is not None, "a timeline has times"
+    return time_unit(profile.estimate.latency_ns)
 
 
 def _round(value: float) -> float:

@@ -86,10 +86,10 @@ class Dataflow:
     @classmethod
     def of(cls, computes: "Iterable[Compute]") -> "Dataflow":
         """Builds the tables of computes that are given in program order."""
-        found = _Collector()
+        collector = _Collector()
         for number, compute in enumerate(computes):
-            found.add(number, compute)
-        return found.dataflow()
+            collector.add(number, compute)
+        return collector.dataflow()
 
     def is_form(self, *kinds: type) -> Bools:
         """Returns, for each operation, whether it is an instance of one of these classes."""
@@ -106,9 +106,11 @@ class Dataflow:
     def part(self, computes: range) -> "Dataflow":
         """Returns the tables of a range of computes, renumbered from 0. Tiles and forms keep their numbers."""
         ends = computes.start, computes.stop
-        ops, results = (slice(*np.searchsorted(of, ends).tolist()) for of in (self.op_compute, self.result_compute))
+        ops, results = (
+            slice(*np.searchsorted(column, ends).tolist()) for column in (self.op_compute, self.result_compute)
+        )
         reads, uses = (
-            slice(*np.searchsorted(of, (ops.start, ops.stop)).tolist()) for of in (self.read_op, self.use_op)
+            slice(*np.searchsorted(column, (ops.start, ops.stop)).tolist()) for column in (self.read_op, self.use_op)
         )
         return replace(
             self,

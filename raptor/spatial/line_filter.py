@@ -71,8 +71,8 @@ class _Step:
         firsts = tuple([first for _, first in lines])
         if firsts not in self.tables:
             line = {part: (i, *lines[i]) for i, (part, _) in enumerate(self.inputs)}
-            found = ((q, *line[q.part]) for q in self.products)
-            rows = [(q.weight, i, (q.block.pixels[0] - first) * tile.channels, q.at) for q, i, tile, first in found]
+            products = ((q, *line[q.part]) for q in self.products)
+            rows = [(q.weight, i, (q.block.pixels[0] - first) * tile.channels, q.at) for q, i, tile, first in products]
             self.tables[firsts] = np.array(rows)
         return self.tables[firsts]
 
@@ -140,11 +140,11 @@ class LayerLines:
         bundles.
         """
         home, stem = p % len(tiles), self.name(y, p, s)
-        found = bundles(len(tiles))
-        if len(found) > 1:
-            of_bundle = (home if home in bundle else bundle[p % len(bundle)] for bundle in found)
+        groups = bundles(len(tiles))
+        if len(groups) > 1:
+            of_bundle = (home if home in bundle else bundle[p % len(bundle)] for bundle in groups)
             tiles = [
-                self.added(emit, f"{stem}.b{n}", (s, y, p, group), [tiles[g] for g in found[n]])
+                self.added(emit, f"{stem}.b{n}", (s, y, p, group), [tiles[g] for g in groups[n]])
                 for n, group in enumerate(of_bundle)
             ]
         return self.added(emit, stem, (s, y, p, home), tiles)
@@ -175,7 +175,7 @@ class LayerLines:
         return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 
 
-_Met = tuple[tuple[int, BandShape], ...]
+_Terms = tuple[tuple[int, BandShape], ...]
 """For each band that contributes to an output line: index of the line in the band's outputs, and the band's shape."""
 
 
@@ -193,7 +193,7 @@ class _CoreLines:
     part: int
     matrices: dict[LineMatrix, int] = field(default_factory=dict[LineMatrix, int])
     work: dict[BandShape, _Steps] = field(default_factory=dict[BandShape, _Steps])
-    runs: dict[tuple[int, _Met], Ints] = field(default_factory=dict[tuple[int, _Met], Ints])
+    runs: dict[tuple[int, _Terms], Ints] = field(default_factory=dict[tuple[int, _Terms], Ints])
     all_matrices: tuple[LineMatrix, ...] = ()
 
     @property
@@ -219,10 +219,10 @@ class _CoreLines:
             for i, out in enumerate(band.outs):
                 reaching.setdefault(out, []).append((i, shape, tiles))
         for y, place in enumerate(places(window.out_dims)):
-            met = tuple((i, shape) for i, shape, _ in reaching.get(place, ()))
+            terms = tuple((i, shape) for i, shape, _ in reaching.get(place, ()))
             sources = tuple(t for _, _, tiles in reaching.get(place, ()) for t in tiles)
             for p in self.parts():
-                yield y, p, self.overlap(emit, y, p, met, sources)
+                yield y, p, self.overlap(emit, y, p, terms, sources)
 
     @property
     def core(self) -> int:
@@ -272,15 +272,15 @@ class _CoreLines:
             emit(self.layer.compute(matrices, op), core, position)
             yield result
 
-    def overlap(self, emit: Emit, y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
+    def overlap(self, emit: Emit, y: int, p: int, terms: _Terms, sources: tuple[Tile, ...]) -> Tile:
         """Emits the sum of products for line `y`, part `p` of the output. Returns its tile."""
         layer = self.layer
-        if (p, met) not in self.runs:
-            self.runs[p, met] = self.find_runs(p, met)
+        if (p, terms) not in self.runs:
+            self.runs[p, terms] = self.find_runs(p, terms)
         suffix = "" if len(layer.chosen.grid.ins) == 1 else f".g{self.group}"
         channels = layer.outs[p][1] - layer.outs[p][0]
         result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels, layer.element)
-        op = Overlap(result, sources, self.runs[p, met])
+        op = Overlap(result, sources, self.runs[p, terms])
         emit(layer.compute((), op), self.core, y / layer.operator.window.out_lines)
         return result
 
@@ -291,20 +291,20 @@ class _CoreLines:
             first, *others = run
             yield first, 1 + len(others)
 
-    def find_runs(self, p: int, met: _Met) -> Ints:
-        """Returns the runs (see `Overlap`) that add the products of the bands `met` to part `p` of an output line."""
+    def find_runs(self, p: int, terms: _Terms) -> Ints:
+        """Returns the runs (see `Overlap`) that add the products of the bands `terms` to part `p` of an output line."""
         layer = self.layer
         low, high = layer.outs[p]
         own = high - low
-        found: list[tuple[int, int, int, int]] = []
+        runs: list[tuple[int, int, int, int]] = []
         first_source = 0
-        for i, shape in met:
+        for i, shape in terms:
             products = ((k, q) for k, step in enumerate(self.work[shape]) for q in step.products)
             for k, q in ((k, q) for k, q in products if q.outs[0] <= low and high <= q.outs[1]):
                 width, outs = q.outs[1] - q.outs[0], q.block.outs
                 first, source = q.at + i * len(outs) * width + low - q.outs[0], first_source + k
                 for n, pixels in self.inside(outs):
                     to, at = (outs[n] - self.cols[0]) * own, first + n * width
-                    found.append((to, source, at, pixels * own))
+                    runs.append((to, source, at, pixels * own))
             first_source += len(self.work[shape])
-        return np.array(sorted(found), np.int64).reshape(-1, 4)
+        return np.array(sorted(runs), np.int64).reshape(-1, 4)

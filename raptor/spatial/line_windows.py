@@ -116,8 +116,8 @@ class LineStencil:
         weights, sources = weights[:1] if alike else weights, table.pixels[outs]
         read = sources >= 0
         line, column = np.divmod(sources, width)
-        found, row = np.unique(line[read], return_inverse=True)
-        lines: list[int] = found.tolist()
+        rows_read, row = np.unique(line[read], return_inverse=True)
+        lines: list[int] = rows_read.tolist()
         pixels = int(column[read].min()), int(column[read].max()) + 1
         local = np.full_like(sources, -1)
         local[read] = row.reshape(-1) * (pixels[1] - pixels[0]) + column[read] - pixels[0]
@@ -130,8 +130,8 @@ def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
     """True if each output pixel reads at least one pixel, and each output line at most `most` input lines."""
     lines = np.sort(np.where(table.pixels < 0, -1, table.pixels // before.width).reshape(after.rows, -1), axis=1)
     others = (lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)
-    found = (lines[:, 0] >= 0) + others.sum(axis=1)
-    return bool((table.pixels >= 0).any(axis=1).all() and (found <= most).all())
+    count = (lines[:, 0] >= 0) + others.sum(axis=1)
+    return bool((table.pixels >= 0).any(axis=1).all() and (count <= most).all())
 
 
 def reads_everywhere(window: Window, cols: Range) -> bool:

@@ -291,8 +291,8 @@ class LineLowering(TileLowering):
         With `exact`, the cell contains no other pixels.
         """
         place = (name, y, p, core)
-        found = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
-        return found or self.residency.copied(place, Cell(cols, self.band_on(node, name, (y, y + 1), p, cols, core)))
+        cell = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
+        return cell or self.residency.copied(place, Cell(cols, self.band_on(node, name, (y, y + 1), p, cols, core)))
 
     def band_on(self, node: Node, name: str, lines: Range, p: int, cols: Range, core: int) -> Tile:
         """Returns a tile on a core with some columns of neighbouring lines. The first call copies it there."""
@@ -434,9 +434,9 @@ class LineLowering(TileLowering):
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
         """Returns the tile of operand `name` with the channels and pixels of a cell."""
         grid = self.as_parts(name, parts)
-        found = self.grids[grid].under(y, p, cell.cols)
-        if found[0].cols == cell.cols:
-            return found[0].tile
+        cells = self.grids[grid].under(y, p, cell.cols)
+        if cells[0].cols == cell.cols:
+            return cells[0].tile
         if core is None:
             return self.grids[grid].lines[y][p][0].tile
         return self.line_on(node, grid, y, p, cell.cols, core, exact=True).tile
@@ -540,8 +540,8 @@ class LineLowering(TileLowering):
             return False
         lines = self.grids[name].lines
         cut = {cells for lead in {*middle_lines(window)} for cells in lines[lead]}
-        found = {cols for cells in cut for cols, _ in window_cells(window, cells)}
-        return all(reads_everywhere(window, cols) for cols in found)
+        spans = {cols for cells in cut for cols, _ in window_cells(window, cells)}
+        return all(reads_everywhere(window, cols) for cols in spans)
 
     def stencil_lines(self, node: Node, operator: Stencil) -> None:
         """Emits a stencil, line by line on the cores that hold the cells of the input."""

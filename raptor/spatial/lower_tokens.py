@@ -85,12 +85,12 @@ class TokenLowering(LineLowering):
         if not self.shown:
             return {}
         made = {op.result.name for placed in self.computes for op in placed.compute.body}
-        found: dict[str, ViewUse] = {}
+        uses: dict[str, ViewUse] = {}
         for name, parts in self.shown.items():
             node, kept = self.views[name], tuple(part for part in parts if part.tile.name in made)
             assert isinstance(node.operator, Move)
-            found[name] = ViewUse(node.name, self.image(name), node.inputs, node.operator.sources, kept)
-        return found
+            uses[name] = ViewUse(node.name, self.image(name), node.inputs, node.operator.sources, kept)
+        return uses
 
     @property
     def product_uses(self) -> dict[str, ProductUse]:
@@ -158,8 +158,8 @@ class TokenLowering(LineLowering):
         operator = node.operator
         assert isinstance(operator, Move)
         first = operator.sources.reshape(image.rows, image.width, -1)[y, :, 0]
-        found = [(self.owner(node, int(element)), x) for x, element in enumerate(first)]
-        runs = [(core, [x for _, x in run]) for core, run in groupby(found, key=lambda pair: pair[0])]
+        pixels = [(self.owner(node, int(element)), x) for x, element in enumerate(first)]
+        runs = [(core, [x for _, x in run]) for core, run in groupby(pixels, key=lambda pair: pair[0])]
         return [((xs[0], xs[-1] + 1), core) for core, xs in runs]
 
     def owner(self, node: Node, element: int) -> int:
@@ -191,14 +191,14 @@ class TokenLowering(LineLowering):
             return None
         firsts = dict(zip(np.cumsum([0, *(self.image(n).elements for n in node.inputs)]), node.inputs, strict=False))
         names = [firsts.get(first) for first in operator.sources[:, 0]]
-        found: list[tuple[Region, Tile]] = []
+        rows: list[tuple[Region, Tile]] = []
         if image.width > 1 or (np.diff(operator.sources, axis=1) != 1).any():
             return None
         for y, name in enumerate(names):
             if name is None or self.image(name).channels != image.channels:
                 return None
-            found += [(Region(part.region.channels, (y, y + 1)), part.tile) for part in self.parts(name)]
-        return found
+            rows += [(Region(part.region.channels, (y, y + 1)), part.tile) for part in self.parts(name)]
+        return rows
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
         """Returns a tile on a core with some channels and pixels of a line of a tensor, which may be a view.
@@ -297,12 +297,12 @@ class TokenLowering(LineLowering):
             return self.line_on(node, name, y, p, cols, core), 0
         sliced = f"{name}.{channels[0]}-{channels[1]}"
         place = (sliced, y, p, core)
-        found = self.residency.find(place, (), cols, exact=False)
-        if found is None:
-            found = self.residency.copied(
+        copied = self.residency.find(place, (), cols, exact=False)
+        if copied is None:
+            copied = self.residency.copied(
                 place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))
             )
-        return found, channels[0]
+        return copied, channels[0]
 
     def assembled(
         self,

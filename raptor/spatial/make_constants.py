@@ -84,8 +84,8 @@ def make_constants(partition: Partition, decision: Decision, arch: Target) -> Pa
     used = _used_xbars(partition)
     constants, readers = _constants_of(partition)
     fitting = (c.fitting(arch.xbars_per_core - used[c.core], arch) for c in constants)
-    found = {c.first: c for c in fitting if c.is_worth_it(arch)}
-    return _with_products(partition, found, readers, arch) if found else partition
+    chosen = {c.first: c for c in fitting if c.is_worth_it(arch)}
+    return _with_products(partition, chosen, readers, arch) if chosen else partition
 
 
 def _used_xbars(partition: Partition) -> defaultdict[int, int]:
@@ -108,7 +108,7 @@ def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[
 
     Crossbars hold finite numbers, so others (the mask of an attention) are loaded.
     """
-    found: dict[int, _Constants] = {}
+    by_core: dict[int, _Constants] = {}
     readers: list[int] = []
     stem = _free_stem(partition.graph)
     is_number: dict[str, bool] = {}
@@ -119,10 +119,10 @@ def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[
                     is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
                 if is_number[tile.name]:
                     readers.append(i)
-                    if core not in found:
-                        found[core] = _Constants(stem, core, i)
-                    found[core].uses[tile.name, shape] = tile
-    return [*found.values()], [*dict.fromkeys(readers)]
+                    if core not in by_core:
+                        by_core[core] = _Constants(stem, core, i)
+                    by_core[core].uses[tile.name, shape] = tile
+    return [*by_core.values()], [*dict.fromkeys(readers)]
 
 
 def _free_stem(graph: SpatialGraph) -> str:
@@ -148,7 +148,7 @@ def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
 
 
 def _with_products(
-    partition: Partition, found: dict[int, _Constants], readers: Sequence[int], arch: Target
+    partition: Partition, chosen: dict[int, _Constants], readers: Sequence[int], arch: Target
 ) -> Partition:
     """Inserts the product of each core before the first compute that reads one of its constants."""
     graph = partition.graph
@@ -156,7 +156,7 @@ def _with_products(
     filters: dict[str, Filter] = {}
     known: dict[str, ConstantTile] = {}
     made: dict[tuple[int, _Use], Tile] = {}
-    for i, constants in sorted(found.items()):
+    for i, constants in sorted(chosen.items()):
         products[i], filters[constants.key], tiles = _product(constants, graph.computes[i], arch)
         values = constants.values()
         known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
@@ -178,7 +178,7 @@ def _with_products(
             computes.append(products[last])
             cores.append(partition.cores[last])
             positions.append(0.0)
-    one = next(iter(found.values())).one
+    one = next(iter(chosen.values())).one
     literals = {**graph.literals, one: ConstantTile.of(one, np.ones((1, 1, 1)))}
     filters = {**graph.filters, **filters}
     changed = replace(graph, computes=tuple(computes), filters=filters, literals=literals, made=known)

@@ -177,9 +177,9 @@ def _distances(arch: Target) -> tuple[Ints, Floats]:
         rows, cols = places, np.zeros_like(places)
         rows_apart, cols_apart = latency_ns + latency_ns.T, np.zeros((1, 1))
     lines = len(rows_apart)
-    apart = np.zeros((lines + len(cols_apart),) * 2)
-    apart[:lines, :lines], apart[lines:, lines:] = rows_apart, cols_apart
-    return np.stack([rows, lines + cols]), apart
+    distance = np.zeros((lines + len(cols_apart),) * 2)
+    distance[:lines, :lines], distance[lines:, lines:] = rows_apart, cols_apart
+    return np.stack([rows, lines + cols]), distance
 
 
 def _apart(lines: Ints) -> Floats:

@@ -60,9 +60,9 @@ class Needs:
 
     def source(self, core: Ints) -> Ints:
         """Returns, for each step, the core that made the tile it transfers; -1 without one. `core`: of each step."""
-        found = np.full(len(self.taken), -1)
-        found[self.transfers] = core[_first(self.makers, self.taken[self.transfers])]
-        return found
+        maker_core = np.full(len(self.taken), -1)
+        maker_core[self.transfers] = core[_first(self.makers, self.taken[self.transfers])]
+        return maker_core
 
     @property
     def transfers(self) -> npt.NDArray[np.bool_]:

@@ -78,8 +78,10 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
         return _orders(work, named.patience_ns, named.sample + 1)[named.sample], named
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
     with Threads(_THREADS) as pool:
-        found = [candidate for some in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in some]
-    _, order, name = min(found, key=itemgetter(0))
+        candidates = [
+            candidate for group in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in group
+        ]
+    _, order, name = min(candidates, key=itemgetter(0))
     return order, name
 
 
@@ -89,13 +91,13 @@ def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
     Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
     scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
     """
-    found = _of_samples(work, aim, patience_ns, aim.samples)
-    while 1 < len(found) < MOST_SAMPLES and _waits(work, min(found, key=itemgetter(0))[1]):
-        more = _of_samples(work, aim, patience_ns, len(found) + 1)
-        if more[-1][0] >= min(cost for cost, *_ in found):
+    candidates = _of_samples(work, aim, patience_ns, aim.samples)
+    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=itemgetter(0))[1]):
+        more = _of_samples(work, aim, patience_ns, len(candidates) + 1)
+        if more[-1][0] >= min(cost for cost, *_ in candidates):
             break
-        found = more
-    return found
+        candidates = more
+    return candidates
 
 
 def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list[_Candidate]:
@@ -117,7 +119,7 @@ def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
 def balanced_cost(work: "Work", patience_ns: float) -> float:
     """Returns latency x interval in ns2 of the order that `BALANCED` would choose for a patience."""
     orders = (_of_samples(work, BALANCED, patience_ns * factor, BALANCED.samples) for factor in BALANCED.patiences)
-    return min(cost for found in orders for cost, *_ in found)
+    return min(cost for candidates in orders for cost, *_ in candidates)
 
 
 def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:

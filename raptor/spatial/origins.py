@@ -62,10 +62,10 @@ class Origins:
     @cached_property
     def makers(self) -> dict[str, list[tuple[int, BodyOp]]]:
         """Operations that write each tile, with their positions in program order, by name of the tile."""
-        found: dict[str, list[tuple[int, BodyOp]]] = {}
+        makers: dict[str, list[tuple[int, BodyOp]]] = {}
         for step, op in enumerate(op for compute in self.graph.computes for op in compute.body):
-            found.setdefault(op.result.name, []).append((step, op))
-        return found
+            makers.setdefault(op.result.name, []).append((step, op))
+        return makers
 
     def roots(self, names: tuple[str, ...]) -> _Roots:
         if names not in self.known:
@@ -77,8 +77,8 @@ class Origins:
 
         wanted: for each element of the tile, its index in the concatenated elements of tensors `names`, or -1 for zero.
         """
-        found, right = self.elements(tile, names), self.roots(names).numbers[wanted]
-        return np.flatnonzero(found != right) if len(found) == len(right) else np.arange(tile.elements)
+        numbers, right = self.elements(tile, names), self.roots(names).numbers[wanted]
+        return np.flatnonzero(numbers != right) if len(numbers) == len(right) else np.arange(tile.elements)
 
     def elements(self, tile: Tile, names: tuple[str, ...]) -> Ints:
         """Returns the number of the origin of each element of a tile, `ZERO` or `NOWHERE`."""
@@ -89,17 +89,17 @@ class Origins:
 
     def traced(self, tile: Tile, names: tuple[str, ...]) -> Ints:
         """Returns `elements` of a tile by following the operations that fill it."""
-        found, times = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
+        origin, times = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for step, op in self.makers.get(tile.name, []):
             at, source, offset = _moved(op)
             times[at] += 1
-            found[at[source < 0]] = ZERO
+            origin[at[source < 0]] = ZERO
             used: list[int] = np.unique(source[source >= 0]).tolist()
             for s in used:
                 own = source == s
-                found[at[own]] = self.read(op.operands[s], names, offset[own], step)
-        found[times != 1] = NOWHERE
-        return found
+                origin[at[own]] = self.read(op.operands[s], names, offset[own], step)
+        origin[times != 1] = NOWHERE
+        return origin
 
     def read(self, tile: Tile, names: tuple[str, ...], offset: Ints, before: int) -> Ints:
         """Returns origins of elements `offset` of a tile that step `before` reads; `NOWHERE` if it is incomplete."""
@@ -122,7 +122,7 @@ def _moved(op: BodyOp) -> tuple[Ints, Ints, Ints]:
         case Gather():
             number = {tile.name: i for i, tile in enumerate(op.operands)}
             pixel = np.arange(op.result.pixels)[:, None]
-            found = [
+            columns = [
                 np.broadcast_arrays(
                     pixel * op.result.channels + piece.target + np.arange(piece.channels),
                     number[piece.value.name],
@@ -131,7 +131,7 @@ def _moved(op: BodyOp) -> tuple[Ints, Ints, Ints]:
                 for piece in op.pieces
             ]
             at, source, offset = (
-                np.concatenate([f.reshape(-1) for f in column]) for column in zip(*found, strict=True)
+                np.concatenate([f.reshape(-1) for f in column]) for column in zip(*columns, strict=True)
             )
             return at, source, offset
         case _:

@@ -97,8 +97,8 @@ def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]
         return max(slots.interval_ns(groups, arch), times.span_ns(relayed), port_ns)
 
     ways = [Slots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
-    found = [reached_ns(slots) for slots in ways]
-    return ways[found.index(min(found))], min(found)
+    times_ns = [reached_ns(slots) for slots in ways]
+    return ways[times_ns.index(min(times_ns))], min(times_ns)
 
 
 _Group = tuple[int, int, int, ElementType]
@@ -116,12 +116,12 @@ class Slots:
 
     def groups(self, kept: Sequence[Kept]) -> dict[_Group, list[Kept]]:
         """Groups the values that wait for longer than a slot."""
-        found: dict[_Group, list[Kept]] = {}
+        groups: dict[_Group, list[Kept]] = {}
         for each in kept:
             if each.read_ns - each.made_ns > self.length_ns:
                 ends = self.number(each.made_ns), self.number(each.read_ns)
-                found.setdefault((*ends, each.tile.channels, each.tile.element), []).append(each)
-        return found
+                groups.setdefault((*ends, each.tile.channels, each.tile.element), []).append(each)
+        return groups
 
     def number(self, at_ns: float) -> int:
         """Returns the number of the slot that contains a time."""
@@ -205,17 +205,17 @@ class _Relays:
     def in_order(self) -> Partition:
         """Returns the partition with all computes, each after the makers of its operands."""
         old = zip(self.partition.graph.computes, self.partition.cores, self.partition.positions, strict=True)
-        found = [(self.changed.get(i, compute), core, at, i) for i, (compute, core, at) in enumerate(old)]
-        found += self.added
-        order = _sorted([compute for compute, *_ in found], [key for *_, key in found])
-        computes, cores, positions, _ = zip(*[found[i] for i in order], strict=True)
+        rows = [(self.changed.get(i, compute), core, at, i) for i, (compute, core, at) in enumerate(old)]
+        rows += self.added
+        order = _sorted([compute for compute, *_ in rows], [key for *_, key in rows])
+        computes, cores, positions, _ = zip(*[rows[i] for i in order], strict=True)
         return Partition(replace(self.partition.graph, computes=computes), cores, positions)
 
 
 def _reading(op: BodyOp, tile: Tile, own: Tile) -> BodyOp:
-    found = op.map_operands(lambda t: own if t.name == tile.name else t)
-    assert isinstance(found, OneResult)
-    return found
+    changed = op.map_operands(lambda t: own if t.name == tile.name else t)
+    assert isinstance(changed, OneResult)
+    return changed
 
 
 def _sorted(computes: Sequence[Compute], keys: Sequence[int]) -> list[int]:

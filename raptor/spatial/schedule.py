@@ -48,12 +48,12 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) ->
     fetches: list[Fetch] = []
     name = Order(flow.patience_ns, flow.sample)
     for together in _together(placed, flow):
-        found = Problem.of(arch, placed, together)
-        local, name = best_order(found.work(), name, aim if flow.streamed else STORED)
+        problem = Problem.of(arch, placed, together)
+        local, name = best_order(problem.work(), name, aim if flow.streamed else STORED)
         first = count + len(fetches)
-        numbers = np.concatenate([together, np.arange(first, first + len(found.fetched))])
+        numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
         order += numbers[local].tolist()
-        fetches += found.fetched
+        fetches += problem.fetched
     chosen = replace(flow, patience_ns=name.patience_ns, sample=name.sample)
     return Schedule(placed, tuple(fetches), tuple(order), chosen)
 
@@ -215,12 +215,12 @@ def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
 
 def _contents(flow: Dataflow) -> "Ints":
     """Returns a number for each tile and, after these, for each constant; constants of equal contents share one."""
-    found = np.arange(len(flow.tiles) + len(flow.constants))
+    content = np.arange(len(flow.tiles) + len(flow.constants))
     first: dict[bytes, int] = {}
     for number, value in enumerate((*flow.tiles, *flow.constants)):
         if isinstance(value, ConstantTile):
-            found[number] = first.setdefault(value.values.tobytes(), number)
-    return found
+            content[number] = first.setdefault(value.values.tobytes(), number)
+    return content
 
 
 def pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:

@@ -99,13 +99,13 @@ def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
     early_ns: when the inputs of each step are ready in the forward schedule.
     """
     core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
-    found, cost = early_ns.tolist(), work.occupied_ns.tolist()
+    start_ns, cost = early_ns.tolist(), work.occupied_ns.tolist()
     next_ns = [float("inf")] * (max(core) + 1)
     for i in reversed(order.tolist()):
         read = users[first[i] : first[i + 1]]
-        limit = min([found[j] for j in read], default=found[i] + cost[i])
-        found[i] = next_ns[core[i]] = max(found[i], min(limit, next_ns[core[i]]) - cost[i])
-    return np.array(found)
+        limit = min([start_ns[j] for j in read], default=start_ns[i] + cost[i])
+        start_ns[i] = next_ns[core[i]] = max(start_ns[i], min(limit, next_ns[core[i]]) - cost[i])
+    return np.array(start_ns)
 
 
 def work_of(partition: Partition, arch: Target) -> "Work":

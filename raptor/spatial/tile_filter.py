@@ -52,8 +52,8 @@ class Cascade:
             self.remaining[matrix.cols] = self.remaining.get(matrix.cols, 0) + 1
         if self.xbar_rows is not None:
             placed = pairwise(zip(self.mapping.matrices, self.mapping.cores, strict=True))
-            found = {(*self.block(m), m.tap) for (_, before), (m, core) in placed if core != before}
-            for tile, block, tap in sorted(found):
+            cuts = {(*self.block(m), m.tap) for (_, before), (m, core) in placed if core != before}
+            for tile, block, tap in sorted(cuts):
                 self.cuts.setdefault((tile, block), []).append(tap)
 
     def block(self, matrix: Matrix) -> tuple[int, int]:

@@ -16,7 +16,7 @@ def verify_constants(graph: SpatialGraph) -> None:
     if not graph.made:
         return
     products: dict[str, Floats] = {}
-    found: dict[str, tuple[str, Tile, Floats | None]] = {}
+    made: dict[str, tuple[str, Tile, Floats | None]] = {}
     for compute in graph.computes:
         for op in compute.body:
             if isinstance(op, ApplyLine) and compute.layer in graph.filters:
@@ -24,9 +24,9 @@ def verify_constants(graph: SpatialGraph) -> None:
                 if row is not None:
                     products[op.result.name] = row
             elif isinstance(op, Move) and op.result.name in graph.made:
-                found[op.result.name] = compute.node, op.result, _moved(op, products)
+                made[op.result.name] = compute.node, op.result, _moved(op, products)
     for name, constant in graph.made.items():
-        node, tile, values = found.get(name, ("", constant, None))
+        node, tile, values = made.get(name, ("", constant, None))
         if values is None or not np.array_equal(values, _repeated(constant, tile)):
             raise VerifyError(f"spatial: {node}: %{name} is not the constant that it stands for")
 

@@ -123,7 +123,7 @@ class _Layer:
     def products(self, op: ApplyLine[Tile], compute: Compute) -> Ints:
         """Returns the terms of the products of `op`. Raises `VerifyError` if a matrix multiplies wrong inputs."""
         pixels = input_pixels(self.operator.window)[0]
-        found: list[Ints] = []
+        terms: list[Ints] = []
         rows: list[list[int]] = op.products.tolist()
         for weight, line, source, target in rows:
             matrix = compute.matrices[weight]
@@ -134,9 +134,9 @@ class _Layer:
                 raise self.error(f"{op.result} multiplies {op.lines[line]} from element {source} on with {matrix}")
             channels = np.arange(*matrix.cols)
             number = np.full(len(channels), len(self.matrices))
-            found.append(np.stack([target + channels - matrix.cols[0], number, channels], axis=1))
+            terms.append(np.stack([target + channels - matrix.cols[0], number, channels], axis=1))
             self.matrices.append(matrix)
-        return _joined(found)
+        return _joined(terms)
 
     def terms_of(self, tile: Tile) -> Ints:
         """Returns the terms of a tile that is computed or copied."""
@@ -177,9 +177,9 @@ class _Layer:
         used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
-        for cols, found in spans.items():
+        for cols, products in spans.items():
             for tap in used:
-                rows = sorted(span for t, span in found if t == tap)
+                rows = sorted(span for t, span in products if t == tap)
                 if not _follow(rows, 0, self.operator.in_channels):
                     raise self.error(f"{part.tile}: channels {cols} miss products of tap {tap}: {rows}")
 

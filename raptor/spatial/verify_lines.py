@@ -37,8 +37,10 @@ def verify_lines(graph: SpatialGraph) -> None:
     flow = graph.dataflow
     for i in flow.with_form(ApplyLine, Overlap):
         layers.setdefault(graph.computes[i].layer, []).append(graph.computes[i])
-    dense = {key for key, of in layers.items() if any(isinstance(m, Matrix) for c in of for m in c.matrices)}
-    layers = {key: of for key, of in layers.items() if key not in dense}
+    dense = {
+        key for key, computes in layers.items() if any(isinstance(m, Matrix) for c in computes for m in c.matrices)
+    }
+    layers = {key: computes for key, computes in layers.items() if key not in dense}
     if not layers:
         return
     copies = Copies.of(graph.computes[i] for i in flow.with_form(Copy, ApplyLine, Move))
@@ -295,8 +297,8 @@ class _Layer:
         same = (places == self.place(self.operator.window.out_dims, row)).all(axis=1)
         k, i = spread(pixels)
         cols = self.matrices.cols
-        found = blocks.out_col[product[i]] + cols[matrix[i], np.minimum(pixel[i] + k, cols.shape[1] - 1)]
-        same[i[found != col[i] + k]] = False
+        result_col = blocks.out_col[product[i]] + cols[matrix[i], np.minimum(pixel[i] + k, cols.shape[1] - 1)]
+        same[i[result_col != col[i] + k]] = False
         return inside & same & (low + offset == channel)
 
     def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
@@ -311,8 +313,8 @@ class _Layer:
         i, table = _joined([op.runs for op in sums])
         target, source, first, elements = table.T
         base = sources.at(i, source)
-        found = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
-        return found, [regions[op.result.name] for op in sums]
+        runs = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
+        return runs, [regions[op.result.name] for op in sums]
 
     def regions(self, sums: list[Overlap[Tile]]) -> dict[str, Region]:
         """Returns the output region of each sum, by name of its tile.

@@ -48,7 +48,7 @@ def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> No
         raise VerifyError(f"place_cores: core {taken[0]} is not one that the program may use")
     renamed = set(zip(partition.cores, placed.cores, strict=True))
     for side, kind in enumerate(("virtual core", "core")):
-        core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda found: found[1], default=(0, 1))
+        core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda item: item[1], default=(0, 1))
         if times > 1:
             raise VerifyError(f"place_cores: {kind} {core} stands for {times} others, not one")
 
@@ -117,8 +117,8 @@ def _fetched(schedule: Schedule, makers: Lists) -> tuple[Ints, Ints]:
         if (fetch.tile.name, fetch.core) in seen or fetch.tile.name not in number:
             raise VerifyError(f"schedule: {fetch.tile} is fetched to core {fetch.core} twice, or never made")
         seen.add((fetch.tile.name, fetch.core))
-    found = [(number[fetch.tile.name], fetch.core) for fetch in schedule.fetches]
-    tile, core = np.array(found, np.int64).reshape(-1, 2).T
+    pairs = [(number[fetch.tile.name], fetch.core) for fetch in schedule.fetches]
+    tile, core = np.array(pairs, np.int64).reshape(-1, 2).T
     return tile, core
 
 

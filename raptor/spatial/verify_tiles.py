@@ -295,10 +295,10 @@ def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
         raise VerifyError(f"spatial: {name}: {regions[i]} is outside of {image.rows} rows, {image.width} columns")
     number = {span: k for k, span in enumerate(channels)}
     span = np.array([number[region.channels] for region in regions], np.int64)
-    within, of = spread(bottom - top)
+    within, region_of = spread(bottom - top)
     count = np.zeros((len(channels), image.rows, image.width + 1), np.int64)
-    np.add.at(count, (span[of], top[of] + within, left[of]), 1)
-    np.add.at(count, (span[of], top[of] + within, right[of]), -1)
+    np.add.at(count, (span[region_of], top[region_of] + within, left[region_of]), 1)
+    np.add.at(count, (span[region_of], top[region_of] + within, right[region_of]), -1)
     wrong = np.argwhere(np.cumsum(count[:, :, :-1], axis=2) != 1)
     for k, row, col in wrong[:1].tolist():
         raise VerifyError(f"spatial: {name}: row {row} column {col} of {channels[k]} is not covered exactly once")
