@@ -78,7 +78,7 @@ class SegmentVerdict:
 
 @dataclass(frozen=True, slots=True)
 class KindVerdict:
-    """Verdict on one input of another kind than standard normal numbers (docs/verdict.md).
+    """Verdict on one input of another kind than standard normal numbers (docs/explanation/verdict.md).
 
     `no finite numbers`: onnxruntime itself computes none from it, or refuses it, so that nothing was compared.
     """
@@ -93,11 +93,11 @@ class ValidationReport:
 
     `outputs` and `layers`: the worst of `samples` inputs. `instructions`: of one run; `seconds`: of all.
     `first_deviation`: the first ONNX node whose tensor differs. `message`: what stopped a run that did not end.
-    `reason`: one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
-    `integers`: counts for an integer program; errors of its tensors are in integer steps. `by_suite`: ONNX nodes that
-    are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`: verdicts on the segments of a
-    program, each alone; `outputs` are then those of the whole program. `kinds`: verdicts on inputs of other kinds; if
-    one fails, `outputs` and `reason` are for it.
+    `reason`: one sentence on the judgement by float64, if an error is above the tolerance
+    (docs/explanation/verdict.md). `integers`: counts for an integer program; errors of its tensors are in integer
+    steps. `by_suite`: ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`:
+    verdicts on the segments of a program, each alone; `outputs` are then those of the whole program. `kinds`: verdicts
+    on inputs of other kinds; if one fails, `outputs` and `reason` are for it.
     """
 
     verdict: Verdict

@@ -21,7 +21,8 @@ NOT_MODELLED = (
     "refresh, drift, faults",
     "data: time and energy do not depend on values; the resolution of converters has no price",
 )
-"""Aspects that the simulator does not model (except `WRITING` in rounds); docs/energy.md and simulation.md list all."""
+"""Aspects that the simulator does not model (except `WRITING` in rounds); docs/explanation/energy.md and simulation.md
+list all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Verifier of instruction streams: registers, addresses, messages, rules of the simulator (docs/design.md)."""
+"""Verifier of instruction streams: registers, addresses, messages, rules of the simulator
+(docs/developers/design.md)."""
 
 from collections.abc import Mapping
 

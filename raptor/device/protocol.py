@@ -1,4 +1,4 @@
-"""Protocol between a program and a driver in another process, described in docs/device-drivers.md.
+"""Protocol between a program and a driver in another process, described in docs/how-to/device-drivers.md.
 
 A message is a frame: two lengths in bytes (little-endian, 4 bytes each), a header in msgpack, and the bytes of an
 array. No part of a frame is executed, and every length is checked before memory is allocated.

@@ -1,4 +1,5 @@
-"""Verifier of embedding lookups: rows come from the right table, for the right row numbers (docs/design.md)."""
+"""Verifier of embedding lookups: rows come from the right table, for the right row numbers
+(docs/developers/design.md)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,5 @@
-"""Verifier of SpatialIR: definitions, crossbars, coverage of tensors and sums (docs/design.md, "Invariants")."""
+"""Verifier of SpatialIR: definitions, crossbars, coverage of tensors and sums (docs/developers/design.md,
+"Invariants")."""
 
 from collections import Counter
 from collections.abc import Container

@@ -1,4 +1,4 @@
-"""Generates docs/checks.md from the registry of rules."""
+"""Generates docs/reference/checks.md from the registry of rules."""
 
 from validator.checks.findings import RULES, Rule, Topic
 

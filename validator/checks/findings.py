@@ -84,7 +84,7 @@ Check = Callable[["Subject"], Iterator[Hit]]
 class Rule:
     """A rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
 
-    docs/checks.md is generated from the rules and from the docstrings of their `check`.
+    docs/reference/checks.md is generated from the rules and from the docstrings of their `check`.
     """
 
     id: str

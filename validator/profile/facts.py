@@ -32,7 +32,8 @@ class Estimate:
     """Time and energy of a sample, from the cycle model. `interval_ns`: time between samples in the steady state.
 
     `energy_pj`: energy of one sample alone; `interval_energy_pj`: energy per sample if `samples` follow one another;
-    both keyed by part of the chip (docs/energy.md). `no_interval`: reason why the interval is unknown, or empty.
+    both keyed by part of the chip (docs/explanation/energy.md). `no_interval`: reason why the interval is unknown, or
+    empty.
     """
 
     estimator: str
