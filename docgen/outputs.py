@@ -3,7 +3,7 @@
 from docgen import schema_table
 from docgen.markdown import NOTE
 from raptor import schemas
-from raptor.target.arch import ArchFile
+from raptor.target.arch.schema import ArchFile
 
 HEAD = f"""# JSON of commands, field by field
 

@@ -107,7 +107,7 @@ class Program:
         return checks.check_output(
             [parts.records.get(core, empty) for core in cores],
             parts.config,
-            parts.arch.file,
+            parts.arch,
             parts.memory,
             [parts.weights[core].shapes if core in parts.weights else () for core in cores],
             extended=parts.options.get("isa") == "extended",

@@ -19,7 +19,7 @@ from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
-from raptor.target.arch import ArchFile
+from raptor.target.arch.schema import ArchFile
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.report import AccuracyReport
 from validator.checks.findings_text import Findings

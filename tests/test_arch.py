@@ -20,16 +20,17 @@ from raptor.target import arch as architectures
 from raptor.target.arch import (
     GLOBAL_MEMORY_ID,
     SOURCES,
-    ArchFile,
+    arch_json,
+    describe,
     load,
     mesh_layout,
     network_table,
     presets,
     write_network,
 )
-from raptor.target.arch.schema import field_model
+from raptor.target.arch.schema import ArchFile, field_model
 from validator.checks import check_chip
-from validator.checks.arch_file import chip_of, examine
+from validator.checks.arch_file import examine, read_chip
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "arch.schema.json"
 # Cores, crossbars a core, crossbar size: the table in PIMCOMP-NN's README, and its config.json.
@@ -62,12 +63,12 @@ def test_presets_make_sense(name: str) -> None:
     """Published ones with rows for several passes of the DACs are noted."""
     passes = load(name).xbar_rows // 128
     noted = [f"{passes} passes: {128 * passes} rows by 128 DACs"] if passes > 1 else []
-    assert [f.message.split(": a product")[0] for f in check_chip(chip_of(load(name).file, name))] == noted
+    assert [f.message.split(": a product")[0] for f in check_chip(read_chip(name))] == noted
 
 
 def products_ns(name: str, bits: int) -> float:
-    """Compute time of a product by the simulator's formula (docs/developers/target.md, 4.2)."""
-    m = load(name).file.chip_config.core_config.matrix_config
+    """Compute time of a product by the simulator's formula (docs/target.md, 4.2)."""
+    m = describe(name).file.chip_config.core_config.matrix_config
     steps = bits // m.dac_resolution * (m.xbar_size[0] // m.dac_count)
     front = m.dac_latency_cycle + -(-m.xbar_latency // m.period) + m.sample_hold_latency_cycle
     s = m.shift_adder_latency_cycle + m.output_buffer_latency_cycle
@@ -103,7 +104,7 @@ def test_every_field_is_described() -> None:
     ],
 )
 def test_a_misspelt_field_is_refused_with_a_suggestion(path: str, meant: str, tmp_path: Path) -> None:
-    raw = orjson.loads(load("bench").file.model_dump_json())
+    raw = orjson.loads(arch_json(load("bench")))
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     section = raw
     *outer, name = path.split(".")
@@ -136,8 +137,7 @@ def test_files_that_are_none_are_refused(content: str, tmp_path: Path) -> None:
 def test_overrides_fit_the_converters() -> None:
     chip = load("bench", xbar=(64, 8), cores=5, xbars_per_core=3, cell_bits=4, element_bits=8)
     assert (chip.core_count, chip.xbars_per_core, chip.outputs_per_xbar) == (5, 3, 4)
-    matrix = chip.file.chip_config.core_config.matrix_config
-    assert (matrix.dac_count, matrix.adc_count) == (64, 8)
+    assert (chip.core.xbar.converters.dacs, chip.core.xbar.converters.adcs) == (64, 8)
     assert len(chip.notes) == 2
 
 
@@ -155,7 +155,7 @@ def test_the_network_is_complete_and_written_as_it_was(cores: int) -> None:
 
 @pytest.mark.parametrize("layout", [(1, 6), (6, 1), (2, 3), (4, 4)])
 def test_any_layout(layout: tuple[int, int], tmp_path: Path) -> None:
-    raw = orjson.loads(load("bench", cores=6).file.model_dump_json())
+    raw = orjson.loads(arch_json(load("bench", cores=6)))
     raw["chip_config"]["network_config"]["layout"] = layout
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     (tmp_path / "a.json").write_bytes(orjson.dumps(raw))
@@ -195,7 +195,9 @@ def test_list_and_show() -> None:
     shown = invoke("show", "puma").output
     assert "puma-simulator" in shown
     assert "not known: " in shown
-    assert ArchFile.model_validate(orjson.loads(invoke("show", "puma", "--json").output)["file"]) == load("puma").file
+    assert (
+        ArchFile.model_validate(orjson.loads(invoke("show", "puma", "--json").output)["file"]) == describe("puma").file
+    )
 
 
 def test_new_writes_a_file_that_loads_and_checks(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def field_names(model: type[BaseModel]) -> Iterator[str]:
 
 def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
-    raw = orjson.loads(load("bench").file.model_dump_json())
+    raw = orjson.loads(arch_json(load("bench")))
     raw["chip_config"]["core_config"]["matrix_config"]["dac_count"] = 256
     path.write_bytes(orjson.dumps(raw))
     result = invoke("check", path)
@@ -250,7 +252,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_public_names_stay() -> None:
-    for name in ("Target", "ArchFile", "MatrixConfig", "MemoryConfig", "load", "presets"):
+    for name in ("Target", "Core", "Crossbar", "Memory", "Network", "load", "presets"):
         assert hasattr(architectures, name)
 
 

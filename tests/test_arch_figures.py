@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from raptor.analysis.arch_figures import figures_of
 from raptor.cli.arch import app
 from raptor.target import arch as architectures
+from raptor.target.arch.schema import ArchFile
 from raptor.target.timing import port_ns
 from tests.validator.simulate import programs
 from tests.validator.simulate.programs import Stream, mvmul
@@ -45,7 +46,7 @@ def agree(arch: str | Path, bits: int, report: SimulationReport) -> None:
     chip = architectures.load(arch, element_bits=bits)
     product = figures_of(chip).product
     (core,) = report.cores
-    period = chip.file.chip_config.core_config.period
+    period = chip.core.period_ns
     # Units are looked at when the clock of the core ticks.
     assert math.ceil(product.time_ns / period - 1e-9) * period == pytest.approx(core.matrix_ns)
     spent = report.energy_parts_pj["products"] + report.energy_parts_pj["local_memory"]
@@ -162,4 +163,4 @@ def test_arch_show_as_json() -> None:
     assert derived["product"]["parts"]["ADC"]["energy_pj"] == product.parts["ADC"].energy_pj
     assert derived["bits"] == 4
     assert derived["not_modelled"][0] == "area"
-    assert architectures.ArchFile.model_validate(found["file"]) == architectures.load("isaac").file
+    assert ArchFile.model_validate(found["file"]) == architectures.describe("isaac").file

@@ -75,7 +75,7 @@ def test_a_better_chip_is_not_slower_with_a_search(model: str, sizes: dict[str, 
     source = models.build(model, seed=0, **sizes)
     found: list[float] = []
     for converters in BETTER:
-        chip = architectures.load("bench", cores=64, xbars_per_core=32, xbar=256).file.model_dump()
+        chip = json.loads(architectures.arch_json(architectures.load("bench", cores=64, xbars_per_core=32, xbar=256)))
         del chip["chip_config"]["network_config"]["net_config_file_path"]
         chip["chip_config"]["core_config"]["matrix_config"] |= converters
         (tmp_path / "chip.json").write_text(json.dumps(chip))
@@ -132,7 +132,7 @@ def test_a_mapping_for_another_model_of_the_same_layers_is_refused(tmp_path: Pat
 
 def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, tmp_path: Path):
     raptor.compile(lenet5, emit_mapping=tmp_path / "m.json")
-    raw = json.loads(architectures.load("bench").file.model_dump_json(exclude_unset=True))
+    raw = json.loads(architectures.arch_json(architectures.load("bench")))
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     raw["chip_config"]["core_config"]["matrix_config"]["adc_latency_cycle"] = 1
     (tmp_path / "fast.json").write_text(json.dumps(raw))

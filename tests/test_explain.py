@@ -94,12 +94,12 @@ def test_bounds(outputs: Mapping[str, Path], explained: Mapping[str, Explanation
     bounds = found.bounds
     assert 0 < bounds.products < bounds.average < bounds.busiest
     assert bounds.largest <= found.interval_ns <= found.latency_ns
-    memory = architectures.load().file.chip_config.global_memory_config
+    memory = architectures.load().memory
     port = 0
     for records in read_program(outputs[mapping]).records:
-        for name, cycles in (("ld", memory.read_latency_cycle), ("st", memory.write_latency_cycle)):
+        for name, cycles in (("ld", memory.read_cycles), ("st", memory.write_cycles)):
             sizes = records["d"][records["opcode"] == OPCODE[name]].astype(np.int64)
-            port += int((-(-sizes // memory.data_width)).sum()) * cycles
+            port += int((-(-sizes // memory.beat_bytes)).sum()) * cycles
     assert bounds.port == port
 
 

@@ -19,7 +19,7 @@ CORES = 40
 
 def write_chip(folder: Path, table: dict[str, Any] | str | None, **network: Any) -> Path:
     """The preset bench with so many cores, and beside it a network table as `mynet.json`."""
-    raw = json.loads(architectures.load("bench", cores=CORES).file.model_dump_json(exclude_unset=True))
+    raw = json.loads(architectures.describe("bench", cores=CORES).file.model_dump_json(exclude_unset=True))
     raw["chip_config"]["network_config"] |= {"net_config_file_path": "mynet.json"} | network
     if table is not None:
         text = table if isinstance(table, str) else json.dumps(table, indent=1)
@@ -139,9 +139,8 @@ def test_fewer_cores_take_a_part_of_the_table_and_more_are_refused(tmp_path: Pat
     part = architectures.load(chip, cores=7)
     assert part.table is not None
     assert part.table.latency_ns.shape == (8, 8)
-    assert (
-        part.file.chip_config.network_config.layout == architectures.load(chip).file.chip_config.network_config.layout
-    )
+    whole = architectures.load(chip).network
+    assert (part.network.rows, part.network.cols) == (whole.rows, whole.cols)
     with pytest.raises(UserError, match="no latency from 0 to 40"):
         architectures.load(chip, cores=41)
 
@@ -150,7 +149,7 @@ def test_a_table_of_the_mesh_is_the_mesh(tmp_path: Path):
     """Tables written by `arch new` and `compile` can be compiled for with another number of cores."""
     bench = architectures.load("bench", cores=CORES)
     text = b"".join(architectures.write_network(bench)).decode()
-    chip = write_chip(tmp_path, text, layout=bench.file.chip_config.network_config.layout)
+    chip = write_chip(tmp_path, text, layout=(bench.network.rows, bench.network.cols))
     assert architectures.load(chip) == bench
     assert architectures.load(chip, cores=90) == architectures.load("bench", cores=90)
 

@@ -452,7 +452,7 @@ def write_study(folder: Path) -> None:
 
 
 def write_chip(path: Path, **converters: int) -> None:
-    raw = json.loads(architectures.load("bench", cores=12, xbars_per_core=64, xbar=16).file.model_dump_json())
+    raw = json.loads(architectures.arch_json(architectures.load("bench", cores=12, xbars_per_core=64, xbar=16)))
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     raw["chip_config"]["core_config"]["matrix_config"] |= converters
     path.write_text(json.dumps(raw))

@@ -225,7 +225,7 @@ def test_a_table_that_is_not_declared(tmp_path: Path):
     folder = saved(tmp_path, take_graph(table(3, 2), (4,)))
     program = load(folder)
     bare = replace(program, memory=program.memory.model_copy(update={"tables": ()}))
-    arch = simulated_chip.read_target(folder / "arch.json").file
+    arch = simulated_chip.read_target(folder / "arch.json").target
     check_program(program, arch)
     with pytest.raises(ProgramError, match=r"no table of memory\.json has its rows there"):
         check_program(bare, arch)

@@ -21,7 +21,7 @@ def test_the_timeout_exceeds_the_latency(name: str, mapping: str, tmp_path: Path
     (out / "chip.json").write_text(json.dumps(arch))  # beside its network table
     small = raptor.compile(models.build(name, seed=0, **options), mapping=mapping, arch=out / "chip.json")
     assert small.artifacts is not None
-    timeout_ms = small.artifacts.arch.file.sim_config.latency_timeout_ms
+    timeout_ms = small.artifacts.arch.simulator.timeout_ms
     latency_ns = simulate(out, out / "arch.json").latency_ns
     assert latency_ns is not None
     assert latency_ns < timeout_ms * 1e6

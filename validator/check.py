@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target import isa
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from raptor.target.isa import (
     BY_OPCODE,
     OPCODE,
@@ -25,7 +25,7 @@ from validator.lookups import check_lookups
 from validator.program import Indices, Matrix, Program
 
 Mask = npt.NDArray[np.bool_]
-Rule = Callable[[Program, ArchFile, int, Records], None]
+Rule = Callable[[Program, Target, int, Records], None]
 
 # The ISA always adds the offset of these instructions, the simulator only if a bit of offset_select is set. Any of the
 # bits given here makes both agree; vmv has no offset at all.
@@ -37,24 +37,24 @@ _NOT_FLOAT = {
 }
 
 
-def check_program(program: Program, arch: ArchFile) -> None:
+def check_program(program: Program, target: Target) -> None:
     """Raises `ProgramError` for the first instruction of the first core that breaks a rule."""
     for core, records in enumerate(program.streams):
         for rule in _RULES:
-            rule(program, arch, core, records)
+            rule(program, target, core, records)
 
 
-def _ranges(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _ranges(_program: Program, _target: Target, core: int, records: Records) -> None:
     for fault in isa.range_faults(records):
         _fail(core, records, fault.pc, str(fault))
 
 
-def _pairs(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _pairs(_program: Program, _target: Target, core: int, records: Records) -> None:
     for where, slot in _operands(records, Kind.USE_PAIR):
         _refuse(core, records, where[records[slot][where] % 2 == 1], "a global address needs an even register")
 
 
-def _registers(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _registers(_program: Program, _target: Target, core: int, records: Records) -> None:
     never = len(records)
     written, read = (np.full(REGISTER_COUNT, never, np.int64) for _ in range(2))
     for where, slot in _operands(records, Kind.DEFINE):
@@ -75,7 +75,7 @@ def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indice
     np.minimum(first, found, out=first)
 
 
-def _widths(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _widths(program: Program, _target: Target, core: int, records: Records) -> None:
     sets = SETS_WIDTH[records["opcode"]]
     if not program.has_integers:
         bits = program.memory.element_bits
@@ -86,8 +86,8 @@ def _widths(program: Program, _arch: ArchFile, core: int, records: Records) -> N
         _fail(core, records, int(needs[0]), "no setbw before it: the simulator would count no bytes")
 
 
-def _integers(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
-    """Refuses instructions that have no meaning at the element widths in force."""
+def _integers(program: Program, _target: Target, core: int, records: Records) -> None:
+    """Refuses instructions that have no meaning at the widths set before them."""
     if not program.has_integers:
         return
     if program.manifest.numbers == "int":
@@ -111,7 +111,7 @@ def _integers(program: Program, _arch: ArchFile, core: int, records: Records) ->
         _refuse(core, records, at[faulty], reason)
 
 
-def _weights(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _weights(program: Program, _target: Target, core: int, records: Records) -> None:
     """Refuses products whose weights do not fit `mbiw` bits."""
     if not program.has_integers:
         return
@@ -127,7 +127,7 @@ def _most_bits(matrix: Matrix) -> int:
     return 1 + max(high.bit_length(), (~low if low else 0).bit_length())
 
 
-def _floats(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _floats(program: Program, _target: Target, core: int, records: Records) -> None:
     if program.has_integers:
         return
     for name, reason in _NOT_FLOAT.items():
@@ -136,22 +136,21 @@ def _floats(program: Program, _arch: ArchFile, core: int, records: Records) -> N
     _refuse(core, records, np.flatnonzero(filled), "a program of floats can fill with 0 only")
 
 
-def _lookups(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _lookups(program: Program, _target: Target, core: int, records: Records) -> None:
     check_lookups(core, records, program.memory.tables)
 
 
-def _groups(program: Program, arch: ArchFile, core: int, records: Records) -> None:
-    matrix = arch.chip_config.core_config.matrix_config
+def _groups(program: Program, target: Target, core: int, records: Records) -> None:
     counts = np.array(program.config.groups(core), np.int64)
     products = np.flatnonzero(_is(records, "mvmul"))
     groups, bits = records["c"][products], records["a"][products]
     _refuse(core, records, products[groups >= len(counts)], f"core {core} has {len(counts)} array groups")
-    outputs = counts[groups] * (matrix.cell_precision * matrix.xbar_size[1] // bits)
+    outputs = counts[groups] * (target.cell_bits * target.xbar_cols // bits)
     cols = program.weights.cols[program.weights.first[core] + groups]
     _refuse(core, records, products[cols > outputs], "the group's matrix has more columns than the crossbars hold")
 
 
-def _partners(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _partners(program: Program, _target: Target, core: int, records: Records) -> None:
     names = _is(records, "send") | _is(records, "recv")
     _refuse(core, records, np.flatnonzero(names & (records["a"] == core)), "a core cannot exchange with itself")
     names |= _is(records, "sync")
@@ -159,7 +158,7 @@ def _partners(program: Program, _arch: ArchFile, core: int, records: Records) ->
     _refuse(core, records, np.flatnonzero(names & (records["a"] >= count)), f"the program has {count} cores")
 
 
-def _offsets(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _offsets(_program: Program, _target: Target, core: int, records: Records) -> None:
     for name, bits in _OFFSET_BITS.items():
         unclear = _is(records, name) & (records["c"] != 0) & (records["b"] & bits == 0)
         reason = f"set the bit in offset_select, {bits}: the ISA adds offset_value, the simulator only then"

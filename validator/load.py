@@ -20,7 +20,7 @@ from raptor.output.files import (
     TensorPlace,
 )
 from raptor.target import encoding
-from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
+from raptor.target.arch import Target, stored_target
 from raptor.target.isa import Records
 from raptor.target.layout import Image, Region
 from validator import check
@@ -50,7 +50,7 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     config = storage.read(Config, folder, _listed(manifest, files.CONFIG))
     memory = storage.read(Memory, folder, _listed(manifest, files.MEMORY))
     layers = storage.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
-    arch = storage.read(ArchFile, folder, _listed(manifest, files.ARCH), limit_bytes=ARCH_LIMIT_BYTES)
+    target = stored_target(folder, _listed(manifest, files.ARCH))
     _check_memory(memory, config, manifest, memory_limit_bytes)
     program = Program(
         folder=folder,
@@ -59,10 +59,10 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
         memory=memory,
         layers=layers,
         streams=_load_streams(folder, manifest, config),
-        weights=load_weights(folder, manifest, _group_limits(config, arch)),
+        weights=load_weights(folder, manifest, _group_limits(config, target)),
         constants=_load_constants(folder, manifest, memory),
     )
-    check.check_program(program, arch)
+    check.check_program(program, target)
     _check_layers(program, memory_limit_bytes)
     return program
 
@@ -100,21 +100,18 @@ def _load_stream(folder: Path, manifest: Manifest, core: int) -> Records:
         raise UserError(f"{folder / name}: {e}") from e
 
 
-def _group_limits(config: Config, arch: ArchFile) -> list[list[GroupLimit]]:
-    chip = arch.chip_config
-    matrix = chip.core_config.matrix_config
-    if config.core_cnt > chip.core_cnt:
-        raise UserError(f"{files.CONFIG}: {config.core_cnt} cores, but {files.ARCH} has {chip.core_cnt}")
+def _group_limits(config: Config, target: Target) -> list[list[GroupLimit]]:
+    if config.core_cnt > target.core_count:
+        raise UserError(f"{files.CONFIG}: {config.core_cnt} cores, but {files.ARCH} has {target.core_count}")
     limits: list[list[GroupLimit]] = []
     for core in range(config.core_cnt):
         counts = config.groups(core)
-        if sum(counts) > matrix.xbar_array_count:
+        if sum(counts) > target.xbars_per_core:
             raise UserError(
-                f"{files.CONFIG}: core {core} uses {sum(counts)} crossbars, {files.ARCH} has {matrix.xbar_array_count}"
+                f"{files.CONFIG}: core {core} uses {sum(counts)} crossbars, {files.ARCH} has {target.xbars_per_core}"
             )
-        # Weights of one bit give the upper limit; `check` uses the width that each mvmul names.
-        bits = matrix.cell_precision * matrix.xbar_size[1]
-        limits.append([GroupLimit(matrix.xbar_size[0], count * bits) for count in counts])
+        # Weights of one bit are the most that fit; `check` uses the width each mvmul names.
+        limits.append([GroupLimit(target.xbar_rows, count * target.outputs_of(1)) for count in counts])
     return limits
 
 

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from raptor.common.errors import UserError
-from raptor.target.arch import ArchFile, mesh_cost
+from raptor.target.arch import Target, mesh_cost
 from raptor.target.typed_json import UNREADABLE
 
 Kind = Literal["latency", "energy"]
@@ -30,11 +30,11 @@ class NetworkTable(Protocol):
 class MeshTable:
     """The mesh table that RAPTOR writes for a chip, computed instead of read."""
 
-    def __init__(self, arch: ArchFile) -> None:
-        self._arch = arch
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
     def cost(self, kind: Kind, source: str, to: str) -> float | None:
-        found = mesh_cost(self._arch, int(source), int(to))
+        found = mesh_cost(self._target, int(source), int(to))
         return None if found is None else found[KINDS.index(kind)]
 
 

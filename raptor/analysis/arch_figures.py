@@ -118,7 +118,7 @@ def figures_of(arch: Target) -> ChipFigures:
         crossbars=crossbars,
         cells=crossbars * arch.xbar_rows * arch.xbar_cols,
         weights=crossbars * arch.xbar_rows * arch.outputs_per_xbar,
-        static_mw=static_mw(arch.file, arch.core_count),
+        static_mw=static_mw(arch, arch.core_count),
     )
 
 
@@ -161,12 +161,11 @@ def _parts_ns(arch: Target) -> Iterator[tuple[str, float]]:
 
 
 def _parts_pj(arch: Target, xbars: int) -> dict[str, float]:
-    """Returns the energy in pJ of each part of a product on `xbars` crossbars, which read their input once."""
-    core = arch.file.chip_config.core_config
-    memory, rounds = core.local_memory_config, conversion_rounds(arch)
-    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(core.matrix_config).items()}
-    read, write = (math.ceil(size / memory.data_width) for size in product_bytes(arch, xbars))
-    found["local memory"] = read * memory.read_dynamic_energy + write * memory.write_dynamic_energy
+    """Returns the energy by part of a product with `xbars` crossbars side by side, which read their input once."""
+    memory, rounds = arch.core.memory, conversion_rounds(arch)
+    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(arch.core.xbar).items()}
+    read, write = (math.ceil(size / memory.beat_bytes) for size in product_bytes(arch, xbars))
+    found["local memory"] = read * memory.energy.read_pj + write * memory.energy.write_pj
     return found
 
 
@@ -219,6 +218,6 @@ def _peak(arch: Target, xbars: int, per_core: float) -> Peak:
     energies = _parts_pj(arch, xbars)
     known = sum(energies.values()) > energies["local memory"]
     # pJ per ns are mW.
-    power_mw = products * sum(energies.values()) + static_mw(arch.file, arch.core_count)
+    power_mw = products * sum(energies.values()) + static_mw(arch, arch.core_count)
     tops = OPS_PER_MAC * products * xbars * arch.xbar_rows * arch.outputs_per_xbar / 1e3
     return Peak(tops, tops / (power_mw / 1e3) if known else None, power_mw, xbars)

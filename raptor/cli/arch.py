@@ -116,16 +116,15 @@ def new_command(
     from raptor.cli.arch_view import write_files
     from raptor.target import arch as architectures
 
-    chip = architectures.load(
+    description = architectures.describe(
         base,
         cores=cores,
         xbars_per_core=xbars_per_core,
         xbar=xbar,
         cell_bits=cell_bits,
-        element_bits=1,
         fields=read_fields(field or ()),
     )
-    written = write_files(chip, output, force=force)
+    chip, written = write_files(description, output, force=force)
     if quiet:
         return
     for note in chip.notes:

@@ -23,10 +23,10 @@ from raptor.target import arch as architectures
 from raptor.target.arch import (
     NETWORK_FILE,
     SOURCES,
-    ArchFile,
+    ChipDescription,
     Target,
 )
-from raptor.target.arch.schema import field_model
+from raptor.target.arch.schema import ArchFile, field_model
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
 
@@ -56,9 +56,10 @@ class ShownChip:
 
 def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     """Prints figures derived for elements of `bits`, every field, and the sources of a preset's numbers."""
-    chip = architectures.load(name, element_bits=bits)
+    description = architectures.describe(name)
+    chip = architectures.make_target(description, bits)
     if json:
-        shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), chip.file), indent=2)
+        shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), description.file), indent=2)
         storage.print_json(shown + b"\n")
         return
     console = Console()
@@ -67,7 +68,7 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     table.add_column("field", no_wrap=True)
     table.add_column("value", no_wrap=True)
     table.add_column("meaning")
-    _add_fields(table, chip.file, "")
+    _add_fields(table, description.file, "")
     console.print()
     console.print(table)
     if source := SOURCES.get(name):
@@ -204,20 +205,21 @@ def _add_device(table: Table, value: BaseModel, indent: str) -> None:
             table.add_row(f"{indent}{name}", shown, info.description or "")
 
 
-def write_files(chip: Target, output: Path, *, force: bool = False) -> Path:
-    """Writes the architecture file and its network table, named after it; returns the path of the table.
+def write_files(chip: ChipDescription, output: Path, *, force: bool = False) -> tuple[Target, Path]:
+    """Writes the architecture file and its network table, named after it; returns the chip and the path of the table.
 
     `chip.json` has its table in `chip.network.json`, so that several chips live in one directory.
     """
-    architectures.check_network_size(chip)
+    target = architectures.make_target(chip, 1)
+    architectures.check_network_size(target)
     table = output.parent / f"{output.stem}.{NETWORK_FILE}"
     for path in (output, table):
         if path.exists() and not force:
             raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
     with storage.whole("-o", output) as arch_file, storage.whole("-o", table) as network_file:
         arch_file.write(_json(_with_table(chip.file, table.name), exclude_unset=True))
-        network_file.writelines(architectures.write_network(chip))
-    return table
+        network_file.writelines(architectures.write_network(target))
+    return target, table
 
 
 def _with_table(file: ArchFile, name: str) -> ArchFile:

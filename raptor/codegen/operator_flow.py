@@ -45,8 +45,8 @@ _BIT = {"rd": 1, "rs1": 2, "rs2": 4}
 
 
 def operator_flow(graph: Graph, program: PimProgram, streams: Streams, arch: Target) -> Iterator[str]:
-    """Yields the lines of the operator flow of a program for the interface of its chip."""
-    yield f"interface {arch.interface}"
+    """Yields the flow of a program for the interface of its chip, line by line."""
+    yield f"interface {arch.interface or 'crossbar'}"
     sizes = f"{arch.xbar_rows} x {arch.xbar_cols} cells of {arch.cell_bits} bits"
     yield f"chip {arch.core_count} cores of {arch.xbars_per_core} crossbars of {sizes}"
     if arch.interface == "core":

@@ -10,7 +10,7 @@ from raptor.common.arguments import fault, flag, whole
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError, OperandError
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 from validator.crossbar import kernels
 from validator.crossbar.arrays import Use, build
@@ -39,7 +39,7 @@ class AnalogCrossbars:
         info: DeviceInfo,
         *,
         device_file: DeviceFile,
-        arch: ArchFile,
+        arch: Target,
         noisy: bool = True,
         settings: Mapping[str, object] | None = None,
         weight_bits: int = 8,

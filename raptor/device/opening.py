@@ -59,7 +59,7 @@ def open(
     file, chip = load_device(device), architectures.load(arch)
     wished = _wished(name, chip, parse_xbar(xbar), whole_or_none("crossbars", crossbars, 1, 2**20))
     if name == ANALOG:
-        options = {"device_file": file, "arch": chip.file, **options}
+        options = {"device_file": file, "arch": chip, **options}
     made = _make(name, wished, options)
     _check(made.info, parse_xbar(xbar), crossbars)
     costs = Costs(file, _target(arch, made.info), made.info.cells_per_weight)

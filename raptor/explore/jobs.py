@@ -135,7 +135,7 @@ def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, flo
     )
     bits = None
     if given.crossbar in ("sliced", "noisy"):
-        adc = setup_for(given.crossbar, chip.file, device, given.settings).adc
+        adc = setup_for(given.crossbar, chip, device, given.settings).adc
         bits = None if adc is None else adc.bits
     shares = {"top1": found.top1, "top5": found.top5, "agreement": found.agreement, "adc_bits": bits}
     return {name: share for name, share in shares.items() if share is not None}

@@ -148,7 +148,7 @@ class Chips:
     @property
     def _flit_ns(self) -> float:
         """Time of a flit over a link."""
-        return self.arch.file.chips.link_ns if self.arch.file.chips else 0.0
+        return self.arch.network.link.ns if self.arch.network.link else 0.0
 
     @property
     def chip(self) -> Target:

@@ -18,7 +18,7 @@ from raptor.common.strict import Pair, Schema, faults
 from raptor.graph.ir import Graph
 from raptor.mapping.check import faults_of, other_layers
 from raptor.mapping.decision import Decision
-from raptor.target.arch import Target
+from raptor.target.arch import Target, hardware_json
 
 VERSION = 3
 LIMIT_BYTES = 2**30
@@ -57,7 +57,7 @@ def model_digest(graph: Graph) -> str:
 
 def target_digest(arch: Target) -> str:
     """Returns a digest of all that a mapping depends on: chip, network, element width; not the simulator's settings."""
-    digest = hashlib.sha256(arch.file.chip_config.model_dump_json().encode())
+    digest = hashlib.sha256(hardware_json(arch).encode())
     digest.update(f" {arch.element_bits} ".encode())
     digest.update(arch.table.content if arch.table else b"mesh")
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from raptor.graph.ir import Graph
-from raptor.target.arch import Memory, Target, load
+from raptor.target.arch import Crossbar, Memory, Network, Target, load
 from raptor.target.timing import crossbars_ns, vector_ns
 
 Pace = Literal["own", "bench", "products x4", "products x8", "products x16", "memories x2"]
@@ -79,33 +79,66 @@ def is_small(graph: Graph) -> bool:
 
 @lru_cache(maxsize=64)
 def paced(arch: Target, pace: Pace) -> Target:
-    """Returns the target of the same sizes with the times of a pace. Links that a table describes stay as they are."""
+    """Returns the target of the same sizes and energies with the times of a pace.
+
+    It is the preset `bench` with what is the chip's own put in. So programs for a pace depend on no property of the
+    hardware that is not named here. Links that a table describes are the chip's own.
+    """
     if pace == "own":
         return arch
     bench, slower = _bench(), _MEMORIES.get(pace, 1)
-    times = bench.core.xbar.converters
-    converters = replace(
-        times,
-        dacs=arch.xbar_rows,
-        adcs=min(times.adcs, arch.xbar_cols),
-        adc_cycles=times.adc_cycles * _PRODUCTS.get(pace, 1),
-    )
     core = replace(
-        arch.core,
-        period_ns=bench.core.period_ns,
-        vector_width=bench.core.vector_width,
-        vector_step_ns=bench.core.vector_step_ns,
-        xbar=replace(arch.core.xbar, read_ns=bench.core.xbar.read_ns, converters=converters),
+        bench.core,
+        rob_size=arch.rob_size,
+        xbar_count=arch.xbars_per_core,
+        xbar=_timed_xbar(arch.core.xbar, bench.core.xbar, _PRODUCTS.get(pace, 1)),
         memory=_timed(arch.core.memory, bench.core.memory, slower, slower),
+        power=arch.core.power,
     )
-    memory = _timed(arch.memory, bench.memory, slower, 1)
-    network = replace(arch.network, flit_bytes=bench.network.flit_bytes)
-    return replace(arch, core=core, memory=memory, network=network)
+    return replace(
+        bench,
+        core_count=arch.core_count,
+        chips=arch.chips,
+        core=core,
+        memory=_timed(arch.memory, bench.memory, slower, 1),
+        network=_timed_network(arch.network, bench.network),
+        widths=arch.widths,
+        simulator=arch.simulator,
+        interface=arch.interface,
+        notes=arch.notes,
+        places=arch.places,
+    )
 
 
 @cache
 def _bench() -> Target:
     return load("bench")
+
+
+def _timed_network(network: Network, times: Network) -> Network:
+    """Returns a network with the times of another one, but with its own table of links."""
+    return replace(
+        times,
+        topology=network.topology,
+        rows=network.rows,
+        cols=network.cols,
+        memory_id=network.memory_id,
+        table=network.table,
+        link=network.link,
+    )
+
+
+def _timed_xbar(xbar: Crossbar, times: Crossbar, products: int) -> Crossbar:
+    """Returns a crossbar with the times of another one, whose conversions take `products` times as long."""
+    converters = replace(
+        times.converters,
+        dacs=xbar.rows,
+        adc_bits=xbar.converters.adc_bits,
+        adcs=min(times.converters.adcs, xbar.cols),
+        adc_cycles=times.converters.adc_cycles * products,
+    )
+    sizes = {"rows": xbar.rows, "cols": xbar.cols, "cell_bits": xbar.cell_bits}
+    return replace(times, **sizes, converters=converters, power=xbar.power)
 
 
 def _timed(memory: Memory, times: Memory, reads: int, writes: int) -> Memory:
@@ -116,4 +149,5 @@ def _timed(memory: Memory, times: Memory, reads: int, writes: int) -> Memory:
         write_cycles=times.write_cycles * writes,
         size_bytes=memory.size_bytes,
         size_given=memory.size_given,
+        energy=memory.energy,
     )

@@ -28,7 +28,7 @@ from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.output.matrices import Matrices
 from raptor.target import arch, encoding, isa
-from raptor.target.arch import Target
+from raptor.target.arch import Target, arch_json
 from raptor.target.device_file import DeviceFile
 
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
@@ -319,7 +319,7 @@ def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: 
     yield files.STEPS, [artifacts.steps]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [storage.to_json(artifacts.report)]
-    yield files.ARCH, [storage.to_json(artifacts.arch.file)]
+    yield files.ARCH, [arch_json(artifacts.arch)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 

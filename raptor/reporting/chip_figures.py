@@ -56,8 +56,8 @@ def _number_cells(profile: Profile, texts: list[list[str]]) -> None:
         texts[row][col] = f"core {core}: no work"
 
 
-def _core_count(profile: Profile) -> int:
-    return profile.chip.chip_config.core_cnt if profile.chip else len(profile.cores)
+def _core_count(found: Profile) -> int:
+    return found.chip.core_count if found.chip else len(found.cores)
 
 
 Measure = tuple[str, str, Sequence[float | None]]

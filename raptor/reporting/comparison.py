@@ -13,6 +13,7 @@ from raptor.reporting.facts import Facts, Layer
 from raptor.reporting.number import Figure
 from raptor.reporting.page import render
 from raptor.reporting.tables import Cell, Column, Table
+from raptor.target.arch import hardware_json
 from validator.simulate.simulation_report import time_text
 
 _SHARE_WIDTH = 10
@@ -50,8 +51,8 @@ def notes(outputs: Sequence[Facts]) -> list[str]:
     """Returns what makes a comparison unfair: different models, chips or granularities, and missing estimates."""
     remarks: list[str] = []
     if len(set(map(_model, outputs))) > 1:
-        remarks.append("the models differ, or are not known: ratios compare different work")
-    chips = {f.profile.chip.chip_config.model_dump_json() if f.profile.chip else "" for f in outputs}
+        found.append("the models differ, or are not known: ratios compare different work")
+    chips = {hardware_json(f.profile.chip) if f.profile.chip else "" for f in outputs}
     if len(chips) > 1:
         remarks.append("the chips differ: static energy grows with the cores of config.json, idle ones too")
     if len({f.profile.parts_are for f in outputs}) > 1:

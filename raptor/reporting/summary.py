@@ -11,7 +11,7 @@ from raptor.output import files
 from raptor.reporting import rounds, text
 from raptor.reporting.facts import Facts, Layer
 from raptor.reporting.number import Figure
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
 from validator.simulate.efficiency import Efficiency
 from validator.simulate.simulation_report import energy_text, number_text, time_text
@@ -40,18 +40,12 @@ def figures(facts: Facts) -> list[Figure]:
 
 
 def _resources(facts: Facts) -> Iterator[Figure]:
-    profile, chip = facts.profile, facts.profile.chip
-    live = [c for c in profile.cores if c.instructions]
-    xbars = sum(c.xbars for c in profile.cores)
-    config = chip.chip_config if chip else None
-    yield _part("cores with work", len(live), config.core_cnt if config else None)
-    on_chip = config.core_cnt * config.core_config.matrix_config.xbar_array_count if config else None
-    yield _part("crossbars", xbars, on_chip)
-    fill = (
-        float(np.mean(profile.crossbars.fill))
-        if profile.crossbars is not None and len(profile.crossbars.fill)
-        else None
-    )
+    found, chip = facts.profile, facts.profile.chip
+    live = [c for c in found.cores if c.instructions]
+    xbars = sum(c.xbars for c in found.cores)
+    yield _part("cores with work", len(live), chip.core_count if chip else None)
+    yield _part("crossbars", xbars, chip.core_count * chip.xbars_per_core if chip else None)
+    fill = float(np.mean(found.crossbars.fill)) if found.crossbars is not None and len(found.crossbars.fill) else None
     yield Figure("crossbars filled", fill, _maybe(fill, text.share), "cells that matrices cover, zeros included")
     yield _count("instructions", profile.instructions)
     products = sum(p.products for p in profile.parts)
@@ -173,15 +167,12 @@ def _option(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore
 
 
-def _chip(file: ArchFile) -> str:
-    chip = file.chip_config
-    core = chip.core_config
-    matrix, (rows, cols) = core.matrix_config, chip.network_config.layout
+def _chip(chip: Target) -> str:
     return (
-        f"{chip.core_cnt} cores ({rows}x{cols} mesh), {matrix.xbar_array_count} crossbars of "
-        f"{matrix.xbar_size[0]}x{matrix.xbar_size[1]} a core, cells of {matrix.cell_precision} bits, "
-        f"{text.size(core.local_memory_config.memory_size)} of local memory, "
-        f"{core.rob_size} instruction{'s' if core.rob_size > 1 else ''} in flight, clock {core.period:g} ns"
+        f"{chip.core_count} cores ({chip.network.rows}x{chip.network.cols} mesh), {chip.xbars_per_core} crossbars of "
+        f"{chip.xbar_rows}x{chip.xbar_cols} a core, cells of {chip.cell_bits} bits, "
+        f"{text.size(chip.memory_size_bytes)} of local memory, "
+        f"{chip.rob_size} instruction{'s' if chip.rob_size > 1 else ''} in flight, clock {chip.core.period_ns:g} ns"
     )
 
 

@@ -40,7 +40,7 @@ def cost_of(
         folder=Path(),
         source=Path(),
     )
-    return Cost(*estimate(raw, arch.file, arch.table, samples))
+    return Cost(*estimate(raw, arch, samples))
 
 
 def cost_for(objective: Objective, program: PimProgram, streams: Streams, arch: Target) -> Cost:

@@ -7,6 +7,7 @@ mark estimates: for work that has no place yet, the distance is that of two typi
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -217,23 +218,31 @@ _IS_VECTOR = _of_units(isa.Unit.VECTOR)
 _MOVES_DATA = _of_units(isa.Unit.VECTOR, isa.Unit.TRANSFER)
 
 
-def longest_ns(records: isa.Records, xbars: int, target: Target) -> float:
+def longest_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: float | None = None) -> float:
     """Returns an upper bound on the time of a core's instructions: nothing overlaps, every message crosses the chip.
 
-    `xbars`: largest number of crossbars of one of its MVMs.
+    `xbars`: largest number of crossbars of one of its MVMs. `most_flit_ns`: the longest time of a flit, if it is not
+    that of the target.
     """
-    core, local, memory = target.core, target.core.memory, target.memory
     count = len(records)
     products = int((records["opcode"] == isa.OPCODE["mvmul"]).sum()) * mvmul_ns(target, xbars)
     records = records[_MOVES_DATA[records["opcode"]]]
     vector = _IS_VECTOR[records["opcode"]]
-    length = records["d"].astype(np.float64)
-    size = np.where(vector, length * target.element_bytes, length)
-    beats = np.ceil(size / local.beat_bytes)
-    moved = beats * (2 * local.read_cycles + local.write_cycles) * local.period_ns
-    steps = np.ceil(length / core.vector_width) * core.vector_step_ns
-    flits = np.ceil(size / target.network.flit_bytes) + 2
-    outside = np.ceil(size / memory.beat_bytes) * (memory.read_cycles + memory.write_cycles)
-    across = flits * longest_flit_ns(target) + outside * memory.period_ns
-    busy = moved + np.where(vector, steps, across)
-    return products + float(busy.sum()) + 10 * count * core.period_ns
+    flit_ns = longest_flit_ns(target) if most_flit_ns is None else most_flit_ns
+    busy = sum(n * vector_ns(target, length, 2) for length, n in _lengths(records[vector]))
+    busy += sum(n * _longest_transfer_ns(target, size, flit_ns) for size, n in _lengths(records[~vector]))
+    return products + busy + 10 * count * target.core.period_ns
+
+
+def _lengths(records: isa.Records) -> Iterator[tuple[int, int]]:
+    """Yields each length of instructions, and the number of those that have it."""
+    lengths, counts = np.unique(records["d"], return_counts=True)
+    yield from zip(lengths.tolist(), counts.tolist(), strict=True)
+
+
+def _longest_transfer_ns(target: Target, size: int, flit_ns: float) -> float:
+    """Returns an upper bound on the time of an instruction that moves `size` bytes, whichever it is."""
+    local, memory = target.core.memory, target.memory
+    moved = 2 * _read_ns(local, size) + _write_ns(local, size)
+    outside = _read_ns(memory, size) + _write_ns(memory, size)
+    return moved + (math.ceil(size / target.network.flit_bytes) + 2) * flit_ns + outside

@@ -37,7 +37,7 @@ def test_the_page_tells_every_setting_and_encoding():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_changes_the_chip(name: str):
-    chip, device = arch.load("bench").file, load_device("reram-milo")
+    chip, device = arch.load("bench"), load_device("reram-milo")
     given = {"adc_bits": "7"} if name != "adc_bits" else {}
     before = setup_for("noisy", chip, device, given)
     after = setup_for("noisy", chip, device, given | {name: EXAMPLES.get(name, "1")})
@@ -45,7 +45,7 @@ def test_every_setting_changes_the_chip(name: str):
 
 
 def test_what_nothing_names_comes_from_the_architecture():
-    chip = arch.load("isaac").file
+    chip = arch.load("isaac")
     found = setup_for("sliced", chip, None, {})
     assert (found.cell_bits, found.dac_bits, found.rows_at_once, found.xbar) == (2, 1, 128, (128, 128))
     assert found.adc is None
@@ -55,7 +55,7 @@ def test_what_nothing_names_comes_from_the_architecture():
 def test_converters_of_differences_need_a_sign():
     given = {"adc_bits": "1", "encoding": "differential_analog"}
     with pytest.raises(UserError, match="need at least 2 bits"):
-        setup_for("sliced", arch.load("isaac").file, None, given)
+        setup_for("sliced", arch.load("isaac"), None, given)
 
 
 @pytest.mark.parametrize("name", device_presets())

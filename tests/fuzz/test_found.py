@@ -32,7 +32,7 @@ from raptor.schemas import SCHEMAS
 from raptor.spatial.mesh_placement import places_of
 from raptor.target import arch as architectures
 from raptor.target import encoding, isa
-from raptor.target.arch import ArchFile
+from raptor.target.arch.schema import ArchFile
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.campaign import Draw
 from tests.fuzz.graphs import GRAPHS

@@ -43,7 +43,7 @@ assert rules("unfilled", unfilled) == {"extension-op", "local-unwritten"}
 def latency_ns(name):
     rows_of = (*zeros, *rows[:-1], op(name, rd=2, rs1=1, len=64))
     raw = RawProgram(1, ((),), (stream(*rows_of),), (True,), ("",), Path(), Path())
-    return estimate(raw, architectures.load("bench", cores=1).file, None, 0)[0]
+    return estimate(raw, architectures.load("bench", cores=1), 0)[0]
 
 
 assert latency_ns("vabs") == latency_ns("vsigm")

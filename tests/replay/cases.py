@@ -47,7 +47,7 @@ def cases(*, full: bool) -> Iterator[Case]:
 
 def _chip(**core: Any) -> dict[str, Any]:
     """The benchmark chip with 500 cores, of which something is different."""
-    content = json.loads(arch.load("bench", cores=500).file.model_dump_json())
+    content = json.loads(arch.arch_json(arch.load("bench", cores=500)))
     content["chip_config"]["network_config"].pop("net_config_file_path", None)
     content["chip_config"]["core_config"] |= core
     return content

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from raptor.target import timing
-from raptor.target.arch import ArchFile, Target, Widths, mesh_latency
-from raptor.target.arch.pimsim import target_of
+from raptor.target.arch import ChipDescription, Target, Widths, mesh_latency
+from raptor.target.arch.schema import ArchFile
 from tests.validator.builder import op, stream
 from validator.programs import RawProgram
 from validator.simulate.builtin import estimate
@@ -61,7 +61,7 @@ def random_target(rng: np.random.Generator) -> Target:
     }
     network = {"bus_width": int(rng.integers(1, 64)), "layout": [2, 2]}
     raw = {"core_cnt": CORES, "core_config": core, "global_memory_config": memory(rng), "network_config": network}
-    return target_of(ArchFile.model_validate({"chip_config": raw}), None, bits, ())
+    return ChipDescription(ArchFile.model_validate({"chip_config": raw})).target(bits)
 
 
 def latency_ns(target: Target, *streams: tuple[Row, ...], xbars: int = 1) -> float:
@@ -69,7 +69,7 @@ def latency_ns(target: Target, *streams: tuple[Row, ...], xbars: int = 1) -> flo
     records = tuple(stream(widths, *rows) if rows else stream() for rows in streams)
     count = len(streams)
     raw = RawProgram(count, ((xbars,),) * count, records, (True,) * count, ("",) * count, Path(), Path())
-    return estimate(raw, target.file, None, 0)[0]
+    return estimate(raw, target, 0)[0]
 
 
 def cycles(target: Target, row: Row, xbars: int = 1) -> float:

@@ -25,12 +25,12 @@ def test_file_and_mesh_are_the_table(cores: int, tmp_path: Path) -> None:
         for to in PARTS:
             for kind in KINDS:
                 wanted = table[kind].get(source, {}).get(to)
-                assert FileTable(path).cost(kind, source, to) == MeshTable(arch.file).cost(kind, source, to) == wanted
+                assert FileTable(path).cost(kind, source, to) == MeshTable(arch).cost(kind, source, to) == wanted
 
 
 def test_4000_cores_need_little_memory() -> None:
     tracemalloc.start()
-    table = MeshTable(architectures.load(cores=4000).file)
+    table = MeshTable(architectures.load(cores=4000))
     assert all((table.cost("latency", str(k), str(k + 1)) or 0) >= 4 for k in range(3999))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -71,7 +71,7 @@ def test_only_rows_asked_for_are_read(tmp_path: Path) -> None:
 
 def test_the_simulator_keeps_the_pairs_that_talk() -> None:
     """A table of all pairs of 4000 cores would take 270 MB."""
-    arch = architectures.load(cores=4000).file
+    arch = architectures.load(cores=4000)
     cores = np.arange(0, 4000, 2)
     pairs = np.array([[0, 1], [0, 2000], [5, 0], [5, 1999], [1999, 2000]])
     network = simulated_chip.network_of(simulated_chip.SimulatedChip(arch, MeshTable(arch), "bench", ()), cores, pairs)
@@ -87,7 +87,7 @@ def test_the_simulator_keeps_the_pairs_that_talk() -> None:
 def test_a_pair_that_the_table_lacks(tmp_path: Path) -> None:
     path = tmp_path / "network.json"
     path.write_text('{"latency": {"0": {"1": 3}}, "energy": {"0": {"1": 4}}}')
-    target = simulated_chip.SimulatedChip(architectures.load(cores=4).file, FileTable(path), "bench", ())
+    target = simulated_chip.SimulatedChip(architectures.load(cores=4), FileTable(path), "bench", ())
     network = simulated_chip.network_of(target, np.arange(2), np.array([[0, 1], [1, 0]]))
     assert (network.flit_ns(0, 1), network.flit_ns(1, 0)) == (3.0, None)
     assert network.latency_ns.tolist() == [3.0, 0.0]

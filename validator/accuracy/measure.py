@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.output import files
 from raptor.target.analog import Adc
+from raptor.target.arch import stored_target
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
 from validator.accuracy.deciding import decision_of
@@ -20,7 +22,7 @@ from validator.accuracy.running import Tick, by_onnxruntime, default_workers, sc
 from validator.accuracy.statistics import of_mean, of_share, snr_db
 from validator.crossbar.calibration import calibrated
 from validator.crossbar.choice import exact_kind
-from validator.crossbar.programming import arch_of, with_crossbars
+from validator.crossbar.programming import with_crossbars
 from validator.crossbar.proof import prove
 from validator.crossbar.settings import changed, setup_for
 from validator.crossbar.setup import Setup
@@ -63,7 +65,11 @@ def accuracy(
     start = perf_counter()
     program = load(out)
     kind = exact_kind(program, crossbar)
-    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program.folder), device, settings or {})
+    setup = (
+        None
+        if kind in ("ideal", "integer")
+        else setup_for(kind, stored_target(program.folder, files.ARCH), device, settings or {})
+    )
     _check(kind, setup, settings or {}, sweep or {}, chips)
     read = None if data is None else _read(program, data, samples)
     task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
@@ -100,8 +106,8 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
 def check_calibration(
     out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
 ) -> None:
-    """Raises `UserError` if no converter has a calibrated range, so that `--calibration` has no effect."""
-    if not _is_calibrated(setup_for(kind, arch_of(out), device, settings), sweep):
+    """Raises `UserError` if no converter has a calibrated range, so that the number of samples for it says nothing."""
+    if not _is_calibrated(setup_for(kind, stored_target(out, files.ARCH), device, settings), sweep):
         raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from raptor.common import arguments
 from raptor.output.files import ARCH, Config, Memory
-from raptor.target.arch import ArchFile, check_source, presets
+from raptor.target.arch import Target, check_source
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
-from validator.checks.arch_file import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
 from validator.checks.loading import load_subject, read_network
 from validator.checks.subject import Chip, Shapes, Subject
@@ -64,7 +63,7 @@ def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
 def check_output(
     streams: Sequence[Records],
     config: Config,
-    arch: ArchFile,
+    target: Target,
     memory: Memory,
     shapes: Shapes,
     *,
@@ -81,7 +80,7 @@ def check_output(
             groups=[config.groups(core) for core in range(config.core_cnt)],
             instantiated=[True] * len(streams),
             config=config.model_dump(mode="json"),
-            chip=chip_of(arch, ARCH),
+            chip=Chip(ARCH, target),
             memory=memory,
             shapes=shapes,
             extended=extended,
@@ -96,7 +95,7 @@ def check_chip(chip: Chip) -> tuple[Finding, ...]:
     The network table that it names must be complete for all cores of the chip.
     """
     subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, alone=True)
-    if "chip_config.network_config.net_config_file_path" in chip.named and chip.path not in presets():
+    if chip.network_file is not None:
         read_network(subject, chip)
     return _sorted(_findings(subject, [r for r in RULES.values() if r.topic is Topic.ARCHITECTURE]))
 

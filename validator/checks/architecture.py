@@ -69,7 +69,7 @@ def arch_value(subject: Subject) -> Iterator[Hit]:
     advice="raise chip_config.core_cnt, or compile for fewer cores",
 )
 def arch_core_count(subject: Subject) -> Iterator[Hit]:
-    cores = _chip(subject).file.chip_config.core_cnt
+    cores = _chip(subject).target.core_count
     if subject.core_count > cores:
         yield _hit(subject, f"{subject.core_count} cores, the chip has {cores}")
 
@@ -83,9 +83,9 @@ def arch_core_count(subject: Subject) -> Iterator[Hit]:
     advice="lower matrix_config.dac_count to the rows of a crossbar",
 )
 def arch_dac_count(subject: Subject) -> Iterator[Hit]:
-    matrix = _chip(subject).file.chip_config.core_config.matrix_config
-    if matrix.dac_count > matrix.xbar_size[0]:
-        yield _hit(subject, f"dac_count {matrix.dac_count}, {matrix.xbar_size[0]} rows")
+    xbar = _chip(subject).target.core.xbar
+    if xbar.converters.dacs > xbar.rows:
+        yield _hit(subject, f"dac_count {xbar.converters.dacs}, {xbar.rows} rows")
 
 
 @rule(
@@ -97,10 +97,10 @@ def arch_dac_count(subject: Subject) -> Iterator[Hit]:
     advice="set matrix_config.dac_count to the rows of a crossbar for one pass; raptor arch show says what it comes to",
 )
 def arch_dac_passes(subject: Subject) -> Iterator[Hit]:
-    matrix = _chip(subject).file.chip_config.core_config.matrix_config
-    rows, passes = matrix.xbar_size[0], matrix.xbar_size[0] // matrix.dac_count
-    if passes > 1:
-        yield _hit(subject, f"{passes} passes: {rows} rows by {matrix.dac_count} DAC{'s' * (matrix.dac_count > 1)}")
+    xbar = _chip(subject).target.core.xbar
+    dacs = xbar.converters.dacs
+    if xbar.rows // dacs > 1:
+        yield _hit(subject, f"{xbar.rows // dacs} passes: {xbar.rows} rows by {dacs} DAC{'s' * (dacs > 1)}")
 
 
 @rule(
@@ -112,9 +112,9 @@ def arch_dac_passes(subject: Subject) -> Iterator[Hit]:
     advice="lower matrix_config.adc_count to the columns of a crossbar",
 )
 def arch_adc_count(subject: Subject) -> Iterator[Hit]:
-    matrix = _chip(subject).file.chip_config.core_config.matrix_config
-    if matrix.adc_count > matrix.xbar_size[1]:
-        yield _hit(subject, f"adc_count {matrix.adc_count}, {matrix.xbar_size[1]} columns")
+    xbar = _chip(subject).target.core.xbar
+    if xbar.converters.adcs > xbar.cols:
+        yield _hit(subject, f"adc_count {xbar.converters.adcs}, {xbar.cols} columns")
 
 
 @rule(
@@ -126,11 +126,9 @@ def arch_adc_count(subject: Subject) -> Iterator[Hit]:
     advice="choose a dac_count that divides the rows and an adc_count that divides the columns",
 )
 def arch_rounding(subject: Subject) -> Iterator[Hit]:
-    matrix = _chip(subject).file.chip_config.core_config.matrix_config
-    for name, count, size in (
-        ("dac_count", matrix.dac_count, matrix.xbar_size[0]),
-        ("adc_count", matrix.adc_count, matrix.xbar_size[1]),
-    ):
+    xbar = _chip(subject).target.core.xbar
+    converters = xbar.converters
+    for name, count, size in (("dac_count", converters.dacs, xbar.rows), ("adc_count", converters.adcs, xbar.cols)):
         if count < size and size % count:
             yield _hit(subject, f"{name} {count} with {size}: {size // count} steps instead of {-(-size // count)}")
 
@@ -144,12 +142,12 @@ def arch_rounding(subject: Subject) -> Iterator[Hit]:
     advice="give chip_config and core_config the same global_memory_switch_id, the one of the network table (-10)",
 )
 def arch_memory_switch(subject: Subject) -> Iterator[Hit]:
-    config = _chip(subject).file.chip_config
-    chip, core = config.global_memory_switch_id, config.core_config.global_memory_switch_id
-    if chip != core:
-        yield _hit(subject, f"global_memory_switch_id {chip} in chip_config, {core} in core_config")
-    elif 0 <= chip < config.core_cnt:
-        yield _hit(subject, f"global_memory_switch_id {chip} is the number of a core")
+    chip = _chip(subject)
+    memory_id, other = chip.target.memory_id, chip.core_memory_id
+    if other is not None:
+        yield _hit(subject, f"global_memory_switch_id {memory_id} in chip_config, {other} in core_config")
+    elif 0 <= memory_id < chip.target.core_count:
+        yield _hit(subject, f"global_memory_switch_id {memory_id} is the number of a core")
 
 
 @rule(
@@ -162,10 +160,9 @@ def arch_memory_switch(subject: Subject) -> Iterator[Hit]:
 )
 def arch_layout(subject: Subject) -> Iterator[Hit]:
     chip = _chip(subject)
-    config = chip.file.chip_config
-    rows, cols = config.network_config.layout
-    if rows * cols < config.core_cnt and not any(name.endswith("layout") for name, _ in chip.impossible):
-        yield _hit(subject, f"layout {rows}x{cols} for {config.core_cnt} cores")
+    rows, cols, count = chip.target.network.rows, chip.target.network.cols, chip.target.core_count
+    if rows * cols < count and not any(name.endswith("layout") for name, _ in chip.impossible):
+        yield _hit(subject, f"layout {rows}x{cols} for {count} cores")
 
 
 @rule(
@@ -178,13 +175,13 @@ def arch_layout(subject: Subject) -> Iterator[Hit]:
     advice="set sim_config.latency_timeout_ms to a few times the latency expected",
 )
 def arch_timeout(subject: Subject) -> Iterator[Hit]:
-    """A core needs at least one cycle for each instruction."""
-    config = _chip(subject).file
-    if config.sim_config.sim_mode != 1:
+    """A core needs one cycle for each instruction at least."""
+    target = _chip(subject).target
+    if not target.simulator.is_latency_mode:
         return
-    timeout = config.sim_config.latency_timeout_ms
+    timeout = target.simulator.timeout_ms
     longest = int(subject.columns.lengths().max(initial=0))
-    least_ms = longest * config.chip_config.core_config.period / 1e6
+    least_ms = longest * target.core.period_ns / 1e6
     if timeout >= _DEFAULT_TIMEOUT_MS:
         yield _hit(subject, f"latency_timeout_ms {timeout:g}")
     elif timeout < least_ms:
@@ -200,7 +197,7 @@ def arch_timeout(subject: Subject) -> Iterator[Hit]:
     advice="set sim_config.report_verbose_level to 0 or 1",
 )
 def arch_verbose(subject: Subject) -> Iterator[Hit]:
-    level = _chip(subject).file.sim_config.report_verbose_level
+    level = _chip(subject).target.simulator.verbosity
     if level >= _ABORTING_LEVEL:
         yield _hit(subject, f"report_verbose_level {level}")
 
@@ -245,15 +242,15 @@ def _missing_pairs(subject: Subject, network: NetworkTable, kind: Kind) -> list[
 
 
 def _all_pairs(chip: Chip) -> Iterator[tuple[str, str]]:
-    """Returns all pairs that a program may need: every two cores, and each core with the global memory."""
-    cores = list(map(str, range(chip.file.chip_config.core_cnt)))
-    memory = str(chip.file.chip_config.global_memory_switch_id)
+    """Returns the pairs that any program may need: every two cores, and each core and the global memory."""
+    cores = list(map(str, range(chip.target.core_count)))
+    memory = str(chip.target.memory_id)
     return ((a, b) for a in cores for b in (*cores, memory) if a != b)
 
 
 def _needed_pairs(subject: Subject) -> set[tuple[str, str]]:
     s = subject.columns
-    memory = _chip(subject).file.chip_config.global_memory_switch_id
+    memory = _chip(subject).target.memory_id
     pairs: set[tuple[int, int]] = set()
     for names, both in ((("send", "recv"), True), (("sync",), False)):
         at = s.where(*names)

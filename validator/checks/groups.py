@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from raptor.target.arch import MatrixConfig
+from raptor.target.arch import Target
 from raptor.target.isa import WIDTH_SETTERS
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
@@ -15,8 +15,12 @@ TOPIC = Topic.GROUPS
 _PADDING = "nothing needs to change: these weights meet nothing but padding; --mapping rows places them on no crossbar"
 
 
-def _matrix(subject: Subject) -> MatrixConfig | None:
-    return subject.chip.file.chip_config.core_config.matrix_config if subject.chip else None
+def _target(subject: Subject) -> Target | None:
+    return subject.chip.target if subject.chip else None
+
+
+def _dac_bits(subject: Subject) -> int | None:
+    return subject.chip.target.core.xbar.converters.dac_bits if subject.chip else None
 
 
 @rule(
@@ -109,13 +113,13 @@ def _in_range(subject: Subject) -> Indices:
     advice="spread the groups over more cores, or raise matrix_config.xbar_array_count",
 )
 def group_capacity(subject: Subject) -> Iterator[Hit]:
-    matrix = _matrix(subject)
-    if matrix is None:
+    target = _target(subject)
+    if target is None:
         return
     sums = [sum(counts or ()) for counts in subject.groups]
-    over = [core for core, total in enumerate(sums) if total > matrix.xbar_array_count]
+    over = [core for core, total in enumerate(sums) if total > target.xbars_per_core]
     if over:
-        fact = f"core {over[0]} takes {sums[over[0]]} crossbars, the chip has {matrix.xbar_array_count} a core"
+        fact = f"core {over[0]} takes {sums[over[0]]} crossbars, the chip has {target.xbars_per_core} a core"
         yield Hit(fact, core=over[0], count=len(over))
 
 
@@ -129,24 +133,24 @@ def group_capacity(subject: Subject) -> Iterator[Hit]:
     advice="count = ceil(columns / floor(cell_precision * xbar columns / mbiw)), and at most xbar rows of rows a group",
 )
 def group_count(subject: Subject) -> Iterator[Hit]:
-    matrix, shapes = _matrix(subject), subject.shapes
-    if matrix is None or shapes is None:
+    target, shapes = _target(subject), subject.shapes
+    if target is None or shapes is None:
         return
     bits = _weight_bits(subject)
     for core, counts in enumerate(subject.groups):
         there = shapes[core] if core < len(shapes) else None
         for group, (count, shape) in enumerate(zip(counts or (), there or (), strict=False)):
             width = int(bits[int(subject.group_starts[core]) + group])
-            fact, severity = _judge_count(matrix, count, shape, width)
+            fact, severity = _judge_count(target, count, shape, width)
             if fact:
                 yield Hit(f"group {group} of core {core} {fact}", core=core, severity=severity)
 
 
-def _judge_count(matrix: MatrixConfig, count: int, shape: tuple[int, int], bits: int) -> tuple[str, Severity]:
+def _judge_count(target: Target, count: int, shape: tuple[int, int], bits: int) -> tuple[str, Severity]:
     rows, cols = shape
-    if rows > matrix.xbar_size[0]:
-        return f"holds a matrix of {rows} rows, a crossbar has {matrix.xbar_size[0]}", ERROR
-    outputs = matrix.cell_precision * matrix.xbar_size[1] // bits if bits > 0 else 0
+    if rows > target.xbar_rows:
+        return f"holds a matrix of {rows} rows, a crossbar has {target.xbar_rows}", ERROR
+    outputs = target.cell_bits * target.xbar_cols // bits if bits > 0 else 0
     if outputs == 0:
         return "", ERROR
     needed = -(-cols // outputs)
@@ -173,13 +177,13 @@ def _weight_bits(subject: Subject) -> Indices:
     advice="use narrower weights, wider cells or wider crossbars",
 )
 def mvmul_outputs(subject: Subject) -> Iterator[Hit]:
-    matrix, s = _matrix(subject), subject.columns
-    if matrix is None:
+    target, s = _target(subject), subject.columns
+    if target is None:
         return
     products = s.where("mvmul")
-    at = products[s.a[products] > matrix.cell_precision * matrix.xbar_size[1]]
+    at = products[s.a[products] > target.cell_bits * target.xbar_cols]
     if len(at):
-        bits = matrix.cell_precision * matrix.xbar_size[1]
+        bits = target.cell_bits * target.xbar_cols
         yield Hit(f"mbiw={s.a[at[0]]}, but a row of cells holds {bits} bits", at)
 
 
@@ -192,13 +196,13 @@ def mvmul_outputs(subject: Subject) -> Iterator[Hit]:
     advice="lower matrix_config.dac_resolution to ibiw at most",
 )
 def input_resolution(subject: Subject) -> Iterator[Hit]:
-    matrix, s = _matrix(subject), subject.columns
-    if matrix is None:
+    dac_bits, s = _dac_bits(subject), subject.columns
+    if dac_bits is None:
         return
     sets = s.where(*WIDTH_SETTERS)
-    at = sets[(s.b[sets] > 0) & (s.b[sets] < matrix.dac_resolution)]
+    at = sets[(s.b[sets] > 0) & (s.b[sets] < dac_bits)]
     if len(at):
-        yield Hit(f"dac_resolution {matrix.dac_resolution} with inputs of {s.b[at[0]]} bits", at)
+        yield Hit(f"dac_resolution {dac_bits} with inputs of {s.b[at[0]]} bits", at)
 
 
 @rule(
@@ -210,11 +214,11 @@ def input_resolution(subject: Subject) -> Iterator[Hit]:
     advice="choose a dac_resolution that divides ibiw",
 )
 def input_rounding(subject: Subject) -> Iterator[Hit]:
-    matrix, s = _matrix(subject), subject.columns
-    if matrix is None or not len(products := s.where("mvmul")):
+    dac_bits, s = _dac_bits(subject), subject.columns
+    if dac_bits is None or not len(products := s.where("mvmul")):
         return
     sets = s.where(*WIDTH_SETTERS)
     sets = sets[np.isin(s.core[sets], np.unique(s.core[products]))]
-    at = sets[(s.b[sets] > matrix.dac_resolution) & (s.b[sets] % matrix.dac_resolution != 0)]
+    at = sets[(s.b[sets] > dac_bits) & (s.b[sets] % dac_bits != 0)]
     if len(at):
-        yield Hit(f"dac_resolution {matrix.dac_resolution} with inputs of {s.b[at[0]]} bits", at)
+        yield Hit(f"dac_resolution {dac_bits} with inputs of {s.b[at[0]]} bits", at)

@@ -39,7 +39,7 @@ def _simulated_shapes(subject: Subject) -> Indices:
     shapes = np.ones((int(subject.group_starts[-1]), 2), np.int64)
     if subject.chip is None:
         return shapes
-    matrix = subject.chip.file.chip_config.core_config.matrix_config
+    target = subject.chip.target
     s, first = subject.columns, subject.group_starts
     products = s.where("mvmul")
     inside = (s.c[products] >= 0) & (s.c[products] < np.diff(first)[s.core[products]])
@@ -47,8 +47,8 @@ def _simulated_shapes(subject: Subject) -> Indices:
     bits = np.ones(len(shapes), np.int64)
     bits[first[s.core[products]] + s.c[products]] = np.maximum(s.a[products], 1)
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
-    shapes[:, 0] = matrix.xbar_size[0]
-    shapes[:, 1] = matrix.cell_precision * matrix.xbar_size[1] // bits * counts
+    shapes[:, 0] = target.xbar_rows
+    shapes[:, 1] = target.cell_bits * target.xbar_cols // bits * counts
     return shapes
 
 

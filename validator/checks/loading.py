@@ -16,6 +16,7 @@ from raptor.common.given import check_given
 from raptor.common.threads import Threads
 from raptor.output import files
 from raptor.target import arch as architectures
+from raptor.target.arch import NETWORK_FILE
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
 from validator.checks import arch_file as chips
 from validator.checks.subject import Chip, Shapes, Subject
@@ -184,7 +185,7 @@ def _chip(source: Path, arch: str | Path | None) -> Chip | None:
 
 def read_network(subject: Subject, chip: Chip) -> None:
     """Reads the network table that an architecture file names. Sets `network_fault` if it cannot be read."""
-    path = Path(chip.path).parent / chip.file.chip_config.network_config.net_config_file_path
+    path = Path(chip.path).parent / (chip.network_file or NETWORK_FILE)
     try:
         subject.network = FileTable(path)
     except UserError as e:

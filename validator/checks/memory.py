@@ -37,17 +37,17 @@ def _most_columns(subject: Subject) -> Indices:
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
     if subject.chip is None:
         return np.full(len(counts), ANY_COLUMNS, np.int64)
-    return counts * subject.chip.file.chip_config.core_config.matrix_config.xbar_size[1]
+    return counts * subject.chip.target.xbar_cols
 
 
 def _limit(subject: Subject, name: str) -> tuple[int, bool]:
     """Returns the bytes of a memory, and true if the architecture file sets them, not pimsim-nn's default."""
     if subject.chip is None:
         return _DEFAULT_BYTES, False
-    config = subject.chip.file.chip_config
-    memory = config.core_config.local_memory_config if name == _LOCAL else config.global_memory_config
-    # NOTE: generated files often name every field, so the default counts as not named.
-    return memory.memory_size, name in subject.chip.named and memory.memory_size != _DEFAULT_BYTES
+    target = subject.chip.target
+    memory = target.core.memory if name == _LOCAL else target.memory
+    # NOTE: written files often name every field, so the default counts as not named.
+    return memory.size_bytes, memory.size_given and memory.size_bytes != _DEFAULT_BYTES
 
 
 def _accesses(subject: Subject) -> Bytes:

@@ -305,7 +305,7 @@ def sync_unused(subject: Subject) -> Iterator[Hit]:
     advice="use one event register for each producer, or send and recv",
 )
 def event_shared(subject: Subject) -> Iterator[Hit]:
-    if subject.chip is None or subject.chip.file.sim_config.sim_mode != 0:
+    if subject.chip is None or subject.chip.target.simulator.is_latency_mode:
         return
     s = subject.columns
     at = s.where("sync")

@@ -348,7 +348,7 @@ def size_range(subject: Subject) -> Iterator[Hit]:
     advice="use latency mode, or repeat the instruction",
 )
 def throughput_single(subject: Subject) -> Iterator[Hit]:
-    if subject.chip is None or subject.chip.file.sim_config.sim_mode != 0:
+    if subject.chip is None or subject.chip.target.simulator.is_latency_mode:
         return
     s = subject.columns
     at = s.starts[:-1][s.lengths() == 1]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raptor.output.files import Memory
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from raptor.target.isa import Records
 from raptor.target.opcode_tables import RULES, Bytes
 from validator.checks.columns import Column, Columns, columns_of
@@ -24,16 +24,17 @@ Shapes = Sequence[Sequence[tuple[int, int]] | None]
 class Chip:
     """An architecture file as the simulator reads it.
 
-    `file`: known fields, with impossible values replaced by defaults. `unknown`: names of unknown fields, with the name
-    perhaps meant. `impossible`: names of fields with impossible values, with the reason. `named`: dotted names of the
-    set fields.
+    `target`: what it describes, with defaults for impossible values. `unknown`: names of fields that do not exist, with
+    the name perhaps meant. `impossible`: names of fields, with what is wrong. `network_file`: the network table that
+    the file names. `core_memory_id`: the name of the global memory for the cores, if the chip has another one.
     """
 
     path: str
-    file: ArchFile
+    target: Target
     unknown: tuple[tuple[str, str], ...] = ()
     impossible: tuple[tuple[str, str], ...] = ()
-    named: frozenset[str] = frozenset()
+    network_file: str | None = None
+    core_memory_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +84,7 @@ class Subject:
 
     @property
     def rob_size(self) -> int:
-        return self.chip.file.chip_config.core_config.rob_size if self.chip else 1
+        return self.chip.target.rob_size if self.chip else 1
 
     @cached_property
     def columns(self) -> Columns:

@@ -5,9 +5,11 @@ from functools import partial
 from typing import Any
 
 from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import stored_target
 from raptor.target.device_file import load_device
 from validator.crossbar.calibration import calibrated
-from validator.crossbar.programming import arch_of, with_crossbars
+from validator.crossbar.programming import with_crossbars
 from validator.crossbar.settings import pairs, setup_for
 from validator.inputs import random_inputs
 from validator.options import CrossbarKind
@@ -40,7 +42,7 @@ def _install(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], p
     kind = exact_kind(program, crossbar)
     if kind in ("ideal", "integer"):
         return program
-    setup = setup_for(kind, arch_of(program.folder), device, settings)
+    setup = setup_for(kind, stored_target(program.folder, files.ARCH), device, settings)
     made = with_crossbars(program, setup)
     if setup.adc is None or setup.adc.range != "calibrated":
         return made

@@ -1,14 +1,12 @@
 """Programs a chip for a compiled program: matrix, bit widths and layer of each array group."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.target.isa import OPCODE, Records
 from raptor.target.opcode_tables import SETS_WIDTH
 from validator.crossbar.arrays import Crossbars, Use, build
@@ -35,11 +33,6 @@ def chip_for(program: Program, setup: Setup) -> Crossbars:
     uses = uses_of(program)
     chip = build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
     return with_lossless_rows(chip) if setup.lossless_rows else chip
-
-
-def arch_of(folder: Path) -> ArchFile:
-    """Reads the architecture file of a program."""
-    return storage.read(ArchFile, folder, files.ARCH, limit_bytes=ARCH_LIMIT_BYTES)
 
 
 def uses_of(program: Program) -> list[Use]:

@@ -18,7 +18,7 @@ from raptor.target.analog import (
     ReadOut,
     Spread,
 )
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 from validator.crossbar.setup import Compensation, Setup
 
@@ -126,19 +126,18 @@ SETTINGS: dict[str, Setting] = {
 
 
 def setup_for(
-    kind: Literal["sliced", "noisy"], arch: ArchFile, device: DeviceFile | None, given: Mapping[str, str]
+    kind: Literal["sliced", "noisy"], target: Target, device: DeviceFile | None, given: Mapping[str, str]
 ) -> Setup:
-    """Returns the setup of a chip: from settings, else the device file, else the architecture file, else ideal."""
-    matrix, read_out = arch.chip_config.core_config.matrix_config, device.read_out if device else ReadOut()
-    rows, cols = matrix.xbar_size
+    """Returns the setup of a chip: settings, else the device file, else the architecture file, else ideal."""
+    converters, read_out = target.core.xbar.converters, device.read_out if device else ReadOut()
     setup = Setup(
         kind=kind,
         encoding=read_out.encoding,
         inputs=read_out.inputs,
-        cell_bits=read_out.cell_bits or min(matrix.cell_precision, 8),
-        dac_bits=read_out.dac_bits or min(matrix.dac_resolution, 8),
-        rows_at_once=read_out.rows_at_once or min(matrix.dac_count, rows),
-        xbar=(rows, cols),
+        cell_bits=read_out.cell_bits or min(target.cell_bits, 8),
+        dac_bits=read_out.dac_bits or min(converters.dac_bits, 8),
+        rows_at_once=read_out.rows_at_once or target.rows_at_once,
+        xbar=(target.xbar_rows, target.xbar_cols),
         adc=read_out.adc,
         cells=device.cells if device else None,
     )

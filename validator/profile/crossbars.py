@@ -19,15 +19,14 @@ def crossbars_of(read: Source) -> Crossbars | None:
     subject = read.subject
     if subject.shapes is None or read.chip is None:
         return None
-    matrix = read.chip.chip_config.core_config.matrix_config
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
     core = np.repeat(np.arange(subject.core_count), np.diff(subject.group_starts))
     shapes, (part, products, bits) = matrix_shapes(subject), _uses(read, len(counts))
-    outputs = matrix.cell_precision * matrix.xbar_size[1] // np.maximum(bits, 1)
+    outputs = read.chip.cell_bits * read.chip.xbar_cols // np.maximum(bits, 1)
     of = np.repeat(np.arange(len(counts)), counts)
     nth = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
     cols = np.clip(shapes[of, 1] - nth * outputs[of], 0, outputs[of])
-    fill = shapes[of, 0] * cols / np.maximum(matrix.xbar_size[0] * outputs[of], 1)
+    fill = shapes[of, 0] * cols / np.maximum(read.chip.xbar_rows * outputs[of], 1)
     first = np.searchsorted(core[of], np.arange(subject.core_count))
     return Crossbars(
         core=core[of],

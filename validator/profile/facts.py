@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.arch import ArchFile
+from raptor.target.arch import Target
 from validator.checks import Finding
 from validator.simulate.reloading import Reloading
 from validator.simulate.simulation_report import CoreUse
@@ -183,7 +183,7 @@ class Profile:
 
     program: str
     instructions: int
-    chip: ArchFile | None
+    chip: Target | None
     mesh: Mesh
     untimed: str
     estimate: Estimate | None

@@ -39,7 +39,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
         cores=tuple(int(c) for c in cores),
         step_ns=step_ps / 1000,
         bytes=change.cumsum(axis=1)[cores, :steps],
-        size_bytes=read.chip.chip_config.core_config.local_memory_config.memory_size if read.chip else None,
+        size_bytes=read.chip.memory_size_bytes if read.chip else None,
     )
 
 

@@ -9,12 +9,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.target.arch import (
-    ArchFile,
-    ChipConfig,
-    NetworkConfig,
-    mesh_layout,
-)
+from raptor.target.arch import Target, default_target, mesh_layout
 from validator.checks import Finding, check_subject
 from validator.checks.loading import load_subject
 from validator.checks.subject import Subject
@@ -44,7 +39,7 @@ class Source:
     subject: Subject
     machine: CycleModel
     of: Provenance
-    chip: ArchFile | None
+    chip: Target | None
     run: Run | None
     untimed: str
     findings: tuple[Finding, ...]
@@ -60,8 +55,8 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
-    target = _assumed_chip(program) if source is None else simulated_chip.read_target(source)
-    machine = cycle_model.build(program, target, () if source is None else check_geometry(program, target))
+    chip = _assumed(program) if source is None else simulated_chip.read_target(source)
+    machine = cycle_model.build(program, chip, () if source is None else check_geometry(program, chip))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
         run, untimed = _run(machine)
@@ -69,7 +64,7 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
         subject=subject,
         machine=machine,
         of=layers.provenance(program, machine),
-        chip=None if source is None else target.file,
+        chip=None if source is None else chip.target,
         run=run,
         untimed=untimed,
         findings=check_subject(subject),
@@ -101,13 +96,12 @@ def _assumed_chip(program: RawProgram) -> SimulatedChip:
 
     Its times are not used.
     """
-    network = NetworkConfig(layout=mesh_layout(program.core_cnt), net_config_file_path=files.NETWORK)
-    file = ArchFile(chip_config=ChipConfig(core_cnt=program.core_cnt, network_config=network))
-    return SimulatedChip(file, MeshTable(file), "the assumed chip", ())
+    target = default_target(program.core_cnt, mesh_layout(program.core_cnt))
+    return SimulatedChip(target, MeshTable(target), "the assumed chip", ())
 
 
 def _run(machine: CycleModel) -> tuple[Run | None, str]:
-    run = cycle_model.run(machine, counting=energy.needs_counting(machine.target.file))
+    run = cycle_model.run(machine, counting=energy.needs_counting(machine.chip.target))
     try:
         builtin.check_ended(machine, run)
     except (DeadlockError, UserError) as e:
@@ -124,7 +118,7 @@ def estimate(read: Source) -> Estimate | None:
     counts = energy.counts(machine)
     alone = energy.energy_of(machine, counts, run.port, latency_ns)
     try:
-        counting = energy.needs_counting(machine.target.file)
+        counting = energy.needs_counting(machine.chip.target)
         interval_ns, shares, accesses = builtin.steady_state(machine, SAMPLES, counting)
     except (DeadlockError, UserError) as e:
         return Estimate(builtin.ESTIMATOR, latency_ns, alone.parts(), None, {}, SAMPLES, str(e))

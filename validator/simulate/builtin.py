@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.target.arch import ArchFile
-from validator.network import MeshTable, NetworkTable
+from raptor.target.arch import Target
+from validator.network import MeshTable
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.programs import RawProgram, read_program
 from validator.simulate import (
@@ -54,12 +54,12 @@ def simulate(
     mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
     program, trace_file = arguments.path("program", program), arguments.new_file("trace_file", trace_file)
     begin = perf_counter()
-    target = simulated_chip.read_target(simulated_chip.beside(program) if arch is None else arch)
+    chip = simulated_chip.read_target(simulated_chip.beside(program) if arch is None else arch)
     raw = read_program(program)
-    machine = cycle_model.build(raw, target, check_geometry(raw, target))
+    machine = cycle_model.build(raw, chip, check_geometry(raw, chip))
     of = layers.provenance(raw, machine)
     loaded = perf_counter()
-    counting = energy.needs_counting(target.file)
+    counting = energy.needs_counting(chip.target)
     run = cycle_model.run(machine, counting=counting)
     check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
@@ -88,24 +88,24 @@ def simulate(
         instructions=raw.instruction_count,
         cores=core_uses(machine, run, counts, latency_ns),
         xbars_used=int(machine.xbars.sum()),
-        xbars_available=target.file.chip_config.core_cnt
-        * target.file.chip_config.core_config.matrix_config.xbar_array_count,
+        xbars_available=chip.target.core_count * chip.target.xbars_per_core,
         critical_path_by="node" if of.has_nodes else "instruction",
         critical_path_ns={name: ps / 1000 for name, ps in layers.by_layer(machine, of, credit).items()},
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
-        links=links_of(machine, target.file, interval_ns or latency_ns),
+        links=links_of(machine, chip.target, interval_ns or latency_ns),
     )
 
 
-def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, samples: int) -> tuple[float, float, float]:
+def estimate(raw: RawProgram, target: Target, samples: int) -> tuple[float, float, float]:
     """Returns latency (ns), interval (ns) and energy (pJ) of one sample, for a program in memory.
 
-    `table`: costs of the network; None means the table of a mesh. `samples`: as in `simulate`; with 0 one sample runs
-    alone, and the interval is its latency. Raises as `check_ended` does.
+    `samples`: as in `simulate`; with 0 one sample runs alone, and the interval is its latency. Raises as `check_ended`
+    does.
     """
-    machine = cycle_model.build(raw, simulated_chip.SimulatedChip(arch, table or MeshTable(arch), "", ()))
-    counting = energy.needs_counting(arch)
+    table = MeshTable(target) if target.table is None else target.table
+    machine = cycle_model.build(raw, simulated_chip.SimulatedChip(target, table, "", ()))
+    counting = energy.needs_counting(target)
     counts = energy.counts(machine)
     run = cycle_model.run(machine, counting=counting)
     check_ended(machine, run)

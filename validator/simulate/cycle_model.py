@@ -1,15 +1,17 @@
 """Typed interface of the compiled model: program and chip -> tables -> times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.target import isa
+from raptor.target.arch import Widths
 from raptor.target.isa import OPCODE, REGISTER_COUNT, Timing
 from raptor.target.opcode_tables import IS_SIZED, MISSING, NEEDS_WIDTH, RULES, RUNS, UNIT, Rule, has_operand, timed
+from raptor.target.timing import longest_ns
 from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import simulated_chip, state
@@ -21,8 +23,6 @@ Words = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 _QUEUE = 64
-# More clock edges than an instruction needs on its way through the pipeline.
-_EDGES = 16
 _DAY_PS = 86400e12
 _STAND_INS = {i.name: i.simulated_as for i in isa.INSTRUCTIONS if i.simulated_as}
 _IS_MEMORY = timed(Timing.LOAD, Timing.STORE)
@@ -46,7 +46,7 @@ class CycleModel:
     xbars: Ints
     network: Network
     numbers: Chip
-    target: SimulatedChip
+    chip: SimulatedChip
     warnings: tuple[str, ...]
 
     @property
@@ -55,7 +55,7 @@ class CycleModel:
 
     @property
     def period_ns(self) -> float:
-        return self.target.file.chip_config.core_config.period
+        return self.chip.target.core.period_ns
 
     @property
     def opcodes(self) -> Words:
@@ -104,7 +104,7 @@ class Run:
     last_tick: int
 
 
-def build(program: RawProgram, target: SimulatedChip, warnings: Sequence[str] = ()) -> CycleModel:
+def build(program: RawProgram, chip: SimulatedChip, warnings: Sequence[str] = ()) -> CycleModel:
     """Lays out the cores that the program instantiates. `warnings`: warnings to which those found here are added.
 
     Raises `ProgramError` for an instruction at which the simulator would crash, `UserError` for a program that does
@@ -117,19 +117,19 @@ def build(program: RawProgram, target: SimulatedChip, warnings: Sequence[str] = 
     for at, core in zip(first, cores, strict=False):
         stream = program.records[core]
         words[at : at + len(stream)] = np.ascontiguousarray(stream).view("<i4").reshape(-1, 5)
-    found = [*target.warnings, *program.faults, *warnings, *_use_stand_ins(words)]
+    found = [*chip.warnings, *program.faults, *warnings, *_use_stand_ins(words)]
     groups = np.array([len(program.groups[i]) for i in cores], np.int64)
-    _check_fit(program, target)
+    _check_fit(program, chip)
     _check_instructions(words, first, cores, groups)
     base = 1 + state.THREADS_PER_CORE * len(cores)
     group_first = base + np.cumsum(groups) - groups
     xbars = np.zeros(base + int(groups.sum()), np.int64)
     for i, core in enumerate(cores):
         xbars[group_first[i] : group_first[i] + groups[i]] = program.groups[core]
-    network = simulated_chip.network_of(target, cores, _talking_pairs(words, first, cores))
+    network = simulated_chip.network_of(chip, cores, _talking_pairs(words, first, cores))
     found += [*_missing_pairs(network, cores), *_missing_widths(words, first, cores)]
-    numbers = simulated_chip.timing(target.file, counting=False)
-    return CycleModel(cores, words, first, groups, group_first, xbars, network, numbers, target, tuple(found))
+    numbers = simulated_chip.timing(chip.target, counting=False)
+    return CycleModel(cores, words, first, groups, group_first, xbars, network, numbers, chip, tuple(found))
 
 
 def _use_stand_ins(words: Words) -> list[str]:
@@ -143,13 +143,10 @@ def _use_stand_ins(words: Words) -> list[str]:
     return [f"not in the simulator's instruction set, charged for: {', '.join(used)}"] if used else []
 
 
-def _check_fit(program: RawProgram, target: SimulatedChip) -> None:
-    available = target.file.chip_config.core_cnt
+def _check_fit(program: RawProgram, chip: SimulatedChip) -> None:
+    available = chip.target.core_count
     if program.core_cnt > available:
-        raise UserError(f"{program.source}: {program.core_cnt} cores, but {target.source} has {available}")
-    config = target.file.chip_config
-    if config.global_memory_switch_id != config.core_config.global_memory_switch_id:
-        raise UserError(f"{target.source}: global_memory_switch_id differs between chip_config and core_config")
+        raise UserError(f"{program.source}: {program.core_cnt} cores, but {chip.source} has {available}")
 
 
 def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) -> None:
@@ -266,35 +263,19 @@ def _check_time(machine: CycleModel, rounds: int) -> None:
     total_ps = (rounds + 1) * _longest_ps(machine)
     if total_ps >= state.NEVER:
         raise UserError(
-            f"{machine.target.source}: the program could take {total_ps / _DAY_PS:.3g} days on this chip, but time is "
+            f"{machine.chip.source}: the program could take {total_ps / _DAY_PS:.3g} days on this chip, but time is "
             f"counted in picoseconds, to {state.NEVER / _DAY_PS:.0f} days; look at its periods, latencies and widths, "
             "and at its network table"
         )
 
 
 def _longest_ps(machine: CycleModel) -> float:
-    """Returns an upper bound of the time of all instructions one after another, ps.
-
-    Each vector or transfer instruction is given all the times that any such instruction with so many bytes can have.
-    """
-    arch, words, opcodes = machine.target.file.chip_config, machine.words, machine.opcodes
-    core, matrix, network = arch.core_config, arch.core_config.matrix_config, arch.network_config
-    local, memory = core.local_memory_config, arch.global_memory_config
-    widths = words[opcodes == OPCODE["setbw"], 2:4]
-    bits = float(max(widths.max(initial=0), 8))
-    products = opcodes == OPCODE["mvmul"]
-    output = float(matrix.cell_precision) * matrix.xbar_size[1] * float(machine.xbars.max(initial=1))
-    size = np.where(products, max(8.0 * matrix.xbar_size[0], output), words[:, 4]) * bits
-    local_ns = (size / local.data_width + 1) * 3 * (local.read_latency_cycle + local.write_latency_cycle) * local.period
-    memory_ns = (
-        (size / memory.data_width + 1) * (memory.read_latency_cycle + memory.write_latency_cycle) * memory.period
-    )
-    wire_ns = (size / network.bus_width + 3) * float(machine.network.latency_ns.max(initial=0.0))
-    vector_ns = (size / core.vector_width + 1) * core.vector_latency_cycle
-    passes = bits * matrix.xbar_size[0] + 1
-    product_ns = products * passes * float(sum(simulated_chip.stage_cycles(matrix))) * matrix.period
-    others_ns = np.where(products, 0.0, memory_ns + wire_ns + vector_ns)
-    return 1000 * float((local_ns + others_ns + product_ns + _EDGES * core.period).sum())
+    """Returns an upper bound of the time of all instructions one after another, ps."""
+    widths = machine.words[machine.opcodes == OPCODE["setbw"], 2:4]
+    bits = int(max(widths.max(initial=0), 8))
+    target = replace(machine.chip.target, widths=Widths(1, bits, bits))
+    xbars, flit_ns = int(machine.xbars.max(initial=1)), float(machine.network.latency_ns.max(initial=0.0))
+    return 1000 * longest_ns(machine.words.view(isa.RECORD)[:, 0], xbars, target, flit_ns)
 
 
 def demands(machine: CycleModel) -> Ints:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.arch import ArchFile, CoreConfig, MatrixConfig
+from raptor.target.arch import Core, CorePower, Crossbar, Target
 from validator.simulate.cycle_model import CycleModel, program_of
 from validator.simulate.state import Count, Port
 
@@ -37,17 +37,10 @@ class Energy:
         return {f.name: float(getattr(self, f.name)) for f in fields(self)}
 
 
-def needs_counting(arch: ArchFile) -> bool:
+def needs_counting(target: Target) -> bool:
     """Tells whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
-    core = arch.chip_config.core_config
-    return any(
-        (
-            _decode_mw(core),
-            core.reg_file_read_dynamic_power,
-            core.reg_file_write_dynamic_power,
-            core.scalar_dynamic_power,
-        )
-    )
+    power = target.core.power
+    return any((_decode_mw(power), power.register_read_mw, power.register_write_mw, power.scalar_mw))
 
 
 def counts(machine: CycleModel) -> Floats:
@@ -70,68 +63,67 @@ def energy_of(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any], tim
     `per_core`: rows of `counts`, each multiplied by the number of times that the core runs its stream. `port`: accesses
     counted by the model (columns `Port`), all 0 if `needs_counting` is false.
     """
-    arch = machine.target.file
-    core, memory = arch.chip_config.core_config, arch.chip_config.global_memory_config
-    local = core.local_memory_config
+    target = machine.chip.target
+    core, power = target.core, target.core.power
+    local, memory = core.memory.energy, target.memory.energy
     total = per_core.sum(axis=0)
-    step_pj = core.vector_alu_dynamic_energy
-    step_pj += 2 * core.vector_reg_read_dynamic_energy + core.vector_reg_write_dynamic_energy
+    step_pj = power.vector_step_pj
+    step_pj += 2 * power.vector_read_pj + power.vector_write_pj
     return Energy(
-        products=total[Count.CROSSBAR_PASSES] * pass_pj(core.matrix_config),
+        products=total[Count.CROSSBAR_PASSES] * pass_pj(core.xbar),
         vector=total[Count.VECTOR_STEPS] * step_pj,
-        local_memory=total[Count.LOCAL_READ_BEATS] * local.read_dynamic_energy
-        + total[Count.LOCAL_WRITE_BEATS] * local.write_dynamic_energy,
-        global_memory=total[Count.GLOBAL_READ_BEATS] * memory.read_dynamic_energy
-        + total[Count.GLOBAL_WRITE_BEATS] * memory.write_dynamic_energy,
+        local_memory=total[Count.LOCAL_READ_BEATS] * local.read_pj + total[Count.LOCAL_WRITE_BEATS] * local.write_pj,
+        global_memory=total[Count.GLOBAL_READ_BEATS] * memory.read_pj
+        + total[Count.GLOBAL_WRITE_BEATS] * memory.write_pj,
         network=total[Count.NETWORK_PJ],
-        fetch=total[Count.INSTRUCTIONS] * core.period * core.inst_fetch_dynamic_power,
-        decode=port[:, Port.DECODES].sum() * core.period * _decode_mw(core),
+        fetch=total[Count.INSTRUCTIONS] * core.period_ns * power.fetch_mw,
+        decode=port[:, Port.DECODES].sum() * core.period_ns * _decode_mw(power),
         register_file=_registers_pj(core, port),
-        scalar=port[:, Port.SCALARS].sum() * core.period * core.scalar_dynamic_power,
-        static=static_mw(arch, machine.count) * time_ns,
+        scalar=port[:, Port.SCALARS].sum() * core.period_ns * power.scalar_mw,
+        static=static_mw(target, machine.count) * time_ns,
     )
 
 
-def _registers_pj(core: CoreConfig, port: npt.NDArray[Any]) -> float:
+def _registers_pj(core: Core, port: npt.NDArray[Any]) -> float:
     reads, writes = port[:, Port.READS].sum(), port[:, Port.WRITES].sum()
-    return core.period * (reads * core.reg_file_read_dynamic_power + writes * core.reg_file_write_dynamic_power)
+    return core.period_ns * (reads * core.power.register_read_mw + writes * core.power.register_write_mw)
 
 
-def _decode_mw(core: CoreConfig) -> float:
-    return core.inst_decode_dynamic_power + core.inst_decode_offset_dynamic_power
+def _decode_mw(power: CorePower) -> float:
+    return power.decode_mw + power.decode_offset_mw
 
 
-def pass_pj(matrix: MatrixConfig) -> float:
+def pass_pj(xbar: Crossbar) -> float:
     """Returns the energy of one pass of one crossbar, pJ: the rows of one DAC pass, one slice of the input bits."""
-    return sum(pass_parts_pj(matrix).values())
+    return sum(pass_parts_pj(xbar).values())
 
 
-def pass_parts_pj(matrix: MatrixConfig) -> dict[str, float]:
+def pass_parts_pj(xbar: Crossbar) -> dict[str, float]:
     """Returns the energy of one pass of one crossbar, pJ, for each part of the crossbar and its periphery."""
-    period, columns = matrix.period, matrix.xbar_size[1]
-    turns = columns // matrix.adc_count * period
+    parts, power = xbar.converters, xbar.power
+    turns = xbar.cols // parts.adcs * parts.period_ns
     return {
-        "DAC": period * matrix.dac_dynamic_power * matrix.dac_latency_cycle * matrix.dac_count,
-        "crossbar read": matrix.xbar_read_power * matrix.xbar_latency,
-        "sample and hold": period * matrix.sample_hold_dynamic_power * matrix.sample_hold_latency_cycle * columns,
-        "ADC": turns * matrix.adc_dynamic_power * matrix.adc_latency_cycle * matrix.adc_count,
-        "shift and add": turns * matrix.shift_adder_dynamic_power * matrix.shift_adder_latency_cycle,
-        "output buffer": turns * matrix.output_buffer_dynamic_power * matrix.output_buffer_latency_cycle,
+        "DAC": parts.period_ns * power.dac_mw * parts.dac_cycles * parts.dacs,
+        "crossbar read": power.read_mw * xbar.read_ns,
+        "sample and hold": parts.period_ns * power.sample_hold_mw * parts.sample_hold_cycles * xbar.cols,
+        "ADC": turns * power.adc_mw * parts.adc_cycles * parts.adcs,
+        "shift and add": turns * power.shift_add_mw * parts.shift_add_cycles,
+        "output buffer": turns * power.output_buffer_mw * parts.output_buffer_cycles,
     }
 
 
-def static_mw(arch: ArchFile, cores: int) -> float:
+def static_mw(target: Target, cores: int) -> float:
     """Returns the static power of `cores` instantiated cores and the global memory, as the simulator counts it."""
-    core = arch.chip_config.core_config
+    power = target.core.power
     counted = (
-        core.inst_fetch_static_power,
-        core.inst_decode_static_power,
-        core.inst_decode_offset_static_power,
-        core.reg_file_static_power,
-        core.scalar_static_power,
-        core.vector_alu_static_power,
-        core.vector_reg_static_power,
-        core.transfer_static_power,
-        core.local_memory_config.static_power,
+        power.fetch_static_mw,
+        power.decode_static_mw,
+        power.decode_offset_static_mw,
+        power.registers_static_mw,
+        power.scalar_static_mw,
+        power.vector_static_mw,
+        power.vector_registers_static_mw,
+        power.transfer_static_mw,
+        target.core.memory.energy.static_mw,
     )
-    return cores * sum(counted) + arch.chip_config.global_memory_config.static_power
+    return cores * sum(counted) + target.memory.energy.static_mw

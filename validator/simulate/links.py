@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.arch import ArchFile
-from raptor.target.arch.links import chip_of
+from raptor.target.arch import Target
 from raptor.target.isa import OPCODE
 from validator.simulate.cycle_model import CycleModel
 
@@ -27,27 +26,28 @@ class LinkUse:
     share: float
 
 
-def links_of(machine: CycleModel, arch: ArchFile, time_ns: float) -> tuple[LinkUse, ...]:
+def links_of(machine: CycleModel, target: Target, time_ns: float) -> tuple[LinkUse, ...]:
     """Returns the use of each link for a sample that takes `time_ns`; none on one chip."""
-    if arch.chips is None:
+    link = target.network.link
+    if link is None:
         return ()
-    crossed = _crossed(machine, arch, arch.chips.count)
+    crossed = _crossed(machine, target)
     return tuple(
-        LinkUse((k, k + 1), int(flits), float(flits) * arch.chips.link_ns / max(time_ns, 1e-9))
+        LinkUse((k, k + 1), int(flits), float(flits) * link.ns / max(time_ns, 1e-9))
         for k, flits in enumerate(crossed.tolist())
     )
 
 
-def _crossed(machine: CycleModel, arch: ArchFile, count: int) -> Ints:
+def _crossed(machine: CycleModel, target: Target) -> Ints:
     """Returns the flits over each link: a message crosses all between its chips, the memory is on the first."""
     sends = np.flatnonzero(machine.opcodes == OPCODE["send"])
     memory = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["ld"], OPCODE["st"])))
     used = np.concatenate([sends, memory])
-    source = chip_of(machine.cores[machine.core_of[used]], count, arch.chip_config.core_cnt)
+    source = machine.cores[machine.core_of[used]] // target.cores_per_chip
     ends = np.concatenate([machine.words[sends, _A], np.zeros(len(memory), np.int64)]).astype(np.int64)
-    to = chip_of(ends, count, arch.chip_config.core_cnt)
-    flits = -(-machine.words[used, _D] // arch.chip_config.network_config.bus_width)
-    links = np.zeros(count - 1, np.int64)
-    for k in range(count - 1):
+    to = ends // target.cores_per_chip
+    flits = -(-machine.words[used, _D] // target.network.flit_bytes)
+    links = np.zeros(target.chips - 1, np.int64)
+    for k in range(target.chips - 1):
         links[k] = flits[(np.minimum(source, to) <= k) & (np.maximum(source, to) > k)].sum()
     return links

@@ -20,7 +20,6 @@ def critical_ps(machine: CycleModel, run: Run) -> Ints:
     if machine.first[last_core] == machine.first[last_core + 1]:
         return credit
     at = int(machine.first[last_core + 1]) - 1
-    chip = machine.target.file.chip_config.core_config
     period_ps = round(machine.period_ns * 1000)
     time = run.last_tick * period_ps
     walk(
@@ -30,7 +29,7 @@ def critical_ps(machine: CycleModel, run: Run) -> Ints:
         run.start,
         run.end,
         run.cause,
-        chip.rob_size,
+        machine.numbers.rob_size,
         at,
         time,
         credit,

@@ -79,7 +79,7 @@ def _own_files(arch: str | Path, wanted: simulated_chip.SimulatedChip, folder: P
         return Path(arch)
     preset = architectures.load(arch)
     path = folder / "preset.json"
-    path.write_text(preset.file.model_dump_json(), encoding="utf-8")
+    path.write_bytes(architectures.arch_json(preset))
     with (folder / NETWORK_FILE).open("wb") as stream:
         stream.writelines(architectures.write_network(preset))
     return path

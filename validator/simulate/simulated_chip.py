@@ -6,16 +6,14 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.common.given import check_given
 from raptor.common.spelling import option
-from raptor.common.strict import faults
 from raptor.output import files
 from raptor.target import arch as architectures
-from raptor.target.arch import ArchFile, MatrixConfig, read_arch
+from raptor.target.arch import ChipDescription, Crossbar, Target, drop, parse, read_arch
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
@@ -23,14 +21,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _PS = 1000.0
-_MOST_NAMED = 50
+_MOST_NAMED, _MOST_MISTAKES = 50, 5
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedChip:
-    """A chip to simulate: an architecture file or preset (`source`) and its network table."""
+    """A chip to simulate, which `source` describes: hardware, and its network table in place of that of `target`."""
 
-    file: ArchFile
+    target: Target
     table: NetworkTable
     source: str
     warnings: tuple[str, ...]
@@ -76,18 +74,20 @@ def read_target(source: str | Path) -> SimulatedChip:
     """
     source = architectures.check_source(source)
     if is_preset(source):
-        preset = architectures.load(source).file
+        preset = architectures.load(source)
         return SimulatedChip(preset, MeshTable(preset), str(source), ())
     path = Path(source)
     if not path.is_file():
         presets = ", ".join(architectures.presets())
         raise UserError(f"architecture {source}: no such file; give a file or one of: {presets}")
     storage.check_regular(path.parent, path.name)
-    arch, warnings = _validate(read_arch(path), path)
-    if "net_config_file_path" not in arch.chip_config.network_config.model_fields_set:
-        return SimulatedChip(arch, MeshTable(arch), str(path), tuple(warnings))
-    table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
-    return SimulatedChip(arch, table, str(path), tuple(warnings))
+    description, warnings = _described(read_arch(path), path)
+    chip_id, core_id = description.memory_ids
+    if chip_id != core_id:
+        raise UserError(f"{path}: global_memory_switch_id differs between chip_config and core_config")
+    target, network = description.target(), description.network_file
+    table = MeshTable(target) if network is None else FileTable(path.parent / network)
+    return SimulatedChip(target, table, str(path), tuple(warnings))
 
 
 def beside(program: Path) -> Path:
@@ -103,57 +103,48 @@ def is_preset(source: str | Path) -> bool:
     return str(source) in architectures.presets()
 
 
-def _validate(raw: dict[str, Any], path: Path) -> tuple[ArchFile, list[str]]:
-    warnings: list[str] = []
-    try:
-        return ArchFile.model_validate(raw), warnings
-    except ValidationError as e:
-        unknown = [fault["loc"] for fault in e.errors() if fault["type"] == "extra_forbidden"]
-    for place in unknown:
-        part = raw
-        for key in place[:-1]:
-            part = part[cast(str, key)]
-        part.pop(cast(str, place[-1]))
-    warnings += [
-        f"{path.name}: no field {'.'.join(map(str, place))}; the simulator ignores it"
-        for place in unknown[:_MOST_NAMED]
-    ]
+def _described(raw: dict[str, Any], path: Path) -> tuple[ChipDescription, list[str]]:
+    """Returns the description without unknown fields, and a warning for each. Raises `UserError` for wrong values."""
+    description, problems = parse(raw)
+    unknown = [problem for problem in problems if problem.kind == "unknown"]
+    if unknown:
+        drop(raw, unknown)
+        description, problems = parse(raw)
+    if description is None:
+        mistakes = (f"  {problem.name}: {problem.message}" for problem in problems[:_MOST_MISTAKES])
+        raise UserError("\n".join([f"{path}: not an architecture file:", *mistakes]))
+    warnings = [f"{path.name}: no field {p.name}; the simulator ignores it" for p in unknown[:_MOST_NAMED]]
     if len(unknown) > _MOST_NAMED:
         warnings.append(f"{path.name}: {len(unknown) - _MOST_NAMED} more such fields")
-    try:
-        return ArchFile.model_validate(raw), warnings
-    except ValidationError as e:
-        mistakes = (f"  {fault}" for fault in faults(e, 5))
-        raise UserError("\n".join([f"{path}: not an architecture file:", *mistakes])) from e
+    return description, warnings
 
 
-def timing(arch: ArchFile, *, counting: bool) -> Chip:
+def timing(target: Target, *, counting: bool) -> Chip:
     """Returns the numbers that the kernels need. `counting`: also count accesses of decode, registers, scalar unit."""
-    core = arch.chip_config.core_config
-    matrix, local, memory = core.matrix_config, core.local_memory_config, arch.chip_config.global_memory_config
-    front, back = stage_cycles(matrix)
+    core, xbar, local, memory = target.core, target.core.xbar, target.core.memory, target.memory
+    front, back = stage_cycles(xbar)
     return Chip(
-        period_ps=_picoseconds(core.period),
+        period_ps=_picoseconds(core.period_ns),
         rob_size=core.rob_size,
         vector_width=core.vector_width,
-        vector_ps=core.vector_latency_cycle * 1000,
-        local_width=local.data_width,
-        local_read_cycles=local.read_latency_cycle,
-        local_write_cycles=local.write_latency_cycle,
-        local_period_ns=float(local.period),
-        global_width=memory.data_width,
-        global_read_cycles=memory.read_latency_cycle,
-        global_write_cycles=memory.write_latency_cycle,
-        global_period_ns=float(memory.period),
-        bus_width=arch.chip_config.network_config.bus_width,
-        rows=matrix.xbar_size[0],
-        row_bits=matrix.cell_precision * matrix.xbar_size[1],
-        matrix_period_ns=float(matrix.period),
-        dac_resolution=matrix.dac_resolution,
-        dac_passes=matrix.xbar_size[0] // matrix.dac_count,
+        vector_ps=_picoseconds(core.vector_step_ns),
+        local_width=local.beat_bytes,
+        local_read_cycles=local.read_cycles,
+        local_write_cycles=local.write_cycles,
+        local_period_ns=local.period_ns,
+        global_width=memory.beat_bytes,
+        global_read_cycles=memory.read_cycles,
+        global_write_cycles=memory.write_cycles,
+        global_period_ns=memory.period_ns,
+        bus_width=target.network.flit_bytes,
+        rows=xbar.rows,
+        row_bits=xbar.cell_bits * xbar.cols,
+        matrix_period_ns=xbar.converters.period_ns,
+        dac_resolution=xbar.converters.dac_bits,
+        dac_passes=xbar.rows // xbar.converters.dacs,
         front_cycles=front,
         back_cycles=back,
-        pipelined=int(matrix.pipeline_mode),
+        pipelined=int(xbar.converters.pipelined),
         counting=int(counting),
     )
 
@@ -162,30 +153,31 @@ def _picoseconds(ns: float) -> int:
     return int(ns * _PS + 0.5)
 
 
-def stage_cycles(matrix: MatrixConfig) -> tuple[int, int]:
+def stage_cycles(xbar: Crossbar) -> tuple[int, int]:
     """Returns the cycles of the two stages of a crossbar.
 
     The first stage converts the inputs and reads the crossbar once; the second converts all its columns back.
     """
-    read = int(np.ceil(matrix.xbar_latency / matrix.period))
-    front = matrix.dac_latency_cycle + read + matrix.sample_hold_latency_cycle
-    digital = matrix.shift_adder_latency_cycle + matrix.output_buffer_latency_cycle
-    # The simulator rounds down here: columns beyond a multiple of adc_count are converted in no time.
-    passes = matrix.xbar_size[1] // matrix.adc_count
-    back = matrix.adc_latency_cycle + digital + (passes - 1) * max(matrix.adc_latency_cycle, digital)
+    parts = xbar.converters
+    read = int(np.ceil(xbar.read_ns / parts.period_ns))
+    front = parts.dac_cycles + read + parts.sample_hold_cycles
+    digital = parts.shift_add_cycles + parts.output_buffer_cycles
+    # The simulator rounds down here: columns beyond a multiple of the ADCs are converted in no time.
+    passes = xbar.cols // parts.adcs
+    back = parts.adc_cycles + digital + (passes - 1) * max(parts.adc_cycles, digital)
     return front, back
 
 
-def network_of(target: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
+def network_of(chip: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
     """Looks up latency and energy of the pairs of cores that talk.
 
     `pairs`: sorted, without repetitions; indices into `cores`, or len(cores) for global memory. A pair that the table
     lacks costs nothing, as in the simulator, and is marked as missing.
     """
-    memory = str(target.file.chip_config.core_config.global_memory_switch_id)
+    memory = str(chip.target.memory_id)
     names = [*map(str, cores), memory]
     found = [
-        tuple(target.table.cost(kind, names[source], names[to]) for kind in KINDS)
+        tuple(chip.table.cost(kind, names[source], names[to]) for kind in KINDS)
         for source, to in cast(list[tuple[int, int]], pairs.tolist())
     ]
     latency, energy = np.array([[cost or 0.0 for cost in pair] for pair in found], np.float64).reshape(-1, 2).T.copy()

@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from raptor.target.arch import MatrixConfig
+from raptor.target.arch import Crossbar
 from validator.simulate import builtin, cycle_model, simulated_chip
 from validator.simulate.cycle_model import CycleModel
 
 _CYCLES = (
-    "dac_latency_cycle",
-    "sample_hold_latency_cycle",
-    "adc_latency_cycle",
-    "shift_adder_latency_cycle",
-    "output_buffer_latency_cycle",
+    "dac_cycles",
+    "sample_hold_cycles",
+    "adc_cycles",
+    "shift_add_cycles",
+    "output_buffer_cycles",
 )
 
 
@@ -59,19 +59,19 @@ def of_product(*fast: str) -> Callable[[CycleModel], CycleModel]:
     """
 
     def change(machine: CycleModel) -> CycleModel:
-        matrix = machine.target.file.chip_config.core_config.matrix_config
-        front, back = simulated_chip.stage_cycles(_finer(matrix, fast))
+        front, back = simulated_chip.stage_cycles(_finer(machine.chip.target.core.xbar, fast))
         return _numbers(_products(machine), front_cycles=front, back_cycles=back)
 
     return change
 
 
-def _finer(matrix: MatrixConfig, fast: tuple[str, ...]) -> MatrixConfig:
-    cycles = {name: getattr(matrix, name) * (1 if name in fast else 2) for name in _CYCLES}
-    period, read = matrix.period / 2, math.ceil(matrix.xbar_latency / matrix.period)
+def _finer(xbar: Crossbar, fast: tuple[str, ...]) -> Crossbar:
+    converters = xbar.converters
+    cycles = {name: getattr(converters, name) * (1 if name in fast else 2) for name in _CYCLES}
+    period_ns, read = converters.period_ns / 2, math.ceil(xbar.read_ns / converters.period_ns)
     # Half a cycle less than the whole number, because the model rounds up.
-    latency = ((1 if "xbar_latency" in fast else 2) * read - 0.5) * period
-    return matrix.model_copy(update={**cycles, "period": period, "xbar_latency": latency})
+    read_ns = ((1 if "read_ns" in fast else 2) * read - 0.5) * period_ns
+    return replace(xbar, read_ns=read_ns, converters=replace(converters, period_ns=period_ns, **cycles))
 
 
 def _vector(machine: CycleModel) -> CycleModel:
@@ -92,10 +92,10 @@ def _network(machine: CycleModel) -> CycleModel:
 
 PARTS: Mapping[str, Callable[[CycleModel], CycleModel]] = {
     "products (all of a crossbar)": _products,
-    "DACs": of_product("dac_latency_cycle"),
-    "crossbar reads": of_product("xbar_latency"),
-    "ADCs": of_product("adc_latency_cycle"),
-    "shift adders, output buffers": of_product("shift_adder_latency_cycle", "output_buffer_latency_cycle"),
+    "DACs": of_product("dac_cycles"),
+    "crossbar reads": of_product("read_ns"),
+    "ADCs": of_product("adc_cycles"),
+    "shift adders, output buffers": of_product("shift_add_cycles", "output_buffer_cycles"),
     "ports of local memory": _local_memory,
     "vector units": _vector,
     "network": _network,

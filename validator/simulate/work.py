@@ -62,7 +62,7 @@ def work_of(machine: CycleModel) -> Work:
     scalar, product = unit == SCALAR, unit == MATRIX
     # One cycle until the end is noticed; a product enters its group a cycle after it counts as started.
     least = np.where(scalar, 0, (-(-demand[:, Demand.TIME] // period) + 1 + product) * period)
-    if machine.target.file.chip_config.core_config.rob_size == 1:
+    if machine.numbers.rob_size == 1:
         total = _by_core(machine, least + period)
         products = _by_core(machine, np.where(product, least, 0))
     else:

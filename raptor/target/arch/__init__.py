@@ -1,6 +1,6 @@
 """The target of a compilation, and pimsim-nn's files as its source: schema, presets, network tables."""
 
-from raptor.target.arch.loading import check_source, load
+from raptor.target.arch.loading import check_source, describe, load, make_target
 from raptor.target.arch.network import (
     MESH_FLIT_NS,
     check_network_size,
@@ -14,22 +14,33 @@ from raptor.target.arch.network import (
     typical_flit_ns,
     write_network,
 )
-from raptor.target.arch.pimsim import presets, read_arch, target_of
-from raptor.target.arch.schema import (
-    ARCH_LIMIT_BYTES,
-    GLOBAL_MEMORY_ID,
-    NETWORK_FILE,
-    ArchFile,
-    ChipConfig,
-    CoreConfig,
-    MatrixConfig,
-    MemoryConfig,
-    NetworkConfig,
-    SimConfig,
+from raptor.target.arch.parsing import FieldProblem, drop, parse
+from raptor.target.arch.pimsim import (
+    ChipDescription,
+    arch_json,
+    default_target,
+    hardware_json,
+    presets,
+    read_arch,
+    stored_target,
 )
+from raptor.target.arch.schema import ARCH_LIMIT_BYTES, GLOBAL_MEMORY_ID, NETWORK_FILE
 from raptor.target.arch.sources import SOURCES, Source
 from raptor.target.arch.table import Table
-from raptor.target.arch.target import Converters, Core, Crossbar, Memory, Network, Target, Widths
+from raptor.target.arch.target import (
+    Converters,
+    Core,
+    CorePower,
+    Crossbar,
+    CrossbarPower,
+    Link,
+    Memory,
+    MemoryEnergy,
+    Network,
+    SimulatorSettings,
+    Target,
+    Widths,
+)
 
 __all__ = [
     "ARCH_LIMIT_BYTES",
@@ -37,35 +48,42 @@ __all__ = [
     "MESH_FLIT_NS",
     "NETWORK_FILE",
     "SOURCES",
-    "ArchFile",
-    "ChipConfig",
+    "ChipDescription",
     "Converters",
     "Core",
-    "CoreConfig",
+    "CorePower",
     "Crossbar",
-    "MatrixConfig",
+    "CrossbarPower",
+    "FieldProblem",
+    "Link",
     "Memory",
-    "MemoryConfig",
+    "MemoryEnergy",
     "Network",
-    "NetworkConfig",
-    "SimConfig",
+    "SimulatorSettings",
     "Source",
     "Table",
     "Target",
     "Widths",
+    "arch_json",
     "check_network_size",
     "check_source",
+    "default_target",
+    "describe",
+    "drop",
     "flit_ns",
+    "hardware_json",
     "load",
     "longest_flit_ns",
+    "make_target",
     "memory_flit_ns",
     "mesh_cost",
     "mesh_latency",
     "mesh_layout",
     "network_table",
+    "parse",
     "presets",
     "read_arch",
-    "target_of",
+    "stored_target",
     "typical_flit_ns",
     "write_network",
 ]

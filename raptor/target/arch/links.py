@@ -4,7 +4,6 @@ Chips are in a row. The cores of a chip have neighbouring numbers, and chip k + 
 the routers on its way, as in one mesh, and takes `link_ns` more for each link. The global memory is on the first chip.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,32 +16,18 @@ from raptor.common.spelling import option
 from raptor.target.arch.network import FLIT_PJ, MEMORY_NS, ROUTER_NS, mesh_layout
 from raptor.target.arch.schema import ChipsConfig
 from raptor.target.arch.table import Table
+from raptor.target.arch.target import Link
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A link between chips: ns and pJ of a flit, and where the numbers come from."""
-
-    ns: float
-    pj: float
-    source: str
-
-
 LINKS = {
-    "board-ht": Link(
-        5.0,
-        13_000.0,
-        "HyperTransport as in ISAAC and PUMA: a packet of 32 bytes in 5 ns at 6.4 GB/s (puma-simulator: ht_lat), "
-        "10.4 W; that these are four links is assumed",
-    ),
-    "package-ucie": Link(
-        4.0,
-        160.0,
-        "chiplets of one package: UCIe aims at single-digit ns; 0.6 pJ a bit of a flit of 32 bytes is assumed",
-    ),
+    # HyperTransport as in ISAAC and PUMA: a packet of 32 bytes in 5 ns at 6.4 GB/s (puma-simulator: ht_lat), 10.4 W;
+    # that these are four links is assumed.
+    "board-ht": Link(5.0, 13_000.0),
+    # Chiplets of one package: UCIe aims at single-digit ns; 0.6 pJ a bit of a flit of 32 bytes is assumed.
+    "package-ucie": Link(4.0, 160.0),
 }
 """Presets of links."""
 
@@ -61,12 +46,7 @@ def parse_link(value: object) -> Link:
     if not (0 <= ns <= 1e9 and 0 <= pj <= 1e12):
         names = " or ".join(LINKS)
         raise UserError(f"{option('link', text)}: expected {names}, or ns and pJ of a flit, such as 5:13000")
-    return Link(ns, pj, "given")
-
-
-def chip_of(cores: Ints, count: int, total: int) -> Ints:
-    """Returns the chip of each core."""
-    return cores // (total // count)
+    return Link(ns, pj)
 
 
 def linked_layout(cores_each: int, count: int) -> tuple[int, int]:

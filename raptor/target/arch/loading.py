@@ -5,11 +5,9 @@ that RAPTOR writes for a mesh is replaced by that mesh, so that the number of co
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, TypedDict, Unpack
 
 from raptor.common import arguments
 from raptor.common.arguments import whole_or_none
@@ -19,30 +17,57 @@ from raptor.common.spelling import option
 from raptor.target.arch.fields import set_fields
 from raptor.target.arch.links import linked_layout, linked_table, parse_link
 from raptor.target.arch.network import write_mesh
-from raptor.target.arch.pimsim import presets, read_arch, target_of
-from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
+from raptor.target.arch.parsing import FieldProblem, parse
+from raptor.target.arch.pimsim import ChipDescription, presets, read_arch
+from raptor.target.arch.schema import NETWORK_FILE
 from raptor.target.arch.table import LIMIT_BYTES, parse_table
 from raptor.target.arch.target import Target, one_of
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _MOST_FAULTS = 50
 
 
-def load(
+class ChipOptions(TypedDict, total=False):
+    """What `describe` overrides in an architecture file."""
+
+    xbar: int | tuple[int, int] | str | None
+    cores: int | None
+    xbars_per_core: int | None
+    cell_bits: int | None
+    chips: int | None
+    link: str | None
+    fields: Mapping[str, Any] | None
+    network: bool
+
+
+def load(source: str | Path | None = None, *, element_bits: int = 8, **options: Unpack[ChipOptions]) -> Target:
+    """Reads an architecture file or preset as `describe` does, and makes the target of it.
+
+    `element_bits`: width of the elements in memory and of the weights. Raises `UserError`, also for sizes that
+    contradict each other.
+    """
+    bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
+    return make_target(describe(source, **options), bits)
+
+
+def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
+    """Makes the target of a description. Raises `UserError` for sizes that contradict each other."""
+    target = description.target(element_bits)
+    _check(target, description)
+    return one_of(target)
+
+
+def describe(
     source: str | Path | None = None,
     *,
     xbar: int | tuple[int, int] | str | None = None,
     cores: int | None = None,
     xbars_per_core: int | None = None,
     cell_bits: int | None = None,
-    element_bits: int = 8,
     chips: int | None = None,
     link: str | None = None,
     fields: Mapping[str, Any] | None = None,
     network: bool = True,
-) -> Target:
+) -> ChipDescription:
     """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
@@ -50,14 +75,13 @@ def load(
     otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
     what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
     (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
-    for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
+    for a file or network table that cannot be read or does not follow the schema.
     """
     source = "bench" if source is None else check_source(source)
     size = parse_xbar(xbar)
     cores = whole_or_none("cores", cores, 1)
     xbars_per_core = whole_or_none("xbars_per_core", xbars_per_core, 1)
     cell_bits = whole_or_none("cell_bits", cell_bits, 1)
-    element_bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
     raw = read_arch(source)
     set_fields(raw, parse_named("fields", fields))
     chip = _section(raw, "chip_config", source)
@@ -82,15 +106,13 @@ def load(
     _section(core, "local_memory_config", source)
     # An output directory holds its table under this name.
     links["net_config_file_path"] = NETWORK_FILE
-    file = _parse(raw, source)
-    table = None
+    description = _parse(raw, source)
+    file, memory_id, table = description.file, description.memory_ids[0], None
     if own is not None:
-        table = parse_table(*own, file.chip_config.core_cnt, file.chip_config.global_memory_switch_id)
+        table = parse_table(*own, file.chip_config.core_cnt, memory_id)
     elif file.chips is not None and network:
-        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, _memory_id(file))
-    target = target_of(file, table, element_bits, tuple(notes))
-    _check(target)
-    return one_of(target)
+        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, memory_id)
+    return replace(description, table=table, notes=tuple(notes))
 
 
 def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: str | None) -> int | None:
@@ -115,29 +137,24 @@ def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: s
 
 def _cores_each(raw: dict[str, Any], source: str | Path) -> int:
     """Returns the cores of a chip, before the number of chips is changed."""
-    file = _parse(read_arch(source), source)
-    return file.chip_config.core_cnt // (file.chips.count if file.chips else 1)
-
-
-def _memory_id(file: ArchFile) -> int:
-    return file.chip_config.global_memory_switch_id
+    return _parse(read_arch(source), source).target().cores_per_chip
 
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
     """Returns path and content of the network table that a file names; None if it names none or that of its mesh."""
     if source is None or str(source) in presets():
         return None
-    named = raw["chip_config"]["network_config"].get("net_config_file_path")
-    if named is None:
+    if raw["chip_config"]["network_config"].get("net_config_file_path") is None:
         return None
-    chip = _parse(raw, source).chip_config
-    path = Path(source).parent / chip.network_config.net_config_file_path
+    description = _parse(raw, source)
+    network = description.file.chip_config.network_config
+    path = Path(source).parent / network.net_config_file_path
     if not path.is_file():
         raise UserError(
             f"architecture {source}: network_config.net_config_file_path: no file {path}; give the table (raptor arch "
             "new writes one), or leave the field out for the built-in mesh of network_config.layout"
         )
-    mesh = write_mesh(chip.core_cnt, chip.network_config.layout[1], chip.global_memory_switch_id)
+    mesh = write_mesh(description.file.chip_config.core_cnt, network.layout[1], description.memory_ids[0])
     try:
         if path.stat().st_size > LIMIT_BYTES:
             raise UserError(f"network table {path}: more than {LIMIT_BYTES} bytes")
@@ -166,25 +183,21 @@ def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str,
     return section  # pyright: ignore[reportUnknownVariableType] checked by the schema next
 
 
-def _parse(raw: dict[str, Any], source: str | Path) -> ArchFile:
+def _parse(raw: dict[str, Any], source: str | Path) -> ChipDescription:
     """Checks a file by the schema. Raises `UserError` with up to `_MOST_FAULTS` mistakes."""
-    try:
-        return ArchFile.model_validate(raw)
-    except ValidationError as e:
-        faults = [f"  {'.'.join(map(str, f['loc']))}: {_explain(f)}" for f in e.errors()[:_MOST_FAULTS]]
-        more = [f"  and {e.error_count() - _MOST_FAULTS} more"] if e.error_count() > _MOST_FAULTS else []
-        raise UserError("\n".join([f"architecture {source}:", *faults, *more])) from e
+    description, problems = parse(raw)
+    if description is None:
+        faults = [f"  {problem.name}: {_explain(problem)}" for problem in problems[:_MOST_FAULTS]]
+        more = [f"  and {len(problems) - _MOST_FAULTS} more"] if len(problems) > _MOST_FAULTS else []
+        raise UserError("\n".join([f"architecture {source}:", *faults, *more]))
+    return description
 
 
-def _explain(fault: "ErrorDetails") -> str:
-    """Describes what is wrong with a field; for an unknown field, suggests a similar name."""
-    if fault["type"] != "extra_forbidden":
-        return f"{fault['msg']} (got {fault['input']!r:.60})"
-    fields: type[BaseModel] | None = ArchFile
-    for part in fault["loc"][:-1]:
-        fields = field_model(fields, str(part)) if fields else None
-    close = get_close_matches(str(fault["loc"][-1]), fields.model_fields if fields else (), 1)
-    return f"no such field, pimsim-nn would ignore it{f'; did you mean {close[0]}?' if close else ''}"
+def _explain(problem: FieldProblem) -> str:
+    if problem.kind != "unknown":
+        return f"{problem.message} (got {problem.found!r:.60})"
+    meant = problem.meant
+    return f"no such field, pimsim-nn would ignore it{f'; did you mean {meant}?' if meant else ''}"
 
 
 def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
@@ -198,7 +211,7 @@ def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
     return notes
 
 
-def _check(target: Target) -> None:
+def _check(target: Target, description: ChipDescription) -> None:
     """Raises `UserError` for sizes that contradict each other."""
     if target.outputs_per_xbar < 1:
         bits = target.widths.weights
@@ -208,17 +221,14 @@ def _check(target: Target) -> None:
             f"only {target.xbar_cols} columns; try {option('xbar', (target.xbar_rows, cells))} or "
             f"{option('cell_bits', bits)}"
         )
-    core_id = target.file.chip_config.core_config.global_memory_switch_id
-    if target.memory_id != core_id:
+    chip_id, core_id = description.memory_ids
+    if chip_id != core_id:
         raise UserError(
-            f"global_memory_switch_id {target.memory_id} in chip_config, {core_id} in core_config; the simulator needs "
+            f"global_memory_switch_id {chip_id} in chip_config, {core_id} in core_config; the simulator needs "
             "them equal"
         )
-    several = target.file.chips
-    if several is not None and target.file.chip_config.core_cnt % several.count:
-        raise UserError(
-            f"chips.count {several.count}: {target.file.chip_config.core_cnt} cores cannot be shared evenly"
-        )
+    if target.core_count % target.chips:
+        raise UserError(f"chips.count {target.chips}: {target.core_count} cores cannot be shared evenly")
     if target.memory_id >= 0:
         raise UserError(f"global_memory_switch_id {target.memory_id}: expected a number below 0, cores have the others")
     rows, cols = target.network.rows, target.network.cols

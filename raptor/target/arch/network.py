@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.arch.schema import ArchFile
 from raptor.target.arch.target import Target
 
 Ints = npt.NDArray[np.int64]
@@ -58,15 +57,14 @@ def _row(a: int, count: int, cols: int) -> Iterator[tuple[str, int]]:
             yield str(b), mesh_latency(a, b, cols)
 
 
-def mesh_cost(file: ArchFile, source: int, to: int) -> tuple[int, int] | None:
+def mesh_cost(target: Target, source: int, to: int) -> tuple[int, int] | None:
     """Returns latency (ns) and energy (pJ) of a pair, as in `network_table`; None for a pair that is not in it."""
-    chip = file.chip_config
-    memory, cores = chip.global_memory_switch_id, range(chip.core_cnt)
+    memory, cores = target.memory_id, range(target.core_count)
     if source == to or not all(end == memory or end in cores for end in (source, to)):
         return None
     if memory in (source, to):
         return MEMORY_NS, FLIT_PJ
-    return mesh_latency(source, to, chip.network_config.layout[1]), FLIT_PJ
+    return mesh_latency(source, to, target.mesh_cols), FLIT_PJ
 
 
 @overload

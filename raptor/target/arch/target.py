@@ -1,14 +1,15 @@
-"""The target of a compilation: all that the compiler knows of the hardware, in types of RAPTOR.
+"""The hardware to compile for, to simulate and to check: every property of it, in types of RAPTOR.
 
-The architecture file and network table of pimsim-nn are one source (`raptor.target.arch.pimsim`). Here is also a place
-for things without a field in that file: several chips, element widths, the device of a cell.
+The architecture file of pimsim-nn is one source of it, and one form in which it is written
+(`raptor.target.arch.pimsim`). Properties that have no field in that file, such as the widths of elements, are here too.
+Times are in ns, powers in mW, energies in pJ, sizes in bytes where a name says nothing else.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
-from raptor.target.arch.schema import ArchFile, Interface
+from raptor.target.arch.schema import Interface
 from raptor.target.arch.table import Table
 from raptor.target.element import ElementType, bytes_of
 
@@ -20,6 +21,15 @@ class Widths:
     weights: int
     activations: int
     accumulators: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEnergy:
+    """Static power of a memory, and the energy to read and to write a beat."""
+
+    static_mw: float
+    read_pj: float
+    write_pj: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +45,15 @@ class Memory:
     write_cycles: int
     size_bytes: int
     size_given: bool
+    energy: MemoryEnergy
 
 
 @dataclass(frozen=True, slots=True)
 class Converters:
     """DACs and ADCs of a crossbar. Cycles are those of the crossbars, of `period_ns`.
 
-    `pipelined`: a crossbar is read while the ADCs convert the result of the read before.
+    `pipelined`: a crossbar is read while the ADCs convert the result of the read before. `adc_bits`: the resolution,
+    which has no effect on time and energy in the simulator.
     """
 
     period_ns: float
@@ -50,10 +62,34 @@ class Converters:
     dacs: int
     dac_cycles: int
     sample_hold_cycles: int
+    adc_bits: int
     adcs: int
     adc_cycles: int
     shift_add_cycles: int
     output_buffer_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrossbarPower:
+    """Power of a crossbar and its converters: of each part while it works, and its static power.
+
+    The DACs, the ADCs and the sample-and-hold stages are counted one by one. The simulator counts neither static power
+    nor input buffers.
+    """
+
+    read_mw: float
+    dac_mw: float
+    dac_static_mw: float
+    sample_hold_mw: float
+    sample_hold_static_mw: float
+    adc_mw: float
+    adc_static_mw: float
+    shift_add_mw: float
+    shift_add_static_mw: float
+    input_buffer_mw: float
+    input_buffer_static_mw: float
+    output_buffer_mw: float
+    output_buffer_static_mw: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +101,37 @@ class Crossbar:
     cell_bits: int
     read_ns: float
     converters: Converters
+    power: CrossbarPower
+
+
+@dataclass(frozen=True, slots=True)
+class CorePower:
+    """Power of the units of a core without crossbars and memory: of each while it works, and its static power.
+
+    A step of the vector unit takes `vector_step_pj`, two reads of its registers and a write. The simulator counts
+    neither the controller nor the transfer unit at work.
+    """
+
+    vector_step_pj: float
+    vector_static_mw: float
+    vector_read_pj: float
+    vector_write_pj: float
+    vector_registers_static_mw: float
+    fetch_mw: float
+    fetch_static_mw: float
+    decode_mw: float
+    decode_static_mw: float
+    decode_offset_mw: float
+    decode_offset_static_mw: float
+    register_read_mw: float
+    register_write_mw: float
+    registers_static_mw: float
+    scalar_mw: float
+    scalar_static_mw: float
+    transfer_mw: float
+    transfer_static_mw: float
+    controller_mw: float
+    controller_static_mw: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +149,15 @@ class Core:
     xbar_count: int
     xbar: Crossbar
     memory: Memory
+    power: CorePower
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link from one chip to the next: what a flit takes more over it. It carries one flit in this time."""
+
+    ns: float
+    pj: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +165,50 @@ class Network:
     """The links between cores, and to the global memory, which the table calls `memory_id`.
 
     `rows`, `cols`: size of the mesh, whose cores are numbered row by row. `table`: latencies and energies from the
-    source for each pair; None for those of the mesh. Links between chips are entries of the table.
+    source for each pair; None for those of the mesh. `link`: between chips, of which entries of the table are made;
+    None for one chip. `topology` is a name without effect.
     """
 
+    topology: str
     flit_bytes: int
     rows: int
     cols: int
     memory_id: int
     table: Table | None
+    link: Link | None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorSettings:
+    """How pimsim-nn runs a program on the hardware. The built-in simulator takes its settings from the caller.
+
+    `is_latency_mode`: one sample runs alone, at most `timeout_ms` of simulated time; else the streams loop for
+    `throughput_ms`. `verbosity`: detail of its report.
+    """
+
+    is_latency_mode: bool
+    throughput_ms: float
+    timeout_ms: float
+    verbosity: int
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The hardware to compile for: `chips` chips of equal cores, one global memory, one network.
+    """The hardware to compile for: equal cores on `chips` chips, one global memory, one network.
 
-    `file`: the architecture file from which it was made; the output has a copy. `notes`: changes that the options of
-    the user made necessary. `places`: the cores that a program may use; None for all.
+    `core_count`: cores of all chips. `interface`: the smallest thing that a program can ask of the crossbars; None if
+    the source does not say, which means `crossbar`. `notes`: changes that the options of the user made necessary.
+    `places`: the cores that a program may use; None for all.
     """
 
-    file: ArchFile
+    core_count: int
     chips: int
-    cores_per_chip: int
     core: Core
     memory: Memory
     network: Network
     widths: Widths
+    simulator: SimulatorSettings
+    interface: Interface | None = None
     notes: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     _hash: int = field(init=False, repr=False, compare=False)
@@ -121,7 +216,7 @@ class Target:
     def __post_init__(self) -> None:
         """Finds the hash once: a target is a key of caches of costs, and hashing it takes longer than a cost."""
         network = self.network.flit_bytes, self.network.rows, self.network.cols
-        fields = self.chips, self.cores_per_chip, self.core, self.memory, network, self.widths, self.places
+        fields = self.core_count, self.chips, self.core, self.memory, network, self.widths, self.places
         object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
@@ -133,18 +228,12 @@ class Target:
 
     def with_timeout_ms(self, simulated_ms: float) -> "Target":
         """Returns the target with a timeout of at least `simulated_ms` for the simulator's latency mode."""
-        sim = self.file.sim_config
-        longer = max(sim.latency_timeout_ms, simulated_ms)
-        file = self.file.model_copy(update={"sim_config": sim.model_copy(update={"latency_timeout_ms": longer})})
-        return replace(self, file=file)
+        longer = max(self.simulator.timeout_ms, simulated_ms)
+        return replace(self, simulator=replace(self.simulator, timeout_ms=longer))
 
     def with_xbars_per_core(self, count: int) -> "Target":
         """Returns the target with another number of crossbars per core."""
-        chip = self.file.chip_config
-        matrix = chip.core_config.matrix_config.model_copy(update={"xbar_array_count": count})
-        core = chip.core_config.model_copy(update={"matrix_config": matrix})
-        file = self.file.model_copy(update={"chip_config": chip.model_copy(update={"core_config": core})})
-        return replace(self, file=file, core=replace(self.core, xbar_count=count))
+        return replace(self, core=replace(self.core, xbar_count=count))
 
     def with_widths(self, widths: Widths) -> "Target":
         """Returns the target with elements of other widths, so that costs can be asked for them."""
@@ -155,9 +244,8 @@ class Target:
         return self.with_widths(replace(self.widths, activations=self.bits_of(element)))
 
     @property
-    def core_count(self) -> int:
-        """Number of cores of all chips."""
-        return self.chips * self.cores_per_chip
+    def cores_per_chip(self) -> int:
+        return self.core_count // self.chips
 
     @property
     def usable_cores(self) -> int:
@@ -209,11 +297,6 @@ class Target:
     def rows_at_once(self) -> int:
         """Number of rows of a crossbar that can be driven at once: each takes a DAC."""
         return min(self.core.xbar.converters.dacs, self.xbar_rows)
-
-    @property
-    def interface(self) -> Interface:
-        """The smallest thing that a program can ask of the crossbars."""
-        return self.file.interface or "crossbar"
 
     @property
     def outputs_per_xbar(self) -> int:

@@ -25,7 +25,7 @@ from validator.simulate import cycle_model
 from validator.simulate.builtin import estimate
 
 LENGTH, WIDTH_IN, WIDTH_OUT = 100, 2, 4
-CHIP = architectures.load("bench", cores=1).file
+CHIP = architectures.load("bench", cores=1)
 WIDE = {
     "vvmul",
     "vvsll",
@@ -48,19 +48,17 @@ VECTORS = [i for i in INSTRUCTIONS if i.unit is Unit.VECTOR]
 def latency_ns(*rows: tuple[int, ...]) -> float:
     widths = op("setbw", ibiw=8 * WIDTH_IN, obiw=8 * WIDTH_OUT)
     raw = RawProgram(1, ((),), (stream(widths, *rows),), (True,), ("",), Path(), Path())
-    return estimate(raw, CHIP, None, 0)[0]
+    return estimate(raw, CHIP, 0)[0]
 
 
 def vector_ns(spec: Instruction) -> float:
-    """Computes the time by docs/developers/target.md, 4.2: reads of each operand, steps of the unit, the write of the
-    result."""
-    core = CHIP.chip_config.core_config
-    memory = core.local_memory_config
+    """Computes the time by docs/target.md, 4.2: reads of each operand, steps of the unit, the write of the result."""
+    core, memory = CHIP.core, CHIP.core.memory
     operands = sum(o.kind is Kind.SOURCE for o in BY_NAME[spec.simulated_as or spec.name].operands)
-    read = math.ceil(WIDTH_IN * LENGTH / memory.data_width) * memory.read_latency_cycle
+    read = math.ceil(WIDTH_IN * LENGTH / memory.beat_bytes) * memory.read_cycles
     width = WIDTH_OUT if (spec.simulated_as or spec.name) in WIDE else WIDTH_IN
-    write = math.ceil(width * LENGTH / memory.data_width) * memory.write_latency_cycle
-    steps = math.ceil(LENGTH / core.vector_width) * core.vector_latency_cycle
+    write = math.ceil(width * LENGTH / memory.beat_bytes) * memory.write_cycles
+    steps = math.ceil(LENGTH / core.vector_width) * core.vector_step_ns
     return operands * read + steps + write
 
 

@@ -36,7 +36,7 @@ def _miss(folder: Path, seed: int, case: Case, ms: float, pj: float) -> Miss:
     write(case, folder)
     target = simulated_chip.read_target(folder / "arch.json")
     machine = cycle_model.build(read_program(folder), target)
-    run = cycle_model.run(machine, counting=energy.needs_counting(target.file))
+    run = cycle_model.run(machine, counting=energy.needs_counting(target.target))
     ns = run.last_tick * machine.period_ns
     used = energy.energy_of(machine, energy.counts(machine), run.port, ns).total
     return Miss(seed, ns / (ms * 1e6) - 1, used / pj - 1)

@@ -239,7 +239,7 @@ def test_streams_of_one_instruction_do_not_loop(tmp_path: Path):
 def test_a_preset_is_the_file_that_arch_new_writes(program: Path, tmp_path: Path, mode: Any):
     written = tmp_path / "chip" / "arch.json"
     written.parent.mkdir()
-    write_files(architectures.load("isaac"), written)
+    write_files(architectures.describe("isaac"), written)
     reports = [builtin.simulate(program, arch, mode=mode) for arch in ("isaac", written)]
     assert len({(r.latency_ns, r.interval_ns, r.energy_pj) for r in reports}) == 1
     cli(program, "--arch", "isaac", "--json", tmp_path / "report.json")
