@@ -15,8 +15,8 @@ from raptor.target.timing import longest_ns
 from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import simulated_chip, state
-from validator.simulate.simulated_chip import Network, SimulatedChip
-from validator.simulate.state import Chip, Core, Demand, Global, Log, Op, Port, Program, Queue, Stop, Tables
+from validator.simulate.simulated_chip import ChipNumbers, Network, SimulatedChip
+from validator.simulate.state import Core, Demand, Global, Log, Op, Port, Program, Queue, Stop, Tables
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
@@ -45,7 +45,7 @@ class CycleModel:
     group_first: Ints
     xbars: Ints
     network: Network
-    numbers: Chip
+    numbers: ChipNumbers
     chip: SimulatedChip
     warnings: tuple[str, ...]
 
@@ -260,7 +260,7 @@ def run(machine: CycleModel, *, rounds: int = 0, counting: bool = False) -> Run:
 
 def _check_time(machine: CycleModel, rounds: int) -> None:
     """Raises `UserError` if times might overflow. The bound is the sum of all times, as if nothing overlapped."""
-    total_ps = (rounds + 1) * _longest_ps(machine)
+    total_ps = (rounds + 1) * longest_ps(machine)
     if total_ps >= state.NEVER:
         raise UserError(
             f"{machine.chip.source}: the program could take {total_ps / _DAY_PS:.3g} days on this chip, but time is "
@@ -269,7 +269,7 @@ def _check_time(machine: CycleModel, rounds: int) -> None:
         )
 
 
-def _longest_ps(machine: CycleModel) -> float:
+def longest_ps(machine: CycleModel) -> float:
     """Returns an upper bound of the time of all instructions one after another, ps."""
     widths = machine.words[machine.opcodes == OPCODE["setbw"], 2:4]
     bits = int(max(widths.max(initial=0), 8))

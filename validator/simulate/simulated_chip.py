@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import ChipDescription, Crossbar, Target, drop, parse, read_arch
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
-from validator.simulate.state import Chip
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -119,11 +118,38 @@ def _described(raw: dict[str, Any], path: Path) -> tuple[ChipDescription, list[s
     return description, warnings
 
 
-def timing(target: Target, *, counting: bool) -> Chip:
-    """Returns the numbers that the kernels need. `counting`: also count accesses of decode, registers, scalar unit."""
+class ChipNumbers(NamedTuple):
+    """Numbers of a chip by which the kernels compute times. Widths are in bytes; `*_ns` are times of one cycle."""
+
+    period_ps: int
+    rob_size: int
+    vector_width: int
+    vector_ps: int
+    local_width: int
+    local_read_cycles: int
+    local_write_cycles: int
+    local_period_ns: float
+    global_width: int
+    global_read_cycles: int
+    global_write_cycles: int
+    global_period_ns: float
+    bus_width: int
+    rows: int
+    row_bits: int
+    matrix_period_ns: float
+    dac_resolution: int
+    dac_passes: int
+    front_cycles: int
+    back_cycles: int
+    pipelined: int
+    counting: int
+
+
+def timing(target: Target, *, counting: bool) -> ChipNumbers:
+    """Returns the numbers of a target. `counting`: also count accesses of decode, registers, scalar unit."""
     core, xbar, local, memory = target.core, target.core.xbar, target.core.memory, target.memory
     front, back = stage_cycles(xbar)
-    return Chip(
+    return ChipNumbers(
         period_ps=_picoseconds(core.period_ns),
         rob_size=core.rob_size,
         vector_width=core.vector_width,

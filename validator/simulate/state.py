@@ -43,33 +43,6 @@ class Step(IntEnum):
     TOKEN = 9
 
 
-class Chip(NamedTuple):
-    """Numbers of a chip that determine times. Widths are in bytes; `*_ns` are times of one cycle."""
-
-    period_ps: int
-    rob_size: int
-    vector_width: int
-    vector_ps: int
-    local_width: int
-    local_read_cycles: int
-    local_write_cycles: int
-    local_period_ns: float
-    global_width: int
-    global_read_cycles: int
-    global_write_cycles: int
-    global_period_ns: float
-    bus_width: int
-    rows: int
-    row_bits: int
-    matrix_period_ns: float
-    dac_resolution: int
-    dac_passes: int
-    front_cycles: int
-    back_cycles: int
-    pipelined: int
-    counting: int
-
-
 class Program(NamedTuple):
     """A program and the table of its instructions: everything that a run does not change.
 

@@ -1,0 +1,147 @@
+"""Every property of the hardware, changed one at a time: who must know it knows it, and nobody else.
+
+A new field of `Target` is found by itself. A test here fails if the cost model has it and the simulator or a bound has
+not, or if programs for fixed times depend on it. Of the architecture file, no field may be lost by reader or writer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import orjson
+import pytest
+
+from raptor.mapping.file import target_digest
+from raptor.mapping.paces import Pace, paced
+from raptor.target import timing
+from raptor.target.arch import Target, arch_json, load, parse
+from raptor.target.arch.fields import field_paths
+from tests.target.test_timing import ceiled, cycles, latency_ns
+from tests.validator.builder import op, stream
+from validator.network import MeshTable
+from validator.programs import RawProgram
+from validator.simulate import cycle_model
+from validator.simulate.simulated_chip import SimulatedChip
+
+TARGET = load("bench", cores=4)
+LENGTH, XBARS = 3000, 3
+SIZES = {
+    *("core_count", "network.rows", "network.cols", "core.xbar.rows", "core.xbar.cols", "core.xbar.cell_bits"),
+    *("widths.weights", "widths.activations", "widths.accumulators"),
+}
+"""Fields that a program for fixed times may depend on, although times do: they say what fits."""
+ONE_WAY = ("net_config_file_path", "core_config.global_memory_switch_id")
+"""Fields of the file that RAPTOR sets itself: the table beside the output, and the name in chip_config."""
+
+
+def numbers(record: Any, where: str = "") -> Iterator[str]:
+    """Yields the paths of all fields that are numbers or truth values."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            yield from numbers(value, f"{where}{field.name}.")
+        elif field.init and isinstance(value, (int, float)):
+            yield f"{where}{field.name}"
+
+
+def changed(record: Any, path: str, factor: int, more: int) -> Any:
+    """Returns the record with a number times `factor`, plus `more`; with a truth value turned round."""
+    name, _, rest = path.partition(".")
+    value = getattr(record, name)
+    if rest:
+        return replace(record, **{name: changed(value, rest, factor, more)})
+    return replace(record, **{name: not value if isinstance(value, bool) else value * factor + more})
+
+
+def times(target: Target) -> tuple[float, ...]:
+    """Returns the times of all kinds of instructions."""
+    return (
+        timing.mvmul_ns(target, XBARS),
+        timing.vector_ns(target, LENGTH, 2),
+        timing.copy_ns(target, LENGTH),
+        timing.load_ns(target, LENGTH),
+        float(np.sum(message(target))),
+    )
+
+
+def message(target: Target) -> list[float]:
+    size = np.array([LENGTH * target.element_bytes])
+    found = timing.message_times(target, np.array([0]), np.array([1]), size)
+    return [float(column[0]) for column in (found.request_ns, found.grant_ns, found.receiver_ns)]
+
+
+@pytest.mark.parametrize("path", [p for p in numbers(TARGET) if p not in ("core.rob_size", "network.memory_id")])
+def test_the_simulator_knows_what_the_cost_model_knows(path: str):
+    """Not with `rob_size`, as instructions then overlap."""
+    target: Target = changed(TARGET, path, 1, 3)
+    size = LENGTH * target.element_bytes
+    product, vector, copied, loaded, _ = times(target)
+    assert cycles(target, op("mvmul", mbiw=target.widths.weights), XBARS) == ceiled(target, product) + 3
+    assert cycles(target, op("vvadd", len=LENGTH)) == ceiled(target, vector) + 2
+    assert cycles(target, op("lmv", len=size)) == ceiled(target, copied) + 2
+    assert cycles(target, op("ld", size=size)) == ceiled(target, loaded) + 2
+    sent = latency_ns(target, (op("send", core=1, size=size),), (op("recv", core=0, size=size),))
+    assert sent / target.core.period_ns == ceiled(target, sum(message(target))) + 5
+
+
+@pytest.mark.parametrize("path", [p for p in numbers(TARGET) if p != "core.rob_size"])
+@pytest.mark.parametrize(("factor", "more"), [(1, 3), (10**6, 10**8)])
+def test_bounds_know_what_the_simulator_knows(path: str, factor: int, more: int):
+    """The latency timeout of an output, and the bound that keeps times within 64 bits."""
+    target: Target = changed(TARGET, path, factor, more)
+    widths = op("setbw", ibiw=target.widths.activations, obiw=target.widths.accumulators)
+    size = min(LENGTH * target.element_bytes, 2**31 - 1)
+    moves = op("lmv", len=size), op("ld", size=size), op("st", size=size), op("send", core=1, size=size)
+    records = (
+        stream(widths, op("mvmul", mbiw=target.widths.weights), op("vvadd", len=LENGTH), *moves),
+        stream(widths, op("recv", core=0, size=size)),
+    )
+    program = RawProgram(2, ((XBARS,),) * 2, records, (True,) * 2, ("",) * 2, Path(), Path())
+    machine = cycle_model.build(program, SimulatedChip(target, MeshTable(target), "", ()))
+    taken_ns = cycle_model.run(machine).last_tick * machine.period_ns
+    assert taken_ns <= cycle_model.longest_ps(machine) / 1000
+    assert taken_ns <= sum(timing.longest_ns(core, XBARS, target) for core in records)
+
+
+@pytest.mark.parametrize("pace", [pace for pace in get_args(Pace) if pace != "own"])
+def test_fixed_times_depend_on_no_time_of_the_chip(pace: Pace):
+    for path in numbers(TARGET):
+        target: Target = changed(TARGET, path, 1, 3)
+        if path not in SIZES and times(target) != times(TARGET):
+            assert paced(target, pace) == paced(TARGET, pace), path
+        elif path in SIZES:
+            assert paced(target, pace) != paced(TARGET, pace), path
+
+
+@pytest.mark.parametrize("path", [p for p in field_paths() if not p.endswith(ONE_WAY)])
+def test_a_field_of_the_file_is_read_and_written(path: str):
+    *sections, last = path.split(".")
+    file = orjson.loads(arch_json(load("bench", cores=4, chips=2, link="package-ucie")))
+    before, _ = parse(file)
+    inner = file
+    for section in sections:
+        inner = inner[section]
+    inner[last] = wanted = 0 if last == "sim_mode" else other(inner.get(last, "core"))
+    after, problems = parse(file)
+    assert before is not None
+    assert after is not None, problems
+    assert after.target() != before.target()
+    written = orjson.loads(arch_json(after.target()))
+    for section in sections:
+        written = written[section]
+    assert written[last] == wanted
+    if sections[:1] == ["chip_config"]:
+        assert target_digest(after.target()) != target_digest(before.target())
+
+
+def other(value: Any) -> Any:
+    """Returns another value that is allowed."""
+    if isinstance(value, dict):
+        return value | {"link_ns": 7.0}
+    if isinstance(value, list):
+        return [n + 1 for n in value]
+    if isinstance(value, str):
+        return "wordline" if value == "core" else f"{value}2"
+    return not value if isinstance(value, bool) else value + 1
