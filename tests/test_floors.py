@@ -40,3 +40,10 @@ def test_the_validator_shares_no_decision():
 def test_no_circle():
     known = modules()
     TopologicalSorter({name: set(imports(path, known)) - {name} for name, path in known.items()}).prepare()
+
+
+def test_only_what_shows_the_architecture_file_reads_its_schema():
+    """All else takes `Target`, so that a property of the hardware needs no field in that file."""
+    known = modules()
+    readers = {name for name, path in known.items() if "raptor.target.arch.schema" in set(imports(path, known))}
+    assert {n for n in readers if not n.startswith("raptor.target.arch")} == {"raptor.cli.arch_view", "raptor.schemas"}

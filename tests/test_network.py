@@ -106,9 +106,10 @@ def test_a_permission_takes_the_way_back(tmp_path: Path):
         ('{"latency": {}}', "mynet.json: expected the objects latency and energy"),
         ('{"latency": {}, "energy": {}}', "no latency from 0 to 1, 0 to 2, 0 to 3 and 1597 more pairs"),
         (slow_table(_0_1=-1), "latency from 0 to 1: expected a number from 0"),
+        (json.dumps(slow_table(_0_1=77777)).replace("77777", '"7"'), "latency from 0 to 1: .* not '7'"),
         ("{" * 100_000, "mynet.json: expected the objects"),
     ],
-    ids=["missing", "list", "without energy", "empty", "negative", "deep"],
+    ids=["missing", "list", "without energy", "empty", "negative", "text", "deep"],
 )
 def test_what_is_no_table_is_refused(table: dict[str, Any] | str | None, fault: str, tmp_path: Path):
     with pytest.raises(UserError, match=fault):

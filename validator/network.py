@@ -6,17 +6,11 @@ The table of 4000 cores has 317 MB. So a file is decoded row by row, and a prese
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
-
-import msgspec
-import orjson
+from typing import Any, Protocol, cast
 
 from raptor.common.errors import UserError
 from raptor.target.arch import Target, mesh_cost
-from raptor.target.typed_json import UNREADABLE
-
-Kind = Literal["latency", "energy"]
-KINDS: tuple[Kind, Kind] = ("latency", "energy")
+from raptor.target.arch.table import KINDS, Kind, TableFile
 
 
 class NetworkTable(Protocol):
@@ -43,23 +37,18 @@ class FileTable:
 
     def __init__(self, path: Path) -> None:
         """Raises `UserError` for a file that is not a table."""
-        self._path = path
         if path.exists() and not path.is_file():
             raise UserError(f"{path}: not a regular file")
         try:
             content = path.read_bytes()
         except OSError as e:
             raise UserError(f"{path}: {e.strerror or e}") from e
-        try:
-            outer = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        except UNREADABLE as e:
-            raise UserError(f"{path}: not a network table: expected a JSON object: {e}") from e
-        self._rows = {kind: self._members(outer, kind) for kind in KINDS}
+        self._file = TableFile(path, content)
         self._last: dict[Kind, tuple[str, Mapping[str, object]]] = {}
 
     def cost(self, kind: Kind, source: str, to: str) -> float | None:
         if kind not in self._last or self._last[kind][0] != source:
-            self._last[kind] = source, self._row(kind, source)
+            self._last[kind] = source, self._file.row(kind, source)
         value = self._last[kind][1].get(to)
         if value is None:
             return None
@@ -68,21 +57,5 @@ class FileTable:
         except (TypeError, ValueError):
             number = math.nan
         if not 0 <= number < math.inf:
-            raise UserError(f"{self._path}: {kind} from {source} to {to}: expected a number from 0, not {value!r:.40}")
+            raise self._file.no_number(kind, source, to, value)
         return number
-
-    def _members(self, outer: Mapping[str, msgspec.Raw], kind: Kind) -> Mapping[str, msgspec.Raw]:
-        try:
-            return msgspec.json.decode(outer.get(kind, b"null"), type=dict[str, msgspec.Raw])
-        except UNREADABLE as e:
-            raise UserError(f"{self._path}: not a network table: {kind} should be an object of objects") from e
-
-    def _row(self, kind: Kind, source: str) -> Mapping[str, object]:
-        text = self._rows[kind].get(source)
-        try:
-            row: object = orjson.loads(memoryview(text)) if text else {}
-        except orjson.JSONDecodeError as e:
-            raise UserError(f"{self._path}: {kind} from {source}: {e}") from e
-        if not isinstance(row, dict):
-            raise UserError(f"{self._path}: {kind} from {source}: expected an object")
-        return cast(dict[str, object], row)

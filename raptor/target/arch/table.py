@@ -1,27 +1,29 @@
-"""Reads network tables of chips, and refuses incomplete ones with the reason.
+"""Reads network tables of chips: row by row, or as matrices of all pairs, which must be complete.
 
 For a pair that a table lacks, pimsim-nn counts no time, without a message. So a table must have every pair that a
 program may use.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
+from raptor.target.typed_json import UNREADABLE
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["latency", "energy"]
+KINDS: tuple[Kind, Kind] = ("latency", "energy")
 
 LIMIT_BYTES = 2**32
 _SHOWN = 3
+_NUMBERS = {int, float}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +62,37 @@ class Table:
         return core if 0 <= core < count else count if core < 0 else None
 
 
-class _File(msgspec.Struct):
-    """The file before its rows are decoded, which happens one at a time: a table of 4000 cores has 300 MB."""
+class TableFile:
+    """The content of a network table. A row is decoded when it is asked for: a table of 4000 cores has 317 MB."""
 
-    latency: dict[str, msgspec.Raw]
-    energy: dict[str, msgspec.Raw]
+    def __init__(self, path: Path, content: bytes) -> None:
+        """Raises `UserError` for content that is not an object with the objects `latency` and `energy`."""
+        self._path = path
+        outer = self._members(content, "expected a JSON object")
+        self._rows = {kind: self._members(outer.get(kind, b"null"), f"{kind} should be an object") for kind in KINDS}
+
+    def row(self, kind: Kind, source: str) -> Mapping[str, object]:
+        """Returns the entries from a source, which may be anything; none if it has no row. Raises `UserError`."""
+        text = self._rows[kind].get(source)
+        try:
+            row: object = msgspec.json.decode(text) if text else {}
+        except UNREADABLE as e:
+            raise UserError(f"network table {self._path}: {kind} from {source}: {e}") from e
+        if not isinstance(row, dict):
+            raise UserError(f"network table {self._path}: {kind} from {source}: expected an object")
+        return cast(dict[str, object], row)
+
+    def no_number(self, kind: Kind, source: str, to: str, value: object) -> UserError:
+        """Returns the error for an entry that is no number from 0."""
+        pair = f"{kind} from {source} to {to}"
+        return UserError(f"network table {self._path}: {pair}: expected a number from 0, not {value!r:.40}")
+
+    def _members(self, content: bytes | msgspec.Raw, fault: str) -> Mapping[str, msgspec.Raw]:
+        try:
+            return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        except UNREADABLE as e:
+            expected = "expected the objects latency and energy"
+            raise UserError(f"network table {self._path}: {expected}: {fault}: {e}") from e
 
 
 def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table:
@@ -72,25 +100,23 @@ def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table
 
     Raises `UserError` if `content` is not a table, a number is below 0 or infinite, or pairs are missing.
     """
-    try:
-        file = json_decoder(_File).decode(content)
-    except (msgspec.DecodeError, RecursionError) as e:
-        raise UserError(f"network table {path}: expected the objects latency and energy: {e}") from e
-    names = [*map(str, range(cores)), str(memory_id)]
-    latency_ns = _matrix(path, "latency", file.latency, names)
-    return Table(path, content, latency_ns, _matrix(path, "energy", file.energy, names))
+    file, names = TableFile(path, content), [*map(str, range(cores)), str(memory_id)]
+    latency_ns = _matrix(path, "latency", file, names)
+    return Table(path, content, latency_ns, _matrix(path, "energy", file, names))
 
 
-def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequence[str]) -> Floats:
+def _matrix(path: Path, kind: Kind, file: TableFile, names: Sequence[str]) -> Floats:
     """Returns the entries as [names, names], with 0 on the diagonal.
 
     A missing entry from the global memory is 0, too, as nothing depends on it.
     """
     found = np.full((len(names), len(names)), np.nan)
     for i, source in enumerate(names):
-        if source in rows:
-            row = _row(path, kind, source, rows[source])
-            found[i] = [row.get(to, math.nan) for to in names]
+        row = file.row(kind, source)
+        values = [row.get(to, math.nan) for to in names]
+        if not _NUMBERS.issuperset(map(type, values)):
+            raise next(file.no_number(kind, source, to, v) for to, v in row.items() if type(v) not in _NUMBERS)
+        found[i] = values
     np.fill_diagonal(found, 0.0)
     missing = np.argwhere(np.isnan(found[:-1]))
     if len(missing):
@@ -102,18 +128,10 @@ def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequenc
         )
     wrong = np.argwhere((found < 0) | np.isposinf(found))
     if len(wrong):
-        a, b = wrong[0].tolist()
-        raise UserError(f"network table {path}: {kind} from {names[a]} to {names[b]}: expected a number from 0")
+        a, b = int(wrong[0, 0]), int(wrong[0, 1])
+        raise file.no_number(kind, names[a], names[b], float(found[a, b]))
     found[-1] = np.where(np.isnan(found[-1]), 0.0, found[-1])
     return found
-
-
-def _row(path: Path, kind: Kind, source: str, text: msgspec.Raw) -> dict[str, float]:
-    """Decodes the entries of one source. Raises `UserError` if they are not numbers."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, float])
-    except (msgspec.DecodeError, RecursionError) as e:
-        raise UserError(f"network table {path}: {kind} from {source}: {e}") from e
 
 
 def _and_more(shown: Iterable[str], count: int) -> str:
