@@ -115,7 +115,7 @@ def test_cycles_twice_as_short_and_twice_as_many_change_nothing(matrix: Json, tm
     (out / files.ARCH).write_text(json.dumps(arch))
     machine = machine_of(out)
     assert cycle_model.run(of_product()(machine)).last_tick == cycle_model.run(machine).last_tick
-    faster = cycle_model.run(of_product("adc_latency_cycle")(machine)).last_tick
+    faster = cycle_model.run(of_product("adc_cycles")(machine)).last_tick
     assert (faster < cycle_model.run(machine).last_tick) == ("adc_count" not in matrix)  # which makes them free already
 
 
