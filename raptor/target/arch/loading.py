@@ -27,7 +27,7 @@ _MOST_FAULTS = 50
 
 
 class ChipOptions(TypedDict, total=False):
-    """What `describe` overrides in an architecture file."""
+    """Options of `describe`: values that replace those of an architecture file."""
 
     xbar: int | tuple[int, int] | str | None
     cores: int | None

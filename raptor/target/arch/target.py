@@ -180,7 +180,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSettings:
-    """How pimsim-nn runs a program on the hardware. The built-in simulator takes its settings from the caller.
+    """Settings of pimsim-nn for a run. The built-in simulator takes its settings from the caller.
 
     `is_latency_mode`: one sample runs alone, at most `timeout_ms` of simulated time; else the streams loop for
     `throughput_ms`. `verbosity`: detail of its report.
