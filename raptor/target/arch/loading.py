@@ -7,7 +7,7 @@ that RAPTOR writes for a mesh is replaced by that mesh, so that the number of co
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from raptor.common import arguments
 from raptor.common.arguments import whole_or_none
@@ -26,27 +26,40 @@ from raptor.target.arch.target import Target, one_of
 _MOST_FAULTS = 50
 
 
-class ChipOptions(TypedDict, total=False):
-    """Options of `describe`: values that replace those of an architecture file."""
+def load(
+    source: str | Path | None = None,
+    *,
+    xbar: int | tuple[int, int] | str | None = None,
+    cores: int | None = None,
+    xbars_per_core: int | None = None,
+    cell_bits: int | None = None,
+    element_bits: int = 8,
+    chips: int | None = None,
+    link: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    network: bool = True,
+) -> Target:
+    """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
 
-    xbar: int | tuple[int, int] | str | None
-    cores: int | None
-    xbars_per_core: int | None
-    cell_bits: int | None
-    chips: int | None
-    link: str | None
-    fields: Mapping[str, Any] | None
-    network: bool
-
-
-def load(source: str | Path | None = None, *, element_bits: int = 8, **options: Unpack[ChipOptions]) -> Target:
-    """Reads an architecture file or preset as `describe` does, and makes the target of it.
-
-    `element_bits`: width of the elements in memory and of the weights. Raises `UserError`, also for sizes that
-    contradict each other.
+    The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
+    laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
+    otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
+    what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
+    (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
+    for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
     """
-    bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
-    return make_target(describe(source, **options), bits)
+    description = describe(
+        source,
+        xbar=xbar,
+        cores=cores,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        chips=chips,
+        link=link,
+        fields=fields,
+        network=network,
+    )
+    return make_target(description, arguments.whole("element_bits", element_bits, 1, MOST_BITS))
 
 
 def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
@@ -68,15 +81,7 @@ def describe(
     fields: Mapping[str, Any] | None = None,
     network: bool = True,
 ) -> ChipDescription:
-    """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
-
-    The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
-    laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
-    otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
-    what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
-    (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
-    for a file or network table that cannot be read or does not follow the schema.
-    """
+    """Reads an architecture file or preset as `load` does, before a target is made of it."""
     source = "bench" if source is None else check_source(source)
     size = parse_xbar(xbar)
     cores = whole_or_none("cores", cores, 1)
