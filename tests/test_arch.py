@@ -67,7 +67,7 @@ def test_presets_make_sense(name: str) -> None:
 
 
 def products_ns(name: str, bits: int) -> float:
-    """Compute time of a product by the simulator's formula (docs/target.md, 4.2)."""
+    """Compute time of a product by the simulator's formula (docs/developers/target.md, 4.2)."""
     m = describe(name).file.chip_config.core_config.matrix_config
     steps = bits // m.dac_resolution * (m.xbar_size[0] // m.dac_count)
     front = m.dac_latency_cycle + -(-m.xbar_latency // m.period) + m.sample_hold_latency_cycle

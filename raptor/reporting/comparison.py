@@ -51,7 +51,7 @@ def notes(outputs: Sequence[Facts]) -> list[str]:
     """Returns what makes a comparison unfair: different models, chips or granularities, and missing estimates."""
     remarks: list[str] = []
     if len(set(map(_model, outputs))) > 1:
-        found.append("the models differ, or are not known: ratios compare different work")
+        remarks.append("the models differ, or are not known: ratios compare different work")
     chips = {hardware_json(f.profile.chip) if f.profile.chip else "" for f in outputs}
     if len(chips) > 1:
         remarks.append("the chips differ: static energy grows with the cores of config.json, idle ones too")

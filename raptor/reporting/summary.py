@@ -40,12 +40,13 @@ def figures(facts: Facts) -> list[Figure]:
 
 
 def _resources(facts: Facts) -> Iterator[Figure]:
-    found, chip = facts.profile, facts.profile.chip
-    live = [c for c in found.cores if c.instructions]
-    xbars = sum(c.xbars for c in found.cores)
+    profile, chip = facts.profile, facts.profile.chip
+    live = [c for c in profile.cores if c.instructions]
+    xbars = sum(c.xbars for c in profile.cores)
     yield _part("cores with work", len(live), chip.core_count if chip else None)
     yield _part("crossbars", xbars, chip.core_count * chip.xbars_per_core if chip else None)
-    fill = float(np.mean(found.crossbars.fill)) if found.crossbars is not None and len(found.crossbars.fill) else None
+    crossbars = profile.crossbars
+    fill = float(np.mean(crossbars.fill)) if crossbars is not None and len(crossbars.fill) else None
     yield Figure("crossbars filled", fill, _maybe(fill, text.share), "cells that matrices cover, zeros included")
     yield _count("instructions", profile.instructions)
     products = sum(p.products for p in profile.parts)

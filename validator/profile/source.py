@@ -55,7 +55,7 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
-    chip = _assumed(program) if source is None else simulated_chip.read_target(source)
+    chip = _assumed_chip(program) if source is None else simulated_chip.read_target(source)
     machine = cycle_model.build(program, chip, () if source is None else check_geometry(program, chip))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
