@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from raptor.analysis.explain import Bounds, explain
-from raptor.common.options import Objective
+from raptor.common.option_values import Objective
 
 MODELS = (
     "resnet18",

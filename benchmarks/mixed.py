@@ -21,7 +21,7 @@ from rich.table import Table
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
-from raptor.frontend.fixed import Fixed
+from raptor.options import ModelInputs
 from raptor.quantise import Policy
 from raptor.quantise.choice import Choice
 from raptor.quantise.narrow import layers_of
@@ -57,7 +57,7 @@ def main() -> None:
     for name, (weights, inputs) in PUBLISHED.items():
         model = models.build(name, image_size=args.size, width=args.width)
         choice = Choice(per_channel=True)
-        source = calibrate(model, choice, Given(None, 0, 1, Fixed({}, {}, {})), any_bits=True)
+        source = calibrate(model, choice, Given(None, 0, 1, ModelInputs()), any_bits=True)
         for row in rows(name, source, list(shapes(model)), weights, inputs, chip):
             table.add_row(*row)
             print(*row, flush=True)

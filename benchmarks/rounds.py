@@ -22,10 +22,10 @@ import onnx
 import models
 import raptor
 from raptor.common.errors import CapacityError
-from raptor.common.options import CUTS, DEFAULT_STRATEGY
-from raptor.frontend.fixed import Fixed
+from raptor.common.option_values import CUTS, DEFAULT_STRATEGY
 from raptor.frontend.segments.units import units_of
 from raptor.mapping.choose_recipes import Requantising
+from raptor.options import ModelInputs
 from raptor.rounds.ranges import Ranges
 from raptor.target import arch as architectures
 from raptor.target.device_file import load_device
@@ -69,7 +69,7 @@ def measured(model: Path, chip: Mapping[str, Any], folder: Path, **options: Any)
 
 def least_ns(model: Path, chip: Mapping[str, Any], device: str) -> float:
     """Returns the time of a sample below which no cut comes: the work of all layers, spread evenly over all cores."""
-    units = units_of(str(model), Fixed(), lambda _: None)
+    units = units_of(str(model), ModelInputs(), lambda _: None)
     target = architectures.load(chip["arch"], cores=chip["cores"], xbars_per_core=chip["xbars_per_core"])
     ranges = Ranges(units, target, load_device(device), DEFAULT_STRATEGY, Requantising("exact"), BATCH)
     return ranges.least(0, len(units.nodes)) / BATCH

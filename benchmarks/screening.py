@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 from raptor import frontend, pipeline
-from raptor.common.options import DEFAULT_STRATEGY
+from raptor.common.option_values import DEFAULT_STRATEGY
 from raptor.driver import Driver
 from raptor.explore.driver import read_outcomes
 from raptor.explore.jobs import Job, chip_of

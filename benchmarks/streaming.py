@@ -68,7 +68,7 @@ def main() -> None:
 
 def rows(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[Row]:
     """Returns the results of all four, the slowest first."""
-    graph = frontend.load(source, shapes={}).graph
+    graph = frontend.load(source).graph
     graph = prepare(graph, arch)
     found: list[Row] = []
     for given, share in SHARES.items():

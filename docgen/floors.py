@@ -11,6 +11,7 @@ from docgen.svg import PALETTE, Drawing
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     ("common",),
+    ("options",),
     ("target",),
     ("graph",),
     ("frontend",),
@@ -36,7 +37,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 18
+SHOWN = 19
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

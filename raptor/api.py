@@ -3,10 +3,10 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,34 +14,13 @@ import numpy.typing as npt
 from raptor.common import arguments
 from raptor.common.collector import without_collector
 from raptor.common.errors import UserError
-from raptor.common.options import (
-    CUTS,
-    DEFAULT_DEVICE,
-    DEFAULT_STRATEGY,
-    GOAL,
-    MOST_BITS,
-    OBJECTIVE,
-    REQUANT,
-    STREAM_FORMAT,
-    WEIGHT_FORMAT,
-    Cuts,
-    Goal,
-    Requant,
-    StreamFormat,
-    WeightFormat,
-    parse_dims,
-    parse_mapping,
-    parse_named,
-    parse_names,
-    parse_shapes,
-)
+from raptor.common.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
 from raptor.common.packages import require_own
-from raptor.common.spelling import option
 from raptor.driver import Driver, parse_driver
+from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import Artifacts, HostedArtifacts
-from raptor.target import arch as architectures
 from raptor.target import isa
 
 if TYPE_CHECKING:
@@ -49,7 +28,6 @@ if TYPE_CHECKING:
 
     from raptor.analysis.explain import Explanation
     from raptor.device import Device
-    from raptor.rounds.compiling import Wanted
     from validator.checks import Finding
     from validator.options import Mode
     from validator.simulate.simulation_report import SimulationReport as Simulation
@@ -223,36 +201,7 @@ class Program:
 
 
 def compile(
-    model: "str | Path | onnx.ModelProto",
-    *,
-    xbar: int | tuple[int, int] | str | None = None,
-    cores: int | None = None,
-    xbars_per_core: int | None = None,
-    bits: int = 8,
-    cell_bits: int | None = None,
-    chips: int | None = None,
-    link: str | None = None,
-    arch: str | Path | None = None,
-    fields: Mapping[str, Any] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    mapping: str | Path | None = None,
-    optimize: Goal | None = None,
-    effort: int | None = None,
-    emit_mapping: str | Path | None = None,
-    emit_ops: str | Path | None = None,
-    knobs: Mapping[str, float] | None = None,
-    base_isa: bool = False,
-    requant: Requant | None = None,
-    host: bool = False,
-    host_ops: Sequence[str] = (),
-    host_nodes: Sequence[str] = (),
-    rounds: bool = False,
-    batch: int | None = None,
-    device: str | Path | None = None,
-    cuts: Cuts | None = None,
-    driver: Driver | None = None,
+    model: "str | Path | onnx.ModelProto", *, driver: Driver | None = None, **options: Unpack[CompileKeywords]
 ) -> Program:
     """Compiles an ONNX model.
 
@@ -291,94 +240,18 @@ def compile(
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
     """
-    from raptor.compiler import Choice
-    from raptor.frontend.fixed import Fixed
-    from raptor.frontend.segments import Wishes
-    from raptor.hosting import Request, compile_any
-    from raptor.mapping.knobs import DEFAULT, changed, parse_knobs
+    return compile_program(model, read_options(CompileOptions, options, CompileKeywords), parse_driver(driver))
 
-    fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
-    if fewest_writes and not rounds:
-        raise UserError(
-            f"{option('optimize', optimize)}: only with {option('rounds', True)}, which writes for each batch"
-        )
-    if optimize is not None and mapping is not None and not fewest_writes:
-        raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
-    chosen_knobs = parse_knobs(knobs)
-    if chosen_knobs != DEFAULT and (optimize is not None or mapping not in (None, "rows")):
-        raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
-    if effort is not None and (optimize is None or fewest_writes):
-        raise UserError(f"{option('effort')}: only with {option('optimize')}, which it belongs to")
-    bits = arguments.whole("bits", bits, 1, MOST_BITS)
-    chip = architectures.load(
-        arch,
-        xbar=xbar,
-        cores=cores,
-        xbars_per_core=xbars_per_core,
-        cell_bits=cell_bits,
-        element_bits=bits,
-        chips=chips,
-        link=link,
-        fields=parse_named("fields", fields),
-    )
-    if emit_ops is None and "interface" in (fields or {}):
-        raise UserError(f"{option('fields', 'interface')}: only with {option('emit_ops')}, which alone uses it")
-    bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
-    driver = parse_driver(driver)
-    choice = Choice(
-        DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
-        None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
-        arguments.whole_or_none("effort", effort, 1),
-        arguments.new_file("emit_mapping", emit_mapping),
-        arguments.new_file("emit_ops", emit_ops),
-        chosen_knobs,
-        driver.beside is not None,
-    )
-    base_isa = arguments.flag("base_isa", base_isa)
-    wishes = Wishes(
-        arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
-    )
-    reload = _reload(arguments.flag("rounds", rounds), batch, device, cuts, "writes" if fewest_writes else "time")
-    options = {
-        "xbar": [chip.xbar_rows, chip.xbar_cols],
-        "cores": chip.cores_per_chip,
-        "xbars_per_core": chip.xbars_per_core,
-        "cell_bits": chip.cell_bits,
-        "bits": bits,
-        "shapes": {name: list(shape) for name, shape in bound.items()},
-        "dims": sizes,
-        "mapping": choice.strategy,
-        "isa": "base" if base_isa else "extended",
-        **({"chips": chip.chips} if chip.chips > 1 else {}),
-    }
-    options |= {"optimize": choice.optimize} if choice.optimize else {}
-    options |= {"effort": choice.effort} if choice.effort else {}
-    options |= {"fields": parse_named("fields", fields)} if fields else {}
-    options |= {"knobs": changed(choice.knobs)} if choice.knobs != DEFAULT else {}
-    chosen = None if requant is None else REQUANT.parse(requant)
-    request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
+
+def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
+    """Compiles an ONNX model as `compile` does, with checked options and a driver."""
+    from raptor.compiler import request_of
+    from raptor.hosting import compile_any
+
+    request = request_of(options)
     with without_collector():
-        artifacts = compile_any(model, request, driver, wishes, reload)
+        artifacts = compile_any(model, request, driver)
     return Program(artifacts.report, artifacts, seconds=driver.seconds, _finish=driver.finish)
-
-
-def _reload(
-    wanted: bool, batch: object, device: str | Path | None, cuts: object, goal: Literal["time", "writes"]
-) -> "Wanted | None":
-    """Returns the rounds that are wanted; None without. Raises `UserError` for options that then have no effect."""
-    from raptor.rounds.compiling import Wanted
-    from raptor.target.device_file import load_device
-
-    if wanted:
-        found = load_device(DEFAULT_DEVICE if device is None else device)
-        if not found.write.ns:
-            raise UserError(f"{option('device', device)}: it does not know what a write takes, which rounds need")
-        method = "best" if cuts is None else CUTS.parse(cuts)
-        return Wanted(arguments.whole_or_none("batch", batch, 1) or 1, found, goal, method)
-    for keyword, value in (("batch", batch), ("device", device), ("cuts", cuts)):
-        if value is not None:
-            raise UserError(f"{option(keyword)}: only with {option('rounds', True)}, which it belongs to")
-    return None
 
 
 def load(folder: str | Path) -> Program:

@@ -15,7 +15,6 @@ at its first run, and again when such an input changes. These inputs become cons
 By operator, at least one input stays: without inputs, the constant folder would compute the model, not the chip.
 """
 
-import inspect
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from raptor.common.packages import require_own
 from raptor.frontend.check import is_data
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
+from raptor.options import CompileKeywords, keywords_of
 
 if TYPE_CHECKING:
     from validator.hosted.load import Hosted
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 
 Array = npt.NDArray[Any]
-OPTIONS = frozenset(inspect.signature(raptor.compile).parameters) - {"model", "shapes", "driver"}
+OPTIONS = frozenset(keywords_of(CompileKeywords)) - {"shapes"}
 """Options of `raptor.compile` that can be given; shapes come from the inputs of a run."""
 FEW_CORES = 16
 """Default number of cores: as few as a small model needs, because every pair of cores has a route to write."""

@@ -1,6 +1,6 @@
 """The compiler: it turns an ONNX model, a chip and a choice of mapping into the contents of an output directory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from raptor.codegen import Streams, operator_flow
 from raptor.common import storage
 from raptor.common.arguments import OneOf
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
-from raptor.common.options import Objective, Requant
+from raptor.common.option_values import DEFAULT_STRATEGY
 from raptor.common.spelling import option
 from raptor.driver import Driver
 from raptor.frontend import Model
@@ -27,9 +27,10 @@ from raptor.graph.ir import (
 from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
-from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.knobs import DEFAULT, Knobs, changed, parse_knobs
 from raptor.mapping.strategies import STRATEGIES, rows
 from raptor.mapping.trial import Trial
+from raptor.options import CompileOptions, MappingOptions, NumberOptions, RoundOptions
 from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
@@ -37,7 +38,8 @@ from raptor.pim import GlobalMemory, PimProgram
 from raptor.search.mappings import search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
-from raptor.target.arch import Target, check_network_size
+from raptor.target.arch import Target, check_network_size, load_chip
+from raptor.target.device_file import DeviceFile, load_device
 
 if TYPE_CHECKING:
     import onnx
@@ -54,22 +56,68 @@ check of the streams needs.
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The way in which the decision is made.
+class CompileRequest:
+    """Options of a compilation, with what they name: the chip, numbers of the strategy `rows`, the device of rounds.
 
-    `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead; None for the default number (`search`). `emit`: path to which the decision is written.
-    `emit_ops`: path to which the flow of operators is written. `knobs`: numbers of the strategy `rows`. `in_two`: the
-    search may use a copy of the process.
+    `device`: None without rounds. `recorded`: the options as the manifest has them.
     """
 
-    strategy: str
-    optimize: Objective | None = None
-    effort: int | None = None
-    emit: Path | None = None
-    emit_ops: Path | None = None
-    knobs: Knobs = DEFAULT
-    in_two: bool = False
+    options: CompileOptions
+    arch: Target
+    knobs: Knobs
+    device: DeviceFile | None
+    recorded: Mapping[str, Any]
+
+    @property
+    def requantising(self) -> Requantising:
+        """The way in which integers are requantised: exactly, if nothing else is asked for."""
+        return Requantising(self.options.numbers.requant or "exact")
+
+    @property
+    def refuse(self) -> Callable[[Node], str | None]:
+        """Says why an operator may not be on the chip."""
+        return extension_fault if self.options.numbers.base_isa else accept
+
+    def with_options(self, **parts: Any) -> "CompileRequest":
+        """Returns the request with other records among the options; the manifest tells the same."""
+        return replace(self, options=replace(self.options, **parts))
+
+    def recording(self, **more: Any) -> "CompileRequest":
+        """Returns the request with more entries in the manifest."""
+        return replace(self, recorded={**self.recorded, **more})
+
+
+def request_of(options: CompileOptions) -> CompileRequest:
+    """Reads what the options name. Raises `UserError` for a wrong chip, and for numbers that are of no use."""
+    mapping, knobs = options.mapping, parse_knobs(options.mapping.knobs)
+    if knobs != DEFAULT and (mapping.optimize is not None or mapping.mapping != DEFAULT_STRATEGY):
+        raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
+    chip = load_chip(options.chip)
+    recorded = {
+        "xbar": [chip.xbar_rows, chip.xbar_cols],
+        "cores": chip.cores_per_chip,
+        "xbars_per_core": chip.xbars_per_core,
+        "cell_bits": chip.cell_bits,
+        "bits": options.chip.bits,
+        "shapes": {name: list(shape) for name, shape in options.inputs.shapes.items()},
+        "dims": options.inputs.dims,
+        "mapping": mapping.mapping,
+        "isa": "base" if options.numbers.base_isa else "extended",
+        **({"chips": chip.chips} if chip.chips > 1 else {}),
+        **({"optimize": mapping.objective} if mapping.objective else {}),
+        **({"effort": mapping.effort} if mapping.effort else {}),
+        **({"fields": options.chip.fields} if options.chip.fields else {}),
+        **({"knobs": changed(knobs)} if knobs != DEFAULT else {}),
+    }
+    return CompileRequest(options, chip, knobs, _device(options.rounds), recorded)
+
+
+def _device(options: RoundOptions) -> DeviceFile | None:
+    """Reads the device that rounds write; None without rounds."""
+    found = load_device(options.device) if options.rounds else None
+    if found is not None and not found.write.ns:
+        raise UserError(f"{option('device', options.device)}: it does not know what a write takes, which rounds need")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +139,20 @@ class Decided:
         return f"{self.decision}{''.join(tried)}"
 
 
-def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
-    """Decides how each layer is computed, and on which cores.
+def map(graph: Graph, arch: Target, options: MappingOptions, knobs: Knobs, *, in_two: bool = False) -> Decided:
+    """Decides how each layer is computed, and on which cores. `in_two`: a search may use a copy of the process.
 
     Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if the chip is too
     small.
     """
-    if choice.optimize is not None:
-        found = search(graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
+    if options.objective is not None:
+        found = search(graph, arch, options.objective, options.effort, in_two=in_two)
         return Decided(found.decision, found.trials, known=found.known)
-    if choice.knobs != DEFAULT:
-        return Decided(rows(graph, arch, choice.knobs), aim=BALANCED)
-    if choice.strategy in STRATEGIES:
-        return Decided(STRATEGIES[choice.strategy](graph, arch), aim=BALANCED)
-    path = Path(choice.strategy)
+    if knobs != DEFAULT:
+        return Decided(rows(graph, arch, knobs), aim=BALANCED)
+    if options.mapping in STRATEGIES:
+        return Decided(STRATEGIES[options.mapping](graph, arch), aim=BALANCED)
+    path = Path(options.mapping)
     decision, notes = read_mapping(path, option("mapping", path), graph, arch)
     return Decided(decision, notes=notes)
 
@@ -115,26 +163,10 @@ PASSES = (frontend.load, *pipeline.PREPARATION, map, *pipeline.LOWERING)
 PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
 
 
-def compile_model(
-    source: "str | Path | onnx.ModelProto",
-    arch: Target,
-    driver: Driver,
-    *,
-    shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
-    constants: Mapping[str, Any],
-    base_isa: bool = False,
-    requant: Requant | None = None,
-    choice: Choice,
-    options: Mapping[str, Any],
-) -> Artifacts:
-    """Runs every pass. Returns the contents of the output directory.
-
-    The options after `constants` are those of `compile_loaded`.
-    """
-    check_driver(driver, arch)
-    model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
-    return compile_loaded(model, arch, driver, base_isa=base_isa, requant=requant, choice=choice, options=options)
+def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> Artifacts:
+    """Runs every pass. Returns the contents of the output directory."""
+    check_driver(driver, request.arch)
+    return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
 
 
 def check_driver(driver: Driver, arch: Target) -> None:
@@ -144,26 +176,15 @@ def check_driver(driver: Driver, arch: Target) -> None:
     check_network_size(arch)
 
 
-def compile_loaded(
-    model: Model,
-    arch: Target,
-    driver: Driver,
-    *,
-    base_isa: bool,
-    requant: Requant | None,
-    choice: Choice,
-    options: Mapping[str, Any],
-) -> Artifacts:
-    """Runs every pass after `load`. Returns the contents of the output directory.
-
-    `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
-    instructions. `requant`: how integers are requantised; None for exactly.
-    """
-    if base_isa:
+def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
+    """Runs every pass after `load`. Returns the contents of the output directory."""
+    arch, options = request.arch, request.options
+    if options.numbers.base_isa:
         _refuse_extensions(model.graph)
-    _check_numbers(model.graph, arch, requant, base_isa=base_isa)
-    graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
-    decided = driver.run(map, _nothing, graph, arch, choice)
+    _check_numbers(model.graph, arch, options.numbers)
+    graph = pipeline.prepare(model.graph, arch, request.requantising, driver=driver)
+    in_two = driver.beside is not None
+    decided = driver.run(map, _nothing, graph, arch, options.mapping, request.knobs, in_two=in_two)
     known = decided.known or None  # nothing is kept longer than needed if nothing is known
     values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver, known=known)
     driver.start_checks()
@@ -173,20 +194,20 @@ def compile_loaded(
         driver.finish()  # else the checks that run beside hold what they look at
     decision = replace(decided.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
-    if choice.emit is not None:
-        storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
+    if options.mapping.emit_mapping is not None:
+        storage.write_for(option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
     program, streams = values[PimProgram], values[Streams]
-    if choice.emit_ops is not None:
+    if options.mapping.emit_ops is not None:
         flow = operator_flow(values[Graph], program, streams, arch)
-        storage.write_for(option("emit_ops"), choice.emit_ops, "".join(f"{line}\n" for line in flow).encode())
+        storage.write_for(option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode())
     warnings = (*model.notes, *arch.notes, *decided.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,
         numbers=tiles.numbers,
-        integers=contents.integers(graph, requant or "exact"),
+        integers=contents.integers(graph, request.requantising.how),
         arch=arch.with_timeout_ms(contents.timeout_ms(tiles, program, streams, arch)),
-        options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
+        options={**request.recorded, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
         config=contents.config(program, arch),
         memory=contents.memory_map(tiles, memory, program, arch),
         layers=contents.layers(program, streams),
@@ -200,19 +221,20 @@ def compile_loaded(
     )
 
 
-def _check_numbers(graph: Graph, arch: Target, requant: Requant | None, *, base_isa: bool) -> None:
+def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
     """Raises `UserError` for an option that would not act on a graph of these numbers."""
+    requant = options.requant
     if graph.numbers == "float":
         if requant is not None:
             raise UserError(f"{option('requant', requant)}: the model has no integers, which alone are requantised")
         return
     if arch.element_bits != INTEGER_BITS:
         raise UserError(
-            f"{option('element_bits', arch.element_bits)}: only for models of floats; the types of this model say the "
+            f"{option('bits', arch.element_bits)}: only for models of floats; the types of this model say the "
             "widths of its integers"
         )
     _check_weights(graph, arch)
-    if base_isa and requant == "instruction":
+    if options.base_isa and requant == "instruction":
         raise UserError(
             f"{option('requant', requant)}: needs the extended instruction vrequant, which {option('base_isa', True)} "
             "excludes"
@@ -237,6 +259,10 @@ def _verify_model(model: Model) -> None:
 
 def _nothing(_: Decided) -> None:
     """Checks nothing: a decision is made from the graph or was checked against it, and later values are verified."""
+
+
+def accept(_: Node) -> None:
+    """Refuses no operator."""
 
 
 def _refuse_extensions(graph: Graph) -> None:

@@ -5,33 +5,32 @@ Segments of the chip share its cores, or take turns on all of them, as rounds.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.options import DEFAULT_DEVICE, Requant
+from raptor.common.option_values import DEFAULT_DEVICE, Requant
 from raptor.common.spelling import option
-from raptor.compiler import Choice, check_driver, compile_loaded, compile_model, extension_fault
+from raptor.compiler import CompileRequest, check_driver, compile_loaded, compile_model
 from raptor.driver import Driver
 from raptor.frontend import Model
-from raptor.frontend.fixed import Fixed
-from raptor.frontend.segments import Cut, Segment, Wishes, advice, cut
-from raptor.frontend.segments.cutting import Crossing, Refuse
+from raptor.frontend.segments import Cut, Segment, advice, cut
+from raptor.frontend.segments.cutting import Crossing
 from raptor.frontend.segments.pieces import known_shape
 from raptor.graph.macs import count_macs
-from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.strategies import STRATEGIES
+from raptor.options import MappingOptions, ModelInputs
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
-from raptor.rounds.compiling import Compiled, Job, Round, Wanted, compile_rounds, in_words, rounds_of, waits_of
+from raptor.rounds.compiling import Compiled, Round, compile_rounds, in_words, rounds_of, waits_of
 from raptor.target.arch import Target
-from raptor.target.device_file import DeviceFile, load_device
+from raptor.target.device_file import load_device
 
 if TYPE_CHECKING:
     import onnx
@@ -42,52 +41,32 @@ _ELEMENT_BYTES = {"bool": 1, "float": 4, "double": 8, "float16": 2, "bfloat16": 
 """Bytes of an element in numpy, by onnxruntime's name of the type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Request for a compilation: the arguments of `raptor.compile`, checked."""
-
-    arch: Target
-    fixed: Fixed
-    base_isa: bool
-    requant: Requant | None
-    choice: Choice
-    options: Mapping[str, Any]
-
-    @property
-    def refuse(self) -> Refuse:
-        """Says why an operator may not be on the chip."""
-        return extension_fault if self.base_isa else lambda _: None
-
-
 def compile_any(
-    source: "str | Path | onnx.ModelProto",
-    request: Request,
-    driver: Driver,
-    wishes: Wishes,
-    rounds: Wanted | None = None,
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
 ) -> Artifacts | HostedArtifacts:
     """Compiles a model, in segments where the user wants nodes on the host or the chip cannot compute some.
 
-    A model that the chip computes alone is compiled as without `wishes`, and one that fits the chip as without
-    `rounds`.
+    A model that the chip computes alone is compiled as without options about the host, and one that fits the chip as
+    without rounds.
     """
     check_driver(driver, request.arch)
-    if not wishes.by_name:
+    options = request.options
+    if not options.host.by_name:
         try:
-            return compile_whole(source, request, driver)
+            return compile_model(source, request, driver)
         except CapacityError as error:
-            if rounds is None:
+            if not options.rounds.rounds:
                 raise _with_rounds(error, request) from None
-            return _compile_rounds(source, request, driver, rounds)
+            return _compile_rounds(source, request, driver)
         except UserError as error:
-            if not wishes.needed:
+            if not options.host.host:
                 raise _advised(error, source, request) from None
-    found = driver.timed("cut", cut, source, request.fixed, wishes, request.refuse)
-    _check_requant(found, request.requant)
+    found = driver.timed("cut", cut, source, options.inputs, options.host, request.refuse)
+    _check_requant(found, options.numbers.requant)
     alone = _alone(found)
     if alone is not None:
         return _compile_one(alone, request, driver)
-    return _compile_segments(found, request, driver, wishes, rounds)
+    return _compile_segments(found, request, driver)
 
 
 def _alone(found: Cut) -> Model | None:
@@ -105,43 +84,25 @@ def _alone(found: Cut) -> Model | None:
     )
 
 
-def compile_whole(source: "str | Path | onnx.ModelProto", request: Request, driver: Driver) -> Artifacts:
-    """Compiles a model for the chip alone."""
-    fixed = request.fixed
-    return compile_model(
-        source,
-        request.arch,
-        driver,
-        shapes=fixed.shapes,
-        dims=fixed.dims,
-        constants=fixed.constants,
-        base_isa=request.base_isa,
-        requant=request.requant,
-        choice=request.choice,
-        options=request.options,
-    )
-
-
-def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: Request) -> UserError:
+def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: CompileRequest) -> UserError:
     """Returns the error; one about operators with a sentence on what would run on the host, if that helps."""
-    found = advice(source, request.fixed, request.refuse) if isinstance(error, UnsupportedError) else ""
+    found = advice(source, request.options.inputs, request.refuse) if isinstance(error, UnsupportedError) else ""
     if not found or not isinstance(error, UnsupportedError):
         return error
     return UnsupportedError(error.nodes, f"{option('host', True)} {found}")
 
 
-def _compile_segments(
-    found: Cut, request: Request, driver: Driver, wishes: Wishes, rounds: Wanted | None
-) -> HostedArtifacts:
-    _check_one_mapping(found, request.choice)
-    options = {**request.options, "host": wishes.needed, "host_ops": list(wishes.ops), "host_nodes": list(wishes.nodes)}
-    request = replace(request, options=options)
+def _compile_segments(found: Cut, request: CompileRequest, driver: Driver) -> HostedArtifacts:
+    options = request.options
+    _check_one_mapping(found, options.mapping)
+    nodes = {"host_ops": list(options.host.host_ops), "host_nodes": list(options.host.host_nodes)}
+    request = request.recording(host=options.host.host, **nodes)
     try:
         chips = iter(_shared(found.on_chip, request))
     except CapacityError:
-        if rounds is None:
+        if not options.rounds.rounds:
             raise
-        return _rounds_beside_host(found, request, driver, rounds)
+        return _rounds_beside_host(found, request, driver)
     segments: list[SegmentArtifacts] = []
     for number, segment in enumerate(found.segments):
         artifacts = None
@@ -156,17 +117,16 @@ def _hosted(
     found: Cut,
     inner: Sequence[Cut],
     segments: Sequence[SegmentArtifacts],
-    request: Request,
+    request: CompileRequest,
     report: CompileReport,
     rounds: files.Rounds | None = None,
-    device: DeviceFile | None = None,
 ) -> HostedArtifacts:
     """Makes the contents of all files. `inner`: cuts of segments, whose crossings are added."""
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
     crossings = {c.name: c for cut in (found, *inner) for c in cut.crossings}
     return HostedArtifacts(
         name=found.name,
-        options={**request.options, **constants},
+        options={**request.recorded, **constants},
         inputs=tuple(map(_crossing, found.inputs)),
         outputs=tuple(map(_crossing, found.outputs)),
         crossings=tuple(map(_crossing, crossings.values())),
@@ -175,52 +135,43 @@ def _hosted(
         report=report,
         onnx_bytes=found.onnx_bytes,
         rounds=rounds,
-        device=device,
+        device=request.device if rounds else None,
     )
 
 
 # Rounds: all cores for each piece of the model, one piece after another.
 
 
-def _compile_rounds(
-    source: "str | Path | onnx.ModelProto", request: Request, driver: Driver, wanted: Wanted
-) -> HostedArtifacts:
+def _compile_rounds(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> HostedArtifacts:
     """Compiles a model of the chip alone that is too large for it."""
-    _check_rounds(request, driver)
-    request = replace(request, options=_with_batch(request.options, wanted))
-    done = _in_rounds(source, request.fixed, request, driver, wanted, 0)
-    return _of_rounds(done.cut, [done], request, wanted)
+    request = _checked_rounds(request, driver)
+    done = _in_rounds(source, request, driver, 0)
+    return _of_rounds(done.cut, [done], request)
 
 
-def _rounds_beside_host(found: Cut, request: Request, driver: Driver, wanted: Wanted) -> HostedArtifacts:
+def _rounds_beside_host(found: Cut, request: CompileRequest, driver: Driver) -> HostedArtifacts:
     """Compiles a model with segments on the host: those of the chip in rounds, each as a model of its own."""
-    _check_rounds(request, driver)
-    request, parts, first = (
-        replace(request, options=_with_batch(request.options, wanted)),
-        list[Segment | Compiled](),
-        0,
-    )
+    request = _checked_rounds(request, driver)
+    parts, first = list[Segment | Compiled](), 0
     for segment in found.segments:
         if segment.model is None:
             parts.append(segment)
             first += 1
             continue
-        done = _in_rounds(_proto(segment.onnx_bytes), Fixed(), request, driver, wanted, first)
+        own = request.with_options(inputs=ModelInputs())  # shapes are known by now
+        done = _in_rounds(_proto(segment.onnx_bytes), own, driver, first)
         parts.append(done)
         first += len(done.programs)
-    return _of_rounds(found, parts, request, wanted)
+    return _of_rounds(found, parts, request)
 
 
-def _in_rounds(
-    source: "str | Path | onnx.ModelProto", fixed: Fixed, request: Request, driver: Driver, wanted: Wanted, first: int
-) -> Compiled:
+def _in_rounds(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver, first: int) -> Compiled:
     """Compiles a model in rounds. `first`: the number of its first segment."""
 
     def one(model: Model, number: int, arch: Target) -> Artifacts:
         return _compile_part(model, replace(request, arch=arch), _driver_of(driver, first + number))
 
-    job = _job(source, fixed, request, wanted)
-    return driver.timed("cut", compile_rounds, job, one)
+    return driver.timed("cut", compile_rounds, source, request, one)
 
 
 def _proto(onnx_bytes: bytes) -> "onnx.ModelProto":
@@ -229,12 +180,7 @@ def _proto(onnx_bytes: bytes) -> "onnx.ModelProto":
     return ModelProto.FromString(onnx_bytes)
 
 
-def _job(source: "str | Path | onnx.ModelProto", fixed: Fixed, request: Request, wanted: Wanted) -> Job:
-    requantising = Requantising(request.requant or "exact")
-    return Job(source, fixed, request.arch, wanted, request.choice.strategy, requantising, request.refuse)
-
-
-def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: Request, wanted: Wanted) -> HostedArtifacts:
+def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: CompileRequest) -> HostedArtifacts:
     """Makes the contents of all files from segments of the host and of models in rounds."""
     segments, rounds = list[SegmentArtifacts](), list[Round]()
     done = [part for part in parts if isinstance(part, Compiled)]
@@ -248,30 +194,28 @@ def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: Request
         segments += map(_contents, part.cut.segments, programs)
     programs = [s.artifacts.report for s in segments if s.artifacts]
     report = _taking_turns(_combined(programs, found, request))
-    listed = rounds_of(rounds, done, request.arch, wanted)
-    return _hosted(found, [one.cut for one in done], segments, request, report, listed, wanted.device)
+    listed = rounds_of(rounds, done, request)
+    return _hosted(found, [one.cut for one in done], segments, request, report, listed)
 
 
-def _check_rounds(request: Request, driver: Driver) -> None:
-    """Raises `UserError` for options that are of one program."""
-    choice = request.choice
+def _checked_rounds(request: CompileRequest, driver: Driver) -> CompileRequest:
+    """Returns the request, which records its rounds. Raises `UserError` for options that are of one program."""
+    mapping, rounds, device = request.options.mapping, request.options.rounds, request.device
     for keyword, given in (
-        ("mapping", choice.strategy not in STRATEGIES),
-        ("emit_mapping", choice.emit is not None),
-        ("emit_ops", choice.emit_ops is not None),
+        ("mapping", mapping.mapping not in STRATEGIES),
+        ("emit_mapping", mapping.emit_mapping is not None),
+        ("emit_ops", mapping.emit_ops is not None),
         ("stop_after", driver.stop_after is not None),
     ):
         if given:
             raise UserError(f"{option(keyword)}: of one program, but each round of the model is a program of its own")
+    assert device is not None, "rounds are asked for"
+    return request.recording(rounds=True, batch=rounds.batch, device=device.name, cuts=rounds.cuts)
 
 
-def _with_batch(options: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    return {**options, "rounds": True, "batch": wanted.batch, "device": wanted.device.name, "cuts": wanted.cuts}
-
-
-def _with_rounds(error: CapacityError, request: Request) -> CapacityError:
+def _with_rounds(error: CapacityError, request: CompileRequest) -> CapacityError:
     """Returns the error with what rounds would take, if they help."""
-    if error.crossbars is None or request.choice.strategy not in STRATEGIES:
+    if error.crossbars is None or request.options.mapping.mapping not in STRATEGIES:
         return error
     found = in_words(error.crossbars, request.arch, load_device(DEFAULT_DEVICE))
     sizes = error.resource, error.needed, error.available
@@ -279,16 +223,17 @@ def _with_rounds(error: CapacityError, request: Request) -> CapacityError:
     return CapacityError(*sizes, where=error.where, levers=error.levers, without=found, crossbars=more)
 
 
-def _check_one_mapping(found: Cut, choice: Choice) -> None:
+def _check_one_mapping(found: Cut, mapping: MappingOptions) -> None:
     """Raises `UserError` for a mapping file or a flow, which is of one program, where there are several."""
     count = len(found.on_chip)
-    for keyword, given in (("mapping", choice.strategy not in STRATEGIES), ("emit_mapping", choice.emit is not None)):
+    is_stored, is_emitted = mapping.mapping not in STRATEGIES, mapping.emit_mapping is not None
+    for keyword, given in (("mapping", is_stored), ("emit_mapping", is_emitted)):
         if given and count != 1:
             raise UserError(
                 f"{option(keyword)}: a stored mapping is of one program, but {count} segments of the model are for "
                 "the chip; each has its own mapping.json in the output"
             )
-    if choice.emit_ops is not None and count != 1:
+    if mapping.emit_ops is not None and count != 1:
         raise UserError(
             f"{option('emit_ops')}: a flow is of one program, but {count} segments of the model are for the chip"
         )
@@ -306,21 +251,15 @@ def _driver_of(driver: Driver, number: int) -> Driver:
     return replace(driver, dump=dump, done=[], beside=None)
 
 
-def _compile_one(model: Model, request: Request, driver: Driver) -> Artifacts:
-    return compile_loaded(
-        model,
-        request.arch,
-        driver,
-        base_isa=request.base_isa,
-        requant=None if model.graph.numbers == "float" else request.requant,
-        choice=request.choice,
-        options=request.options,
-    )
+def _compile_one(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
+    if model.graph.numbers == "float":
+        request = request.with_options(numbers=replace(request.options.numbers, requant=None))
+    return compile_loaded(model, request, driver)
 
 
-def _compile_part(model: Model, request: Request, driver: Driver) -> Artifacts:
+def _compile_part(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
     """Compiles a segment. Its own model has no open sizes, and other inputs than those whose shapes were given."""
-    return _compile_one(model, replace(request, options={**request.options, "shapes": {}, "dims": {}}), driver)
+    return _compile_one(model, request.recording(shapes={}, dims={}), driver)
 
 
 def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts:
@@ -350,7 +289,7 @@ def _crossing(tensor: Crossing) -> files.Crossing:
 # Segments of the chip hold their weights all the time, so each has cores of its own.
 
 
-def _shared(segments: Sequence[Segment], request: Request) -> list[Target]:
+def _shared(segments: Sequence[Segment], request: CompileRequest) -> list[Target]:
     """Returns the target of each segment: all cores for one alone, else cores by need first, then by work.
 
     Raises `CapacityError` if the chip has too few cores for all together.
@@ -373,11 +312,11 @@ def _shared(segments: Sequence[Segment], request: Request) -> list[Target]:
     return [arch.with_places(range(end - count, end)) for count, end in zip(counts, ends, strict=True)]
 
 
-def least_cores(model: Model, request: Request) -> int:
+def least_cores(model: Model, request: CompileRequest) -> int:
     """Returns the fewest cores on which a model fits. Raises `CapacityError` if it does not fit the chip at all."""
     arch = request.arch
-    graph = pipeline.prepare(model.graph, arch, Requantising(request.requant or "exact"))
-    strategy = STRATEGIES.get(request.choice.strategy, STRATEGIES["raptor"])
+    graph = pipeline.prepare(model.graph, arch, request.requantising)
+    strategy = STRATEGIES.get(request.options.mapping.mapping, STRATEGIES["raptor"])
     count = 1
     while True:
         try:
@@ -422,14 +361,14 @@ def _fuller(one: CoreReport, other: CoreReport) -> CoreReport:
     )
 
 
-def _combined(reports: Sequence[CompileReport], found: Cut, request: Request) -> CompileReport:
+def _combined(reports: Sequence[CompileReport], found: Cut, request: CompileRequest) -> CompileReport:
     """Returns one report of all programs. Their cores are different ones, so that everything adds up."""
     arch = request.arch
     instructions: dict[str, int] = {}
     for name, count in (item for r in reports for item in r.instructions.items()):
         instructions[name] = instructions.get(name, 0) + count
     return CompileReport(
-        strategy=reports[0].strategy if reports else request.choice.strategy,
+        strategy=reports[0].strategy if reports else request.options.mapping.mapping,
         pace=reports[0].pace if reports else "own",
         tile_channels=reports[0].tile_channels if reports else 0,
         macs=sum(r.macs or 0 for r in reports),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ import models
 import raptor
 from raptor.backend import OPTIONS, RaptorBackend
 from raptor.common.errors import InternalError, RaptorError
+from raptor.options import keywords_of
 from tests.frontend.support import node, random
 from tests.pipeline import conv_model
 
@@ -90,7 +91,9 @@ def _documented() -> Iterator[str]:
 
 def _parameters(name: str) -> Iterator[str]:
     for parameter in inspect.signature(resolve_name(name)).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if unpacked := get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ():
+            yield from sorted(keywords_of(unpacked[0]))
+        elif parameter.kind is parameter.VAR_KEYWORD:
             yield from (*CASES[name].more, UNKNOWN)
         elif parameter.name not in ("self", "cls", "kwargs"):
             yield parameter.name

@@ -135,7 +135,7 @@ def test_files_that_are_none_are_refused(content: str, tmp_path: Path) -> None:
 
 
 def test_overrides_fit_the_converters() -> None:
-    chip = load("bench", xbar=(64, 8), cores=5, xbars_per_core=3, cell_bits=4, element_bits=8)
+    chip = load("bench", xbar=(64, 8), cores=5, xbars_per_core=3, cell_bits=4, bits=8)
     assert (chip.core_count, chip.xbars_per_core, chip.outputs_per_xbar) == (5, 3, 4)
     assert (chip.core.xbar.converters.dacs, chip.core.xbar.converters.adcs) == (64, 8)
     assert len(chip.notes) == 2

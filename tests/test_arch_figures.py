@@ -43,7 +43,7 @@ def of_one_product(folder: Path, arch: str | Path, bits: int) -> SimulationRepor
 
 
 def agree(arch: str | Path, bits: int, report: SimulationReport) -> None:
-    chip = architectures.load(arch, element_bits=bits)
+    chip = architectures.load(arch, bits=bits)
     product = figures_of(chip).product
     (core,) = report.cores
     period = chip.core.period_ns
@@ -158,7 +158,7 @@ def test_names_of_fields_are_whole_on_a_narrow_terminal() -> None:
 def test_arch_show_as_json() -> None:
     found = json.loads(show("isaac", "--bits", "4", "--json"))
     derived = found["derived"]
-    product = figures_of(architectures.load("isaac", element_bits=4)).product
+    product = figures_of(architectures.load("isaac", bits=4)).product
     assert derived["product"]["time_ns"] == product.time_ns
     assert derived["product"]["parts"]["ADC"]["energy_pj"] == product.parts["ADC"].energy_pj
     assert derived["bits"] == 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raptor.common.options import STRATEGY
+from raptor.common.option_values import STRATEGY
 from raptor.compiler import PASS
 from raptor.mapping.strategies import STRATEGIES
 

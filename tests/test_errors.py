@@ -50,8 +50,8 @@ def test_base_isa_takes_what_the_base_can_compute():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"element_bits": 0}, "element_bits=0: expected a whole number, 1 to 32"),
-        ({"element_bits": 33}, "element_bits=33: expected a whole number, 1 to 32"),
+        ({"bits": 0}, "bits=0: expected a whole number, 1 to 32"),
+        ({"bits": 33}, "bits=33: expected a whole number, 1 to 32"),
         (
             {"xbar": (8, 3), "cell_bits": 2},
             "takes 4 cells of 2 bits, but a crossbar has only 3 columns; try xbar=\\(8, 4\\) or cell_bits=8",
@@ -70,7 +70,7 @@ def test_sizes_that_make_no_sense(options: dict[str, int], message: str):
 def test_the_advice_for_a_crossbar_too_narrow_works():
     weight_bits, columns = 8, 3
     with pytest.raises(UserError, match=r"try xbar=\(8, 4\) or cell_bits=8"):
-        arch.load(xbar=(8, columns), cell_bits=2, element_bits=weight_bits)
+        arch.load(xbar=(8, columns), cell_bits=2, bits=weight_bits)
     model = conv_model((1, 2, 3, 3), 2)
     raptor.compile(model, xbar=(8, 4), cell_bits=2)
     raptor.compile(model, xbar=(8, columns), cell_bits=8)

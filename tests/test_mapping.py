@@ -30,7 +30,7 @@ from tests.pipeline import chip, conv_model, in_matrices, passes, thesis_model
         ((128, 128), {"cell_bits": 2}, 128),  # 32 outputs each
         ((128, 128), {"cell_bits": 2, "xbars_per_core": 3}, 96),
         ((128, 128), {"cell_bits": 3}, 96),  # 48 outputs each
-        ((128, 128), {"cell_bits": 8, "element_bits": 16}, 128),
+        ((128, 128), {"cell_bits": 8, "bits": 16}, 128),
         ((128, 128), {"xbars_per_core": 1}, 128),
         ((128, 64), {"xbars_per_core": 1}, 64),
         ((4, 128), {}, 128),
@@ -56,7 +56,7 @@ def test_matrices_fit_and_cover_the_weights_once(
     rows: int, cols: int, per_core: int, cell_bits: int, channels: int, filters: int, kernel: int
 ):
     arch = chip((rows, 2 * cols), xbars_per_core=per_core, cores=400, cell_bits=cell_bits)
-    graph = frontend.load(conv_model((1, channels, 3, 3), filters, (kernel, kernel)), shapes={}).graph
+    graph = frontend.load(conv_model((1, channels, 3, 3), filters, (kernel, kernel))).graph
     (layer,) = in_matrices(map_raptor(graph, arch)).values()
     covered = [(m.tap, row, col) for m in layer.matrices for row in range(*m.rows) for col in range(*m.cols)]
     assert sorted(covered) == [(t, r, c) for t in range(kernel**2) for r in range(channels) for c in range(filters)]

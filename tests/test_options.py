@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from io import BytesIO, TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
@@ -26,9 +26,19 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import UserError
+from raptor.common.spelling import flag_of
 from raptor.explore import driver, workers
 from raptor.explore.jobs import Job, Record
 from raptor.explore.study import read_study
+from raptor.options import (
+    CompileOptions,
+    CoreKeywords,
+    InspectKeywords,
+    PolicyKeywords,
+    RoundOptions,
+    keywords_of,
+    options_in,
+)
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.reporting.measured import measured
@@ -46,50 +56,25 @@ class Command:
     options: dict[str, tuple[str, ...]]
 
 
-SCALES = range(1, 37)
-"""A value for each pixel: an input of this shape is mapped, so that even `--stop-after map` shows it."""
+def examples(kind: Any) -> dict[str, tuple[str, ...]]:
+    """The options of a record or of a class of keywords, each with its example."""
+    names = options_in(kind) if is_dataclass(kind) else keywords_of(kind)
+    found = {flag_of(name).split()[0]: option for name, option in options_in(CompileOptions).items() if name in names}
+    return {word: (word, option.example) if option.example else (word,) for word, option in found.items()}
 
-COMPILE = {
-    "--output": ("-o", "elsewhere"),
-    "--xbar": ("--xbar", "8"),
-    "--cores": ("--cores", "9"),
-    "--xbars-per-core": ("--xbars-per-core", "2"),
-    "--bits": ("--bits", "4"),
-    "--cell-bits": ("--cell-bits", "4"),
-    "--arch": ("--arch", "chip.json"),
-    "--chips": ("--chips", "2"),
-    "--link": ("--link", "board-ht"),
-    "--field": ("--field", "chip_config.core_config.matrix_config.dac_count=3"),
-    "--knob": ("--knob", "step_ns=10"),
-    "--shape": ("--shape", "x=2,4,6,6"),
-    "--dim": ("--dim", "N=3"),
-    "--set": ("--set", f"scale={','.join(str(k) for k in SCALES)}"),
-    "--format": ("--format", "pim"),
-    "--weights": ("--weights", "npz"),
-    "--mapping": ("--mapping", "raptor"),
-    "--optimize": ("--optimize", "energy"),
-    "--effort": ("--effort", "2"),
-    "--emit-mapping": ("--emit-mapping", "mapping.json"),
-    "--emit-ops": ("--emit-ops", "flow.txt"),
-    "--isa": ("--isa", "base"),
-    "--requant": ("--requant", "short"),
-    "--host": ("--host",),
-    "--host-ops": ("--host-ops", "Mul"),
-    "--host-nodes": ("--host-nodes", "my_mul"),
-    "--dump-ir": ("--dump-ir", "ir"),
-    "--stop-after": ("--stop-after", "map"),
-    "--force": ("--force",),
-    "--verbose": ("--verbose",),
-    "--quiet": ("--quiet",),
-}
+
+ROUNDS = examples(RoundOptions)
+COMPILE = {word: words for word, words in examples(CompileOptions).items() if word not in ROUNDS}
+SCALES = range(1, 37)
+"""The example of `--set`: an input of this shape is mapped, so that even `--stop-after map` shows it."""
+
 COMMANDS = {
     "compile": Command(("compile", "model.onnx"), COMPILE),
     "inspect": Command(
         ("inspect", "model.onnx"),
         {
-            **{k: COMPILE[k] for k in ("--xbar", "--xbars-per-core", "--bits", "--cell-bits", "--arch")},
-            **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--quiet")},
-            **{k: COMPILE[k] for k in ("--isa", "--host", "--host-ops", "--host-nodes")},
+            **examples(InspectKeywords),
+            "--quiet": ("--quiet",),
             "--json": ("--json", "found.json"),
         },
     ),
@@ -120,8 +105,8 @@ COMMANDS = {
             "--per-channel": ("--per-channel",),
             "--seed": ("--seed", "3"),
             "--samples": ("--samples", "2"),
-            **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--force", "--quiet")},
-            **{k: COMPILE[k] for k in ("--xbar", "--cores", "--xbars-per-core", "--cell-bits", "--arch", "--field")},
+            **examples(PolicyKeywords),
+            **{k: COMPILE[k] for k in ("--force", "--quiet")},
             "--all": ("--all",),
             "--json": ("--json", "found.json"),
         },
@@ -222,9 +207,7 @@ COMMANDS = {
     "compile: rounds": Command(
         ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
         {
-            "--batch": ("--batch", "3"),
-            "--device": ("--device", "pcm-occ"),
-            "--cuts": ("--cuts", "each-layer"),
+            **{word: words for word, words in ROUNDS.items() if word != "--rounds"},
             **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
         },
     ),
@@ -305,7 +288,7 @@ COMMANDS = {
         {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
-            **{k: COMPILE[k] for k in ("--cores", "--xbars-per-core", "--xbar", "--cell-bits")},
+            **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),

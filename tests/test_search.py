@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.common.options import Objective
+from raptor.common.option_values import Objective
 from raptor.search.mappings import candidates, search
 from raptor.target import arch
 from tests.pipeline import conv_model, passes

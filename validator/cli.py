@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raptor.common.errors import RaptorError, UserError
-from raptor.common.together import refuse_given
+from raptor.common.option_conflicts import refuse_given
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Device, Inputs, Out
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
 

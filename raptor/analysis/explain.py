@@ -7,17 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raptor import frontend, pipeline
 from raptor.analysis.whole_tensors import WholeTensor, whole_tensors
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
-from raptor.common.strict import Items, Named
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import (
@@ -40,10 +37,10 @@ from raptor.mapping.known import layer_plans
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.token_stages import find_stages
 from raptor.mapping.views import use_views
+from raptor.options import ChipOptions, ModelInputs, options_in, read_options
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
-from raptor.target import arch as architectures
-from raptor.target.arch import Target
+from raptor.target.arch import Target, load_chip
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
 from validator.hosted.listing import chip_folders, has_rounds, one_segment, read_segments
@@ -189,17 +186,6 @@ class Explanation:
     what_if: tuple[WhatIf, ...] = ()
     rounds: Cutting | None = None
     version: int = VERSION
-
-
-class _RecordedOptions(BaseModel):
-    """Options in the manifest that are needed to import the model again."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    bits: int
-    shapes: Named[Items[int]] = {}
-    dims: Named[int] = {}
-    constants: Named[Any] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -408,17 +394,16 @@ def _equal_grids(grid: LineGrid, other: LineGrid) -> bool:
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
-def _import_again(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
-    """Imports the model of an output again. Returns the prepared graph, to which the decision applies, and the chip."""
+def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
+    """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
+    model, file = storage.check_regular(folder, files.MODEL), storage.check_regular(folder, files.ARCH)
+    recorded = manifest.options
     try:
-        options = _RecordedOptions.model_validate(manifest.options)
-    except ValidationError as e:
-        raise UserError(
-            f"{folder / files.MANIFEST}: options: not those of a compilation: {e.errors()[0]['msg']}"
-        ) from e
-    arch = architectures.load(storage.check_regular(folder, files.ARCH), element_bits=options.bits)
-    model = storage.check_regular(folder, files.MODEL)
-    graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
+        inputs = read_options(ModelInputs, {name: recorded.get(name) for name in options_in(ModelInputs)})
+        chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"]})
+    except (KeyError, UserError) as e:
+        raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
+    arch, graph = load_chip(chip), frontend.load(model, inputs).graph
     requant = manifest.integers.requant if manifest.integers else "exact"
     return pipeline.prepare(graph, arch, Requantising(requant)), arch
 

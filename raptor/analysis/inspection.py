@@ -2,35 +2,28 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from pydantic import Field
 from rich.table import Table
 
 from raptor import frontend
-from raptor.common import arguments, storage
+from raptor.common import storage
 from raptor.common.console import Console
 from raptor.common.errors import UnsupportedNode
 from raptor.common.names import fit
-from raptor.common.options import (
-    MOST_BITS,
-    parse_dims,
-    parse_named,
-    parse_names,
-    parse_shapes,
-)
 from raptor.common.strict import (
     Items,
     Named,
     Pair,
     Schema,
 )
-from raptor.compiler import extension_fault
-from raptor.frontend.fixed import Fixed
+from raptor.compiler import accept, extension_fault
 from raptor.frontend.registry import CONTRIBUTED, is_supported_op
-from raptor.frontend.segments import Cut, Part, Split, Wishes, split
+from raptor.frontend.segments import Cut, Part, Split, split
 from raptor.frontend.segments.cutting import BEHIND
 from raptor.graph.ir import (
     Dot,
@@ -43,8 +36,8 @@ from raptor.graph.macs import count_macs
 from raptor.mapping.decision import Decision, KernelUnfolding, Matrix, filter_key
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
-from raptor.target import arch as architectures
-from raptor.target.arch import Target
+from raptor.options import CompileOptions, InspectKeywords, read_options
+from raptor.target.arch import Target, load_chip
 
 if TYPE_CHECKING:
     import onnx
@@ -132,50 +125,23 @@ class Inspection(Schema):
     segments: Items[SegmentInfo] = Field(description="in the order in which they run; empty if all is on the chip")
 
 
-def inspect(
-    model: "str | Path | onnx.ModelProto",
-    *,
-    xbar: int | tuple[int, int] | str | None = None,
-    xbars_per_core: int | None = None,
-    bits: int = 8,
-    cell_bits: int | None = None,
-    arch: str | Path | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    base_isa: bool = False,
-    host: bool = False,
-    host_ops: Sequence[str] = (),
-    host_nodes: Sequence[str] = (),
-) -> Inspection:
-    """Counts the work of a model on a chip with as many cores as it needs, and tells where each node would run.
+def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeywords]) -> Inspection:
+    """Counts the work of a model on a chip with as many cores as it needs, and says what becomes of each node.
 
     The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes and
     inputs that are not floats are part of the result, not errors.
     """
-    bits = arguments.whole("bits", bits, 1, MOST_BITS)
-    chip = architectures.load(
-        arch,
-        xbar=xbar,
-        cores=_MOST_CORES,
-        xbars_per_core=xbars_per_core,
-        cell_bits=cell_bits,
-        element_bits=bits,
-        network=False,
-    )
-    base_isa = arguments.flag("base_isa", base_isa)
-    wishes = Wishes(
-        arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
-    )
-    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
-    survey = frontend.survey(model, shapes=fixed.shapes, dims=fixed.dims, constants=fixed.constants)
-    refused = bool(survey.unsupported) or base_isa or wishes.by_name
-    divided = split(model, fixed, wishes, extension_fault if base_isa else _accepted) if refused else None
+    return inspect_model(model, read_options(CompileOptions, options, InspectKeywords))
+
+
+def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions) -> Inspection:
+    """Inspects a model as `inspect` does, with checked options."""
+    chip = load_chip(replace(options.chip, cores=_MOST_CORES), network=False)
+    survey, is_base = frontend.survey(model, options.inputs), options.numbers.base_isa
+    refused = bool(survey.unsupported) or is_base or options.host.by_name
+    refuse = extension_fault if is_base else accept
+    divided = split(model, options.inputs, options.host, refuse) if refused else None
     return _inspect(survey, divided, chip)
-
-
-def _accepted(_: Node) -> None:
-    """Accepts every operator."""
 
 
 def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> Inspection:

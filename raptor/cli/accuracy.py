@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given, was_given
+from raptor.common.option_conflicts import refuse_given, was_given
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
 _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}

@@ -23,7 +23,8 @@ import raptor.cli.run
 import validator.check_cli
 import validator.cli
 import validator.simulate.cli
-from raptor.cli import completion, model_options
+from raptor.cli import completion
+from raptor.cli.option_parameters import Model, Quiet, expand_options
 from raptor.cli.usage import plain_usage
 from raptor.common.errors import (
     IncompleteError,
@@ -32,22 +33,12 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.common.limits import check_memory
-from raptor.common.options import (
-    CUTS,
-    DEFAULT_DEVICE,
-    DEFAULT_STRATEGY,
-    GOAL,
-    ISA,
-    OBJECTIVE,
-    REQUANT,
-    STREAM_FORMAT,
-    WEIGHT_FORMAT,
-)
+from raptor.common.option_conflicts import refuse_given
 from raptor.common.packages import require_own
 from raptor.common.printable import printable
-from raptor.common.spelling import flags
+from raptor.common.spelling import flag_of, flags
 from raptor.common.stopping import INTERRUPTED, Stopper
-from raptor.common.together import refuse_given
+from raptor.options import CompileKeywords, OutputOptions
 
 app = typer.Typer(
     name="raptor",
@@ -163,114 +154,9 @@ def _chips(device: str) -> Any:
     return Chips(device)
 
 
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
-
-
 @app.command("compile")
-def compile_command(
-    context: typer.Context,
-    model: model_options.Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")] = Path("out"),
-    xbar: model_options.Xbar = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.", show_default="144")] = None,
-    xbars_per_core: model_options.XbarsPerCore = None,
-    bits: model_options.Bits = 8,
-    cell_bits: model_options.CellBits = None,
-    chips: Annotated[
-        int | None, typer.Option(min=1, help="Chips in a row, each with so many cores.", show_default="1")
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(metavar="PRESET|NS:PJ", help="Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000."),
-    ] = None,
-    arch: model_options.Arch = None,
-    field: model_options.Field = None,
-    shape: model_options.Shape = None,
-    dim: model_options.Dim = None,
-    constant: model_options.Set = None,
-    stream_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="json|pim|both",
-            help=f"Streams: {STREAM_FORMAT}.",
-            autocompletion=completion.stream_formats,
-        ),
-    ] = "json",
-    weights: Annotated[
-        str,
-        typer.Option(
-            metavar="json|npz", help=f"Crossbar weights: {WEIGHT_FORMAT}.", autocompletion=completion.weight_formats
-        ),
-    ] = "json",
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Strategy: rows: layers stream; raptor, the reference; pixelwise; or a stored mapping.json.",
-            show_default=DEFAULT_STRATEGY,
-            autocompletion=completion.strategies,
-        ),
-    ] = None,
-    optimize: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GOAL",
-            help=f"Search instead: {OBJECTIVE}, by the built-in simulator; or writes, of rounds.",
-            autocompletion=completion.objectives,
-        ),
-    ] = None,
-    effort: Annotated[
-        int | None,
-        typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="5; more for small models"),
-    ] = None,
-    emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
-    emit_ops: Annotated[
-        Path | None, typer.Option(help="Also write the flow of operators, as the chip's interface has them.")
-    ] = None,
-    knob: model_options.Knob = None,
-    isa: model_options.InstructionSet = "extended",
-    requant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="exact|short|instruction",
-            help="How a quantised model's sums become integers of few bits: exact; short: faster, rounds some "
-            "otherwise; instruction: by the extended vrequant.",
-            show_default="exact",
-            autocompletion=completion.requants,
-        ),
-    ] = None,
-    host: model_options.Host = False,
-    host_ops: model_options.HostOps = None,
-    host_nodes: model_options.HostNodes = None,
-    rounds: Annotated[
-        bool, typer.Option("--rounds", help="Cut a model that is too large into rounds, each written before it runs.")
-    ] = False,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples for which a round is written, with --rounds.", show_default="1")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|PRESET", help="Device file with the costs of writing.", show_default=DEFAULT_DEVICE),
-    ] = None,
-    cuts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(CUTS.names),
-            help="Where a model in rounds is cut: first-fit and each-layer show what a simpler method takes.",
-            show_default="best",
-            autocompletion=completion.cuts,
-        ),
-    ] = None,
-    dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
-    stop_after: Annotated[
-        str | None,
-        typer.Option(metavar="PASS", help="Print what this pass returns, and stop.", autocompletion=completion.passes),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier output.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print each stage on a separate line.")] = False,
-    quiet: Quiet = False,
-) -> None:
+@expand_options
+def compile_command(model: Model, options: CompileKeywords, output: OutputOptions) -> None:
     """Compile an ONNX model to instruction streams.
 
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
@@ -283,67 +169,36 @@ def compile_command(
     from raptor.driver import Driver, Stopped
     from raptor.output import writer as outputs
 
-    streams, matrices = STREAM_FORMAT.parse(stream_format), WEIGHT_FORMAT.parse(weights)
-    base_isa = ISA.parse(isa) == "base"
-    storage.check_no_terminal("-o", output)
-    if stop_after is not None:
-        useless = {"output", "stream_format", "weights", "emit_mapping", "emit_ops", "quiet"}
-        useless |= set() if dump_ir else {"force"}
-        refuse_given(context, useless, "not with --stop-after, which prints what a pass returns and writes no output")
-    if dump_ir is not None and dump_ir.is_dir() and any(dump_ir.iterdir()) and not force:
+    folder, stop_after, dump_ir = output.output, output.stop_after, output.dump_ir
+    emitted = {name: options.get(name) for name in ("emit_mapping", "emit_ops")}
+    storage.check_no_terminal("-o", folder)
+    if stop_after and output.force and not dump_ir:
+        raise UserError("--force: not with --stop-after, which prints what a pass returns and writes no output")
+    if dump_ir is not None and dump_ir.is_dir() and any(dump_ir.iterdir()) and not output.force:
         raise UserError(f"--dump-ir {dump_ir}: is not empty; --force replaces what has the same names")
-    for name, file in (("--emit-mapping", emit_mapping), ("--emit-ops", emit_ops)):
+    for name, file in emitted.items():
         if file is not None:
-            storage.check_replaceable(name, file, force=force)
-    if verbose and quiet:
+            storage.check_replaceable(flag_of(name), Path(file), force=output.force)
+    if output.verbose and output.quiet:
         raise UserError("--verbose: not with --quiet")
-    keep = nullcontext() if stop_after else outputs.reserved(output, force=force)
-    shown = progress.progress(quiet=quiet or stop_after is not None, verbose=verbose)
+    keep = nullcontext() if stop_after else outputs.reserved(folder, force=output.force)
+    shown = progress.progress(quiet=output.quiet or stop_after is not None, verbose=output.verbose)
     # What is shown or written before the end is checked before.
-    at_once = stop_after or dump_ir or emit_mapping or emit_ops
+    at_once = stop_after or dump_ir or any(emitted.values())
     with keep, shown as started, nullcontext() if at_once else Beside() as beside:
         driver = Driver(dump=dump_ir, stop_after=stop_after, started=started, beside=beside)
         try:
-            program = raptor.compile(
-                model,
-                xbar=xbar,
-                cores=cores,
-                xbars_per_core=xbars_per_core,
-                bits=bits,
-                cell_bits=cell_bits,
-                chips=chips,
-                link=link,
-                arch=arch,
-                fields=model_options.read_fields(field or ()),
-                shapes=model_options.read_shapes(shape or ()),
-                dims=model_options.read_dims(dim or ()),
-                constants=model_options.read_constants(constant or ()),
-                mapping=mapping,
-                optimize=None if optimize is None else GOAL.parse(optimize),
-                effort=effort,
-                emit_mapping=emit_mapping,
-                emit_ops=emit_ops,
-                knobs=model_options.read_knobs(knob or ()),
-                base_isa=base_isa,
-                requant=None if requant is None else REQUANT.parse(requant),
-                host=host,
-                host_ops=model_options.read_names(host_ops or ()),
-                host_nodes=model_options.read_names(host_nodes or ()),
-                rounds=rounds,
-                batch=batch,
-                device=device,
-                cuts=None if cuts is None else CUTS.parse(cuts),
-                driver=driver,
-            )
+            program = raptor.compile(model, driver=driver, **options)
         except Stopped as stopped:
             print(printable(stopped.text), end="")
             return
         with Threads(1) as pool:
             findings = pool.submit(program.check)
-            driver.timed("write", program.save, output, stream_format=streams, weight_format=matrices, force=force)
+            forms: Any = {"stream_format": output.stream_format, "weight_format": output.weight_format}
+            driver.timed("write", program.save, folder, **forms, force=output.force)
             found = driver.timed("check", findings.result)
-    if not quiet:
-        progress.show_summary(program, output)
+    if not output.quiet:
+        progress.show_summary(program, folder)
         progress.show_findings(found)
 
 

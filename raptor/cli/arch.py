@@ -1,12 +1,14 @@
 """Commands `raptor arch list|show|check|new`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raptor.cli import completion
-from raptor.cli.model_options import Field, read_fields
+from raptor.cli.option_parameters import Quiet, expand_options
+from raptor.options import CoreKeywords
 
 app = typer.Typer(
     name="arch",
@@ -89,7 +91,9 @@ def device_command(
 
 
 @app.command("new")
+@partial(expand_options, shows_defaults=False)
 def new_command(
+    *,
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
     base: Annotated[
         str,
@@ -97,15 +101,9 @@ def new_command(
             "--from", metavar="FILE|PRESET", help="Preset or file to start from.", autocompletion=completion.presets
         ),
     ] = "bench",
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.")] = None,
-    xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.")] = None,
-    xbar: Annotated[
-        str | None, typer.Option(metavar="N|RxC", help="Crossbar size: 128, or 128x256 (rows x columns).")
-    ] = None,
-    cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
-    field: Field = None,
+    sizes: CoreKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write an architecture file and, beside it, a network table complete for every pair of cores.
 
@@ -116,15 +114,8 @@ def new_command(
     from raptor.cli.arch_view import write_files
     from raptor.target import arch as architectures
 
-    description = architectures.describe(
-        base,
-        cores=cores,
-        xbars_per_core=xbars_per_core,
-        xbar=xbar,
-        cell_bits=cell_bits,
-        fields=read_fields(field or ()),
-    )
-    chip, written = write_files(description, output, force=force)
+    chip = architectures.load(base, bits=1, **sizes)
+    written = write_files(chip, output, force=force)
     if quiet:
         return
     for note in chip.notes:

@@ -1,15 +1,6 @@
 """Suggestions of shell completion for arguments that are names. Imports wait until the shell asks."""
 
-from raptor.common.options import (
-    CUTS,
-    ISA,
-    OBJECTIVE,
-    REQUANT,
-    SCHEME,
-    STRATEGY,
-    STREAM_FORMAT,
-    WEIGHT_FORMAT,
-)
+from raptor.common.option_values import SCHEME, STRATEGY
 
 
 def models() -> list[str]:
@@ -42,30 +33,6 @@ def presets() -> list[str]:
 
 def strategies() -> list[str]:
     return list(STRATEGY.names)
-
-
-def objectives() -> list[str]:
-    return list(OBJECTIVE.names)
-
-
-def stream_formats() -> list[str]:
-    return list(STREAM_FORMAT.names)
-
-
-def weight_formats() -> list[str]:
-    return list(WEIGHT_FORMAT.names)
-
-
-def isas() -> list[str]:
-    return list(ISA.names)
-
-
-def requants() -> list[str]:
-    return list(REQUANT.names)
-
-
-def cuts() -> list[str]:
-    return list(CUTS.names)
 
 
 def schemes() -> list[str]:

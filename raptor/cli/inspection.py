@@ -5,26 +5,16 @@ from typing import Annotated
 
 import typer
 
-from raptor.cli import model_options
-from raptor.common.options import ISA
+from raptor.cli.option_parameters import Model, Quiet, expand_options
+from raptor.options import InspectKeywords
 
 
+@expand_options
 def command(
-    model: model_options.Model,
-    xbar: model_options.Xbar = None,
-    xbars_per_core: model_options.XbarsPerCore = None,
-    bits: model_options.Bits = 8,
-    cell_bits: model_options.CellBits = None,
-    arch: model_options.Arch = None,
-    shape: model_options.Shape = None,
-    dim: model_options.Dim = None,
-    constant: model_options.Set = None,
-    isa: model_options.InstructionSet = "extended",
-    host: model_options.Host = False,
-    host_ops: model_options.HostOps = None,
-    host_nodes: model_options.HostNodes = None,
+    model: Model,
+    options: InspectKeywords,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer, chip and host.
 
@@ -38,21 +28,7 @@ def command(
     from raptor.common.console import Console
     from raptor.common.errors import UnsupportedError, UnsupportedNode
 
-    found = inspect(
-        model,
-        xbar=xbar,
-        xbars_per_core=xbars_per_core,
-        bits=bits,
-        cell_bits=cell_bits,
-        arch=arch,
-        shapes=model_options.read_shapes(shape or ()),
-        dims=model_options.read_dims(dim or ()),
-        constants=model_options.read_constants(constant or ()),
-        base_isa=ISA.parse(isa) == "base",
-        host=host,
-        host_ops=model_options.read_names(host_ops or ()),
-        host_nodes=model_options.read_names(host_nodes or ()),
-    )
+    found = inspect(model, **options)
     if json is not None:
         write(json, found)
     if not (quiet or storage.is_terminal(json)):

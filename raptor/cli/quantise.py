@@ -6,17 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from raptor.cli import completion, model_options
+from raptor.cli import completion
+from raptor.cli.option_parameters import Model, Quiet, expand_options
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given, was_given
+from raptor.common.option_conflicts import refuse_given, was_given
+from raptor.common.option_texts import WIDTHS
+from raptor.options import ArchKeywords, InputKeywords, keywords_of
 
 _BITS = {"weights", "activations", "layer", "policy"}
-_OF_SEARCH = {"budget", "xbar", "cores", "xbars_per_core", "cell_bits", "arch", "field"}
+_OF_SEARCH = {"budget", *keywords_of(ArchKeywords)}
 
 
+@expand_options
 def command(
     context: typer.Context,
-    model: model_options.Model,
+    model: Model,
+    *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-quantised.onnx")
     ] = None,
@@ -46,12 +51,7 @@ def command(
     policy_out: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Also write the bits of layers to this file.")
     ] = None,
-    xbar: model_options.Xbar = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.", show_default="144")] = None,
-    xbars_per_core: model_options.XbarsPerCore = None,
-    cell_bits: model_options.CellBits = None,
-    arch: model_options.Arch = None,
-    field: model_options.Field = None,
+    chip: ArchKeywords,
     activations: Annotated[int, typer.Option(metavar="8|16", help="Bits of an activation.")] = 8,
     scheme: Annotated[
         str,
@@ -71,13 +71,11 @@ def command(
         int | None,
         typer.Option(min=1, help="Samples to use.", show_default="16 random ones, or all of the file"),
     ] = None,
-    shape: model_options.Shape = None,
-    dim: model_options.Dim = None,
-    constant: model_options.Set = None,
+    inputs: InputKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print every layer, not only the worst.")] = False,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Quantise a float model to integers, and say what that costs in each layer.
 
@@ -90,7 +88,7 @@ def command(
     from raptor.cli.quantise_view import show, write
     from raptor.common import storage
     from raptor.common.console import Console
-    from raptor.common.options import SCHEME
+    from raptor.common.option_values import SCHEME
     from raptor.driver import Driver
     from raptor.quantise import quantize
     from raptor.quantise.choice import policy_of
@@ -108,23 +106,16 @@ def command(
         "per_channel": per_channel,
         "seed": seed,
         "samples": samples,
-        "shapes": model_options.read_shapes(shape or ()),
-        "dims": model_options.read_dims(dim or ()),
-        "constants": model_options.read_constants(constant or ()),
+        **inputs,
     }
-    chosen = policy_of(model_options.read_widths(layer or ())) if policy is None else parse_policy(policy)
+    chosen = policy_of(WIDTHS.parse("layers", layer or ())) if policy is None else parse_policy(policy)
     with Console(stderr=True).status("quantising ...") as status:
         if mixed:
             chosen = search_policy(
                 model,
-                budget=model_options.read_budget(budget or ""),
-                xbar=xbar,
-                cores=cores,
-                xbars_per_core=xbars_per_core,
-                cell_bits=cell_bits,
-                arch=arch,
-                fields=model_options.read_fields(field or ()),
+                budget=_budget(budget or ""),
                 driver=Driver(started=lambda what: status.update(f"{what} ...")),
+                **chip,
                 **given,
             )
         found = quantize(model, weights=weights, activations=activations, policy=chosen, **given)
@@ -135,6 +126,15 @@ def command(
         write(json, found.report)
     if not (quiet or storage.is_terminal(json)):
         show(found.report, target, Console(), every=every)
+
+
+def _budget(text: str) -> dict[str, float]:
+    """Parses `latency=0.7`: a goal and a share of it."""
+    name, _, value = text.partition("=")
+    try:
+        return {name: float(value)}
+    except ValueError:
+        raise UserError(f"--budget {text}: expected GOAL=SHARE, such as latency=0.7") from None
 
 
 def _check(

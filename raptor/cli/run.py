@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given
+from raptor.common.option_conflicts import refuse_given
 from validator.cli_options import Device, Inputs, Out
 
 

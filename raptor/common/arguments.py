@@ -28,16 +28,32 @@ class OneOf(Generic[T]):
     keyword: str
     names: tuple[T, ...]
 
-    def parse(self, value: object) -> T:
+    def __call__(self, keyword: str, value: object) -> T:
         """Returns the value as one of the names. Raises `UserError` that lists them."""
         if not isinstance(value, str) or value not in self.names:
-            raise fault(self.keyword, value, f"one of: {', '.join(map(str, self.names))}")
+            raise fault(keyword, value, f"one of: {', '.join(map(str, self.names))}")
         return self.names[cast(tuple[object, ...], self.names).index(value)]
+
+    def parse(self, value: object) -> T:
+        """Returns the value of the option `keyword` as one of the names."""
+        return self(self.keyword, value)
 
     def __str__(self) -> str:
         """Returns the names as a help text shows them: `json, pim or both`."""
         *first, last = map(str, self.names)
         return f"{', '.join(first)} or {last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The check `whole` for a range of numbers."""
+
+    least: int
+    most: int = MOST
+
+    def __call__(self, keyword: str, value: object) -> int:
+        """Returns the value as a whole number of the range. Raises `UserError` that names it."""
+        return whole(keyword, value, self.least, self.most)
 
 
 def fault(keyword: str, value: object, expected: str) -> UserError:
@@ -78,6 +94,13 @@ def flag(keyword: str, value: object) -> bool:
     return bool(value)
 
 
+def text(keyword: str, value: object) -> str:
+    """Returns a text."""
+    if not isinstance(value, str):
+        raise fault(keyword, value, "a text")
+    return value
+
+
 def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
     """Returns a path that the system can access; the file need not exist."""
     if not isinstance(value, str | Path):
@@ -101,12 +124,10 @@ def path_or_none(keyword: str, value: object) -> Path | None:
     return None if value is None else path(keyword, value)
 
 
-def new_file(keyword: str, value: object) -> Path | None:
-    """Returns the path of a file that can be written later, or None for an omitted option."""
-    if value is None:
-        return None
-    file = path(keyword, value, expected="the path of a file")
-    if file.is_dir() or not file.parent.is_dir():
+def new_file(keyword: str, value: object) -> Path:
+    """Returns the path of a file that can be written later."""
+    found = path(keyword, value, expected="the path of a file")
+    if found.is_dir() or not found.parent.is_dir():
         raise fault(keyword, value, "the path of a file in a folder that exists")
     return file
 

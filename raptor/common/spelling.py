@@ -13,7 +13,6 @@ _FLAGS = {
     "base_isa": "--isa base",
     "constants": "--set",
     "dims": "--dim",
-    "element_bits": "--bits",
     "fields": "--field",
     "folder": "-o",
     "inputs": "--input",
@@ -45,9 +44,14 @@ def in_flags() -> bool:
     return _by_flags
 
 
+def flag_of(keyword: str) -> str:
+    """Returns the flag of an option on the command line, such as `--cores`; of `base_isa` with its value."""
+    return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
+
+
 def name(keyword: str) -> str:
-    """Returns an option without its value: `cores`, or `--cores`."""
-    return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}") if _by_flags else keyword
+    """Spells an option without its value: `cores`, or `--cores`."""
+    return flag_of(keyword) if _by_flags else keyword
 
 
 def option(keyword: str, *value: Any) -> str:

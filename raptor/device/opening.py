@@ -7,7 +7,7 @@ from typing import Any
 
 from raptor.common.arguments import fault, flag, whole_or_none
 from raptor.common.errors import UserError
-from raptor.common.options import parse_xbar
+from raptor.common.option_values import parse_xbar
 from raptor.common.spelling import option
 from raptor.device.account import Costs
 from raptor.device.back_end import BackEnd, DeviceInfo
@@ -57,11 +57,12 @@ def open(
     if address:
         options["address"] = address
     file, chip = load_device(device), architectures.load(arch)
-    wished = _wished(name, chip, parse_xbar(xbar), whole_or_none("crossbars", crossbars, 1, 2**20))
+    size = None if xbar is None else parse_xbar("xbar", xbar)
+    wished = _wished(name, chip, size, whole_or_none("crossbars", crossbars, 1, 2**20))
     if name == ANALOG:
         options = {"device_file": file, "arch": chip, **options}
     made = _make(name, wished, options)
-    _check(made.info, parse_xbar(xbar), crossbars)
+    _check(made.info, size, crossbars)
     costs = Costs(file, _target(arch, made.info), made.info.cells_per_weight)
     return Device(made, costs, refuse_worn=flag("refuse_worn", refuse_worn))
 

@@ -10,6 +10,7 @@ from raptor import api
 from raptor.api import Program
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
 from raptor.explore.metrics import METRICS
+from raptor.options import ChipOptions, options_in
 from raptor.output.writer import Artifacts
 from raptor.search.cost import STEADY_SAMPLES, cost_of
 from raptor.target import arch as architectures
@@ -20,7 +21,6 @@ from validator.crossbar.settings import setup_for
 from validator.options import CrossbarKind
 from validator.simulate.reloading import Reloading
 
-_SIZES = ("xbar", "cores", "xbars_per_core", "cell_bits", "chips", "link")
 _LONGEST = 1000
 
 State = Literal["ok", "infeasible", "timeout", "out_of_memory", "crashed", "error"]
@@ -143,10 +143,9 @@ def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, flo
 
 def chip_of(job: Job) -> Target:
     """Returns the chip that is simulated."""
-    given = job.options
-    sizes: dict[str, Any] = {name: given.get(name) for name in _SIZES}
-    fields = {**given.get("fields", {}), **(job.fields or {})}
-    return architectures.load(given.get("arch"), **sizes, element_bits=given.get("bits", 8), fields=fields)
+    given: dict[str, Any] = {name: value for name, value in job.options.items() if name in options_in(ChipOptions)}
+    given["fields"] = {**given.get("fields", {}), **(job.fields or {})}
+    return architectures.load(**given)
 
 
 def _alone(artifacts: Artifacts, chip: Target, *, is_steady: bool) -> dict[str, float]:

@@ -5,30 +5,35 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from raptor.common.arguments import flag, path, whole
 from raptor.common.errors import UserError
-from raptor.common.options import REQUANT, parse_mapping, parse_xbar
 from raptor.mapping.knobs import parse_knobs
-from raptor.target.arch import check_source
+from raptor.options import CompileKeywords, CompileOptions, command_words, keywords_of, options_in
 from raptor.target.arch.fields import find_field
 from raptor.target.arch.links import parse_link
 from raptor.target.device_file import load_device
 from validator.crossbar.settings import check_setting
 
 Value = bool | int | float | str
-WHOLE = ("cores", "xbars_per_core", "cell_bits", "bits", "chips", "batch")
-FILES = ("arch", "mapping", "device")
+OPTIONS = {
+    name: option
+    for name, option in options_in(CompileOptions).items()
+    if option.studied and name in keywords_of(CompileKeywords)
+}
+"""Options of `raptor.compile` that all points of a study can share."""
+FILES = tuple(name for name, option in OPTIONS.items() if option.is_file)
 """Options that may name a file, which is looked for beside the study file first."""
 GROUPS = ("fields", "knobs")
 """Options that are tables: a parameter is one entry of them, such as `fields.rob_size`."""
 TABLES = (*GROUPS, "crossbar")
 """All tables of the space; `crossbar` has settings of crossbars, which are no options of `raptor.compile`."""
-_FLAGS = {"xbars_per_core": "--xbars-per-core", "cell_bits": "--cell-bits"}
+_VARIED = tuple(name for name, option in OPTIONS.items() if option.texts is None)
+"""Options of one value, which can differ from point to point."""
+_READ: Mapping[str, Callable[[Any], object]] = {"link": parse_link, "device": load_device}
+"""Checks of options that name something else, beside those of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +86,17 @@ def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
         for value in values:
             check_setting(rest, str(value))
         return
-    if group != "knobs" and name not in _CHECKS:
+    if group != "knobs" and name not in _VARIED:
         raise UserError(
-            f"{name}: no such parameter; expected one of: {', '.join(_CHECKS)}, knobs.NAME, fields.NAME, crossbar.NAME"
+            f"{name}: no such parameter; expected one of: {', '.join(_VARIED)}, knobs.NAME, fields.NAME, crossbar.NAME"
         )
-    check = _CHECKS.get(name, lambda value: parse_knobs({rest: value}))
     for value in values:
-        check(beside(folder, value) if name in FILES and isinstance(value, str) else value)
-
-
-def _check_device(value: Value) -> object:
-    return load_device(path("device", value))
-
-
-_CHECKS: Mapping[str, Callable[[Value], object]] = {
-    "xbar": parse_xbar,
-    "mapping": parse_mapping,
-    "arch": check_source,
-    "requant": REQUANT.parse,
-    "link": parse_link,
-    "rounds": partial(flag, "rounds"),
-    "device": _check_device,
-} | {name: partial(whole, name, least=1) for name in WHOLE}
-"""Checks of the values of parameters by name."""
+        if group == "knobs":
+            parse_knobs({rest: value})
+            continue
+        found = OPTIONS[name].check(name, beside(folder, value) if name in FILES and isinstance(value, str) else value)
+        if name in _READ:
+            _READ[name](found)
 
 
 def grid(parameters: Sequence[Parameter]) -> Iterator[Mapping[str, Value]]:
@@ -140,31 +133,4 @@ def digest_of(*parts: Any) -> str:
 def command(model: str, options: Mapping[str, Any], out: str = "out") -> str:
     """Returns the command that compiles a model with these options to a directory."""
     words = ["raptor", "compile", model] + ([] if out == "out" else ["-o", out])
-    for name, value in options.items():
-        words += list(_words(name, value))
-    return shlex.join(words)
-
-
-def _words(name: str, value: Any) -> Iterator[str]:
-    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-    if name == "base_isa":
-        yield from ("--isa", "base") if value else ()
-    elif isinstance(value, bool):
-        yield from (flag,) if value else ()
-    elif name in ("fields", "knobs", "dims", "constants"):
-        one = {"fields": "--field", "knobs": "--knob", "dims": "--dim", "constants": "--set"}[name]
-        for key, entry in cast(Mapping[str, Any], value).items():
-            yield from (one, f"{key}={_entry(name, entry)}")
-    elif name == "shapes":
-        for key, sizes in cast(Mapping[str, Sequence[int]], value).items():
-            yield from ("--shape", f"{key}={','.join(map(str, sizes))}")
-    elif name in ("host_ops", "host_nodes"):
-        yield from (flag, ",".join(cast(Sequence[str], value)))
-    else:
-        yield from (flag, "x".join(map(str, cast(Sequence[Any], value))) if isinstance(value, list) else str(value))
-
-
-def _entry(name: str, value: Any) -> str:
-    if name == "constants" and isinstance(value, list):
-        return ",".join(map(str, cast(Sequence[Any], value)))
-    return json.dumps(value) if not isinstance(value, str) or name == "fields" else value
+    return shlex.join([*words, *command_words(options)])

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema, faults
 from raptor.explore.metrics import METRICS, Direction, Limit, Need, parse_limit
-from raptor.explore.points import TABLES, Parameter, Value, check_values, grid
+from raptor.explore.points import OPTIONS, TABLES, Parameter, Value, check_values, grid
 from validator.options import CrossbarKind
 
 _LIMIT_BYTES = 2**20
@@ -23,12 +23,6 @@ _MOST_NAME_BYTES = 100
 _STORAGE = r"^(sqlite:///|postgresql\+psycopg://).+"
 _RANGE = {"min", "max", "step", "log"}
 _MOST_POINTS = 10**6
-OPTIONS = (
-    *("xbar", "cores", "xbars_per_core", "bits", "cell_bits", "arch", "fields", "shapes", "dims", "constants"),
-    *("mapping", "knobs", "base_isa", "requant", "host", "host_ops", "host_nodes"),
-    *("chips", "link", "rounds", "batch", "device"),
-)
-"""Keywords of `raptor.compile` that all points of a study can share."""
 
 Number = int | float
 

@@ -11,12 +11,12 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_da
 from raptor.common.errors import UserError
 from raptor.frontend import canonical, reading, translating
 from raptor.frontend.check import runtime_reason
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.libraries import infer_types
 from raptor.frontend.loading import prepare
 from raptor.frontend.reading import LIMIT_BYTES, graphs_of
 from raptor.frontend.translating import Answer, Origin
 from raptor.graph.ir import Graph
+from raptor.options import ModelInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +38,10 @@ class Asked:
     constants: Mapping[str, npt.NDArray[Any]]
 
 
-def ask(model: reading.Source, fixed: Fixed) -> Asked:
-    """Queries the support of all nodes of a model. Raises `UserError` as `load` does, but not for refused nodes."""
+def ask(model: reading.Source, inputs: ModelInputs) -> Asked:
+    """Asks about all nodes of a model that was read. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
-    ready = prepare(model, fixed, keep_integers=True)
+    ready = prepare(model, inputs, keep_integers=True)
     origin = Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         _complete_types(proto, folder)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode
-from raptor.frontend.fixed import Fixed
 from raptor.graph.ir import Graph
+from raptor.options import ModelInputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from raptor.frontend.reading import Source
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_INPUTS = ModelInputs()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,25 +53,18 @@ class Survey:
     notes: tuple[str, ...]
 
 
-def load(
-    source: str | Path | ModelProto,
-    *,
-    shapes: Mapping[str, Sequence[int]] = NOTHING,
-    dims: Mapping[str, int] = NOTHING,
-    constants: Mapping[str, Any] = NOTHING,
-) -> Model:
-    """Imports the model of an ONNX file or proto; the proto is not changed.
+def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Model:
+    """Loads the model of an ONNX file (or proto, which is not changed).
 
-    shapes: shapes of inputs. dims: sizes of named dimensions. constants: values of inputs that become constants. Raises
-    `UserError` for a bad file, shape, value or weight, `IncompleteError` listing all missing sizes and values, and
-    `UnsupportedError` listing every node that has no lowering.
+    Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
+    missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
     from raptor.frontend import canonical, check, nodes, standard, translating
 
     model = standard.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
-    ready = prepare(model, Fixed(shapes, dims, constants))
+    ready = prepare(model, inputs)
     origin = translating.Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = translating.import_graph(proto, folder, name, origin)
@@ -81,14 +73,8 @@ def load(
     return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
-def survey(
-    source: str | Path | ModelProto,
-    *,
-    shapes: Mapping[str, Sequence[int]] = NOTHING,
-    dims: Mapping[str, int] = NOTHING,
-    constants: Mapping[str, Any] = NOTHING,
-) -> Survey:
-    """Reads the operators and parameters of a model, and lowers what can be lowered.
+def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Survey:
+    """Reads what a model contains.
 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that cannot be on the chip instead of
     raising.
@@ -99,7 +85,7 @@ def survey(
     operators, parameters = counting.count_operators(model.proto), 0
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
-        ready = prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
+        ready = prepare(model, inputs, keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
         origin = translating.Origin.of(model)
@@ -124,11 +110,8 @@ class Ready:
     inputs: tuple[UnsupportedNode, ...]
 
 
-def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
-    """Checks the model, binds its inputs and resolves branches and loops, in place. Raises as `load` does.
-
-    keep_integers: inputs that the chip cannot be given are listed in the result instead of raising.
-    """
+def prepare(model: Source, inputs: ModelInputs, *, keep_integers: bool = False) -> Ready:
+    """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
     from raptor.frontend.demands import lengths_of
     from raptor.frontend.operand_types import check_types
@@ -137,19 +120,19 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
 
     check.check_model(model)
     write_out_sparse(model.proto)
-    check.check_inputs(model.proto, fixed.constants, keep_integers=keep_integers)
+    check.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
     check_types(model.proto)
-    bound = bind_inputs(model.proto, fixed)
+    bound = bind_inputs(model.proto, inputs)
     if not keep_integers:
         require_complete(model.proto)
     faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
-    inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
+    refused = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
     interface = (*model.proto.graph.input, *model.proto.graph.output)
     model.kinds = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
     model.lengths = lengths_of(model.proto)
     notes = (*simplify(model), *bound.notes)
     check.check_weights(model)
-    return Ready(bound.constants, notes, inputs)
+    return Ready(bound.constants, notes, refused)
 
 
 def simplify(model: Source) -> tuple[str, ...]:

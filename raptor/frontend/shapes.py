@@ -13,8 +13,8 @@ from raptor.common.spelling import name as spelled
 from raptor.common.spelling import option
 from raptor.frontend.check import MOST_ELEMENTS, input_fault, is_settable, model_inputs
 from raptor.frontend.declared import UNNAMED, Dim, dims_of, has_shape, names, placeholders, text, write_dims
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.values import to_constant
+from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
 _SHOWN_VALUES = 8
@@ -28,8 +28,8 @@ class Bound:
     notes: tuple[str, ...]
 
 
-def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
-    """Binds shapes, sizes and constants in `proto`; afterwards every input has a static shape.
+def bind_inputs(proto: ModelProto, fixed: ModelInputs) -> Bound:
+    """Writes what is fixed into `proto`; then every input has a static shape, and constants are not inputs any more.
 
     A named dimension (`batch`) has the same size in all inputs. An open first dimension is the batch and becomes 1.
     Raises `UserError` for unknown names, wrong ranks and conflicts, and `IncompleteError` listing everything that is
@@ -51,7 +51,7 @@ def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
     return Bound(constants, tuple(notes))
 
 
-def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
+def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> None:
     for keyword, given in (("shapes", fixed.shapes), ("constants", fixed.constants)):
         unknown = [name for name in given if name not in inputs]
         if unknown:
@@ -70,7 +70,8 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
         raise UserError(f"{spelled('dims')}: no dimension '{unknown[0]}'; {there}")
 
 
-def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> dict[str, int]:
+def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> dict[str, int]:
+    """Returns the sizes of named dimensions, from those given and from whole shapes."""
     for name, size in fixed.dims.items():
         _check_size(option("dims", {name: size}), size)
     sizes = dict(fixed.dims)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, pairwise
 
-from raptor.common.options import STRATEGY
+from raptor.common.option_values import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.window import Window
 from raptor.mapping.decision import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from raptor.common.errors import UserError, VerifyError
-from raptor.common.options import Requant
+from raptor.common.option_values import Requant
 from raptor.common.spelling import option
 from raptor.graph.instruction import Instruction, instruction, prove_instruction
 from raptor.graph.ir import Graph, Node, Requantise

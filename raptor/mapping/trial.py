@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from raptor.common.errors import CapacityError
-from raptor.common.options import Objective
+from raptor.common.option_values import Objective
 from raptor.mapping.decision import Decision
 
 

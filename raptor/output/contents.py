@@ -10,7 +10,7 @@ import orjson
 
 from raptor import codegen, pim
 from raptor.codegen import Streams
-from raptor.common.options import Requant
+from raptor.common.option_values import Requant
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.steps import Recipe
 from raptor.output import files

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from raptor.common.digests import matrix_digest
-from raptor.common.options import Requant
+from raptor.common.option_values import Requant
 from raptor.common.strict import (
     Items,
     Known,

@@ -20,7 +20,7 @@ import orjson
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.common.lock import locked
-from raptor.common.options import StreamFormat, WeightFormat
+from raptor.common.option_values import StreamFormat, WeightFormat
 from raptor.common.spelling import option
 from raptor.common.threads import Threads
 from raptor.mapping.file import MappingFile

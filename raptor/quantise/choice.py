@@ -7,7 +7,7 @@ from typing import Any
 from onnxruntime.quantization import QuantType
 
 from raptor.common import arguments
-from raptor.common.options import SCHEME, Scheme
+from raptor.common.option_values import SCHEME, Scheme
 from raptor.quantise.policy import Policy
 
 NO_POLICY = Policy()

@@ -13,10 +13,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from raptor.common.errors import UserError
 from raptor.frontend import reading, standard
 from raptor.frontend.check import first_line, label
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.loading import prepare as bind
 from raptor.frontend.nodes import attributes_of
 from raptor.frontend.registry import DYNAMIC, STANDARD_DOMAINS
+from raptor.options import ModelInputs
 from raptor.quantise.foreign import pre_process
 
 Array = npt.NDArray[Any]
@@ -33,15 +33,15 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch: Path) -> Prepared:
-    """Reads and prepares a float model, and converts it to operator set `opset` if its own is older.
+def prepare(source: "str | Path | ModelProto", inputs: ModelInputs, opset: int, scratch: Path) -> Prepared:
+    """Reads a float model and brings it to the operator set `opset` at least. `scratch`: folder for temporary files.
 
     `scratch`: temporary folder. Raises `UserError` if the model is unreadable, quantised, or without layers to
     quantise.
     """
     model = standard.read(source)
     _refuse_quantised(model.proto)
-    ready = bind(model, fixed)
+    ready = bind(model, inputs)
     for tensor in model.proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(model.values(tensor), tensor.name))

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from raptor.common import arguments, storage
-from raptor.common.options import Scheme
+from raptor.common.option_values import Scheme
 from raptor.common.strict import Items, Schema
 from raptor.quantise.policy import PolicySearch
 

@@ -4,17 +4,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes, parse_widths
+from raptor.common.option_values import Scheme, parse_widths
 from raptor.common.spelling import option
 from raptor.frontend.check import first_line
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.nodes import attributes_of
+from raptor.options import InputKeywords, ModelInputs, read_options
 from raptor.quantise.choice import ALL_BITS_OPSET, Choice, parse, policy_of
 from raptor.quantise.cost import Cost, measure
 from raptor.quantise.foreign import quantise
@@ -76,9 +76,7 @@ def quantize(
     policy: str | Path | Policy | PolicySearch | None = None,
     seed: int = 0,
     samples: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
+    **inputs: Unpack[InputKeywords],
 ) -> Quantisation:
     """Quantises a float ONNX model to integers, in the form of QuantizeLinear and DequantizeLinear (QDQ).
 
@@ -93,10 +91,9 @@ def quantize(
     """
     if layers is not None and policy is not None:
         raise UserError(f"{option('layers')}: not with {option('policy')}, which has the bits of layers")
-    of_layers = policy_of(parse_widths(layers)) if policy is None else parse_policy(policy)
+    of_layers = policy_of(parse_widths("layers", layers or {})) if policy is None else parse_policy(policy)
     choice = parse(scheme, weights, activations, per_channel, of_layers)
-    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
-    given = Given(data, seed, samples, fixed)
+    given = Given(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords))
     return _result(calibrate(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
 
 
@@ -107,7 +104,7 @@ class Given:
     data: object
     seed: object
     samples: object
-    fixed: Fixed
+    inputs: ModelInputs
 
 
 def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *, any_bits: bool = False) -> Calibrated:
@@ -121,7 +118,7 @@ def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *,
     count = arguments.whole_or_none("samples", given.samples, 1)
     seed = arguments.whole("seed", given.seed, 0)
     with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
-        prepared = prepare(model, given.fixed, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
+        prepared = prepare(model, given.inputs, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
         inputs = inputs_of(prepared.proto)
         if file is None:
             samples = random_samples(inputs, seed, count or RANDOM_SAMPLES)

@@ -6,17 +6,17 @@ from functools import cache
 from itertools import pairwise
 
 from raptor.common.errors import CapacityError, UserError
-from raptor.common.options import Cuts
+from raptor.common.option_values import Cuts
 from raptor.common.spelling import option
+from raptor.compiler import CompileRequest
 from raptor.frontend import Model
-from raptor.frontend.fixed import Fixed
-from raptor.frontend.segments.cutting import Cut, Refuse
+from raptor.frontend.segments.cutting import Cut
 from raptor.frontend.segments.units import ModelSource, Units, units_of
-from raptor.mapping.choose_recipes import Requantising
+from raptor.options import ModelInputs
 from raptor.output import files
 from raptor.output.writer import Artifacts
 from raptor.rounds.plan import Alternative, Memory, Plan, plan_rounds, too_large
-from raptor.rounds.ranges import Goal, Ranges
+from raptor.rounds.ranges import Ranges
 from raptor.rounds.slices import sliced
 from raptor.rounds.writes import crossbars, groups_of, steady_writes
 from raptor.target.arch import Target
@@ -28,29 +28,6 @@ MOST_SLICINGS = 4
 
 Compile = Callable[[Model, int, Target], Artifacts]
 """Function that compiles a piece, given its model, its number and its target."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Options of rounds: samples per batch, the device to write, what to minimise, and how to cut."""
-
-    batch: int
-    device: DeviceFile
-    goal: Goal = "time"
-    cuts: Cuts = "best"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """A model to compile in rounds. `strategy`: the mapping. `refuse`: says why a node cannot run on the chip."""
-
-    source: ModelSource
-    fixed: Fixed
-    arch: Target
-    wanted: Wanted
-    strategy: str
-    requantising: Requantising
-    refuse: Refuse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,28 +56,29 @@ class Compiled:
     planned: Planned
 
 
-def planned(job: Job) -> Planned:
-    """Divides a model into units and slices layers too large for the chip. Raises `UserError` like `frontend.load`."""
-    units, split = units_of(job.source, job.fixed, job.refuse), dict[str, None]()
+def planned(source: ModelSource, request: CompileRequest) -> Planned:
+    """Divides a model into units and slices the layers that are too large for the chip. Raises `UserError`."""
+    arch, options = request.arch, request.options
+    units, split = units_of(source, options.inputs, request.refuse), dict[str, None]()
     for _ in range(MOST_SLICINGS):
-        ranges = _ranges(units, job)
+        ranges = _ranges(units, request)
         large = too_large(ranges, units.cuts)
-        slicer = sliced(units, large, job.arch) if large else None
+        slicer = sliced(units, large, arch) if large else None
         if slicer is None:
             break
         split |= dict.fromkeys(units.name(unit).split("/part")[0] for unit in large)
-        units = _with_interface(units_of(slicer.proto, Fixed(), job.refuse), units)
+        units = _known_as(units_of(slicer.proto, ModelInputs(), request.refuse), units)
     else:
-        ranges = _ranges(units, job)
-    memory = job.arch.memory
+        ranges = _ranges(units, request)
+    memory = arch.memory
     limit = memory.size_bytes if memory.size_given else None
 
     @cache
     def needed(first: int, last: int) -> int:
-        return sum(_size_bytes(units, name, job.arch) for name in units.waiting(first, last))
+        return sum(_size_bytes(units, name, arch) for name in units.waiting(first, last))
 
     found = Memory(needed, limit)
-    return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch, job.wanted.cuts)
+    return Planned(ranges, tuple(split), set(units.cuts), found, options.rounds.batch, options.rounds.cuts)
 
 
 def _with_interface(units: Units, original: Units) -> Units:
@@ -113,8 +91,15 @@ def _with_interface(units: Units, original: Units) -> Units:
     return units
 
 
-def _ranges(units: Units, job: Job) -> Ranges:
-    return Ranges(units, job.arch, job.wanted.device, job.strategy, job.requantising, job.wanted.batch, job.wanted.goal)
+def _ranges(units: Units, request: CompileRequest) -> Ranges:
+    mapping, batch = request.options.mapping, request.options.rounds.batch
+    goal = "writes" if mapping.optimize == "writes" else "time"
+    return Ranges(units, request.arch, _written(request), mapping.mapping, request.requantising, batch, goal)
+
+
+def _written(request: CompileRequest) -> DeviceFile:
+    assert request.device is not None, "rounds are asked for"
+    return request.device
 
 
 def _size_bytes(units: Units, name: str, arch: Target) -> int:
@@ -124,12 +109,12 @@ def _size_bytes(units: Units, name: str, arch: Target) -> int:
     return elements * (arch.element_bytes if units.is_float(name) else bytes_of(8))
 
 
-def compile_rounds(job: Job, compile_one: Compile) -> Compiled:
-    """Compiles a model in rounds. A piece that turns out not to fit is refused, and the plan is made again.
+def compile_rounds(source: ModelSource, request: CompileRequest, compile_one: Compile) -> Compiled:
+    """Compiles a model in rounds. A piece that cannot be compiled after all is left out of the next plan.
 
     Raises `UserError` if no plan is left.
     """
-    found, programs = planned(job), dict[tuple[int, int, int], Artifacts]()
+    found, programs = planned(source, request), dict[tuple[int, int, int], Artifacts]()
     while True:
         plan = found.plan()
         cut = found.ranges.units.into(plan.cuts)
@@ -185,15 +170,16 @@ class Round:
     waits: Mapping[str, int]
 
 
-def rounds_of(found: Sequence[Round], done: Sequence[Compiled], arch: Target, wanted: Wanted) -> files.Rounds:
-    """Returns the content of `rounds.json`. Raises `UserError` if waiting tensors do not fit in global memory."""
-    device, written = wanted.device, steady_writes([groups_of(one.program) for one in found])
+def rounds_of(found: Sequence[Round], done: Sequence[Compiled], request: CompileRequest) -> files.Rounds:
+    """Makes `rounds.json`. Raises `UserError` if what waits does not fit into global memory."""
+    arch, device = request.arch, _written(request)
+    written = steady_writes([groups_of(one.program) for one in found])
     return files.Rounds(
-        batch=wanted.batch,
+        batch=request.options.rounds.batch,
         device=device.name,
         source=device.source,
         cells=arch.core_count * arch.xbars_per_core * arch.xbar_rows * arch.xbar_cols,
-        rounds=tuple(_round(one, writes, arch, wanted) for one, writes in zip(found, written, strict=True)),
+        rounds=tuple(_round(one, writes, request) for one, writes in zip(found, written, strict=True)),
         split=tuple(name for one in done for name in one.planned.split),
         estimated_ns=sum(one.plan.batch_ns for one in done),
         cuts=tuple(cut for one in done for cut in _cuts(one)),
@@ -201,8 +187,8 @@ def rounds_of(found: Sequence[Round], done: Sequence[Compiled], arch: Target, wa
     )
 
 
-def _round(one: Round, writes: tuple[files.GroupWrite, ...], arch: Target, wanted: Wanted) -> files.Round:
-    costs, cells = wanted.device.write, sum(w.cells for w in writes)
+def _round(one: Round, writes: tuple[files.GroupWrite, ...], request: CompileRequest) -> files.Round:
+    arch, costs, cells = request.arch, _written(request).write, sum(w.cells for w in writes)
     return files.Round(
         path=one.path,
         cores=len(one.program.records),
@@ -210,7 +196,7 @@ def _round(one: Round, writes: tuple[files.GroupWrite, ...], arch: Target, wante
         write_ns=costs.all_ns(crossbars(writes, arch), arch.cell_bits),
         write_pj=None if costs.pj_per_cell is None else costs.pj_per_cell * cells,
         waits=tuple(one.waits),
-        memory_bytes=_memory_bytes(one, arch, wanted.batch),
+        memory_bytes=_memory_bytes(one, arch, request.options.rounds.batch),
     )
 
 

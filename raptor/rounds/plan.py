@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from raptor.common.errors import UserError
-from raptor.common.options import Cuts
+from raptor.common.option_values import Cuts
 from raptor.common.spelling import option
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
 from raptor.rounds.ranges import Ranges, Way

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from raptor.codegen import Streams
-from raptor.common.options import Objective
+from raptor.common.option_values import Objective
 from raptor.common.packages import require_own
 from raptor.mapping.trial import Cost
 from raptor.pim import PimProgram

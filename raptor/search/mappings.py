@@ -19,7 +19,7 @@ from typing import Any, Self
 from raptor.codegen import Streams
 from raptor.common.beside import Copy
 from raptor.common.errors import CapacityError
-from raptor.common.options import Objective
+from raptor.common.option_values import Objective
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision

@@ -8,18 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
 
 from raptor import frontend, pipeline
 from raptor.codegen import Streams
 from raptor.common import arguments
 from raptor.common.collector import without_collector
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.options import parse_dims, parse_named, parse_shapes
 from raptor.common.spelling import option
 from raptor.driver import Driver, parse_driver
-from raptor.frontend.fixed import Fixed
 from raptor.mapping.rows import map_rows
+from raptor.options import CompileOptions, PolicyKeywords, read_options
 from raptor.pim import PimProgram
 from raptor.quantise.choice import NO_POLICY, parse
 from raptor.quantise.cost import OutputNoise
@@ -28,8 +27,7 @@ from raptor.quantise.policy import UNITS, Goal, Operand, Policy, PolicySearch, S
 from raptor.quantise.static import Calibrated, Given, calibrate
 from raptor.search.cost import cost_for
 from raptor.spatial.orders import BALANCED
-from raptor.target import arch as architectures
-from raptor.target.arch import Target
+from raptor.target.arch import Target, load_chip
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -55,21 +53,13 @@ def search_policy(
     model: "str | Path | ModelProto",
     *,
     budget: Mapping[str, float],
-    xbar: int | tuple[int, int] | str | None = None,
-    cores: int | None = None,
-    xbars_per_core: int | None = None,
-    cell_bits: int | None = None,
-    arch: str | Path | None = None,
-    fields: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     scheme: str = "s8s8",
     per_channel: bool = False,
     seed: int = 0,
     samples: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
     driver: Driver | None = None,
+    **options: Unpack[PolicyKeywords],
 ) -> PolicySearch:
     """Searches for weights and inputs of layers that can have 4 bits, so that a program meets a budget with low noise.
 
@@ -80,19 +70,10 @@ def search_policy(
     Raises `UserError` with the least cost that was reached if it exceeds the budget.
     """
     (goal, share), told = _budget(budget), parse_driver(driver).started
-    chip = architectures.load(
-        arch,
-        xbar=xbar,
-        cores=cores,
-        xbars_per_core=xbars_per_core,
-        cell_bits=cell_bits,
-        element_bits=8,
-        fields=parse_named("fields", fields),
-    )
+    given = read_options(CompileOptions, options, PolicyKeywords)
     choice = parse(scheme, 8, 8, per_channel, NO_POLICY)
-    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
-    source = calibrate(model, choice, Given(data, seed, samples, fixed), any_bits=True)
-    return _Search(source, chip, goal, told).run(share)
+    source = calibrate(model, choice, Given(data, seed, samples, given.inputs), any_bits=True)
+    return _Search(source, load_chip(given.chip), goal, told).run(share)
 
 
 def _budget(value: object) -> tuple[Goal, float]:

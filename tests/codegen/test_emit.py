@@ -21,7 +21,7 @@ from tests.pipeline import Executed, chip, executed
 
 BITS = 16
 BYTES = 2
-ARCH = chip((8, 8), xbars_per_core=64, cell_bits=16, element_bits=BITS)
+ARCH = chip((8, 8), xbars_per_core=64, cell_bits=16, bits=BITS)
 
 
 def buffer(name: str, elements: int) -> Buffer:

@@ -83,7 +83,7 @@ def test_names_that_no_study_has(name: str, told: str, tmp_path: Path):
         ({"study": 'storage = "mysql://x"'}, "study.storage: String should match"),
         ({"space": "\nxbar = [0]\n"}, "space: xbar=0: expected a size"),
         ({"space": '\nmapping = ["rws"]\n'}, "space: mapping='rws': expected a file, or one of: rows"),
-        ({"space": "\ncors = [1]\n"}, "space: cors: no such parameter; expected one of: xbar, mapping"),
+        ({"space": "\ncors = [1]\n"}, "space: cors: no such parameter; expected one of: xbar, cores"),
         ({"space": "\ncores = [1, 1]\n"}, "space.cores: expected some different values"),
         ({"space": "\ncores = [1.5]\n"}, "cores=1.5: expected a whole number"),
         ({"space": "\ncores = {min = 4, max = 2}\n"}, "min 4 is above max 2"),

@@ -10,9 +10,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import control, load
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.shapes import bind_inputs
 from raptor.graph.evaluate import evaluate
+from raptor.options import ModelInputs
 from tests.frontend.support import golden, random
 
 Array = np.ndarray[Any, Any]
@@ -54,10 +54,10 @@ def check(proto: ModelProto, constants: Mapping[str, Any] | None = None) -> list
     """Compares with onnxruntime; returns the operators that are left."""
     # onnxruntime's optimiser would resolve some branches by itself.
     ours = ModelProto.FromString(proto.SerializeToString())
-    bind_inputs(ours, Fixed(constants=constants or {}))
+    bind_inputs(ours, ModelInputs(constants=constants or {}))
     assert control.resolve(ours) == {}
     assert not {"If", "Loop", "Scan"} & {n.op_type for n in ours.graph.node}
-    loaded = load(proto, constants=constants or {})
+    loaded = load(proto, ModelInputs(constants=constants or {}))
     shapes = {n: loaded.graph.tensors[n].shape for n in loaded.graph.inputs}
     inputs = {n: random(*shape, seed=k) for k, (n, shape) in enumerate(shapes.items())}
     wanted = golden(proto, inputs | dict(loaded.constants))
@@ -94,8 +94,8 @@ def test_a_branch_on_a_flag():
 def test_a_branch_on_a_string():
     proto = choice([op("Equal", "mode k", "c")], [value("mode", TensorProto.STRING, [])], k=np.array("fast", object))
     proto.opset_import[0].version = 19
-    assert load(proto, constants={"mode": "fast"}).graph.nodes[0].op_type == "Relu"
-    assert load(proto, constants={"mode": "slow"}).graph.nodes[0].op_type == "MatMul"
+    assert load(proto, ModelInputs(constants={"mode": "fast"})).graph.nodes[0].op_type == "Relu"
+    assert load(proto, ModelInputs(constants={"mode": "slow"})).graph.nodes[0].op_type == "MatMul"
 
 
 @pytest.mark.parametrize(("wanted", "left"), [(2, ["Relu", "Add"]), (3, ["MatMul"])])
@@ -132,7 +132,7 @@ def test_constants_of_a_branch_that_stays_inside_one_that_does_not():
     outer = [body([stays], (), [value("t")]), body([op("Identity", "x", "t")], (), [value("t")])]
     node = helper.make_node("If", ["c"], ["y"], then_branch=outer[0], else_branch=outer[1])
     proto = model([node], [value("x", shape=[2, 3]), value("c", BOOL, []), value("d", BOOL, [])], ["y"])
-    bind_inputs(proto, Fixed(constants={"c": True}))
+    bind_inputs(proto, ModelInputs(constants={"c": True}))
     assert list(control.resolve(proto)) == ["y"]
     onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -164,7 +164,7 @@ def test_weights_of_the_branch_not_taken_do_not_matter():
     inputs = [value("x", shape=[2, 3]), value("c", BOOL, [])]
     assert check(model([node], inputs, ["y"]), {"c": False}) == ["Relu"]
     with pytest.raises(UserError, match="weights 'k': 1 of 1 values are not finite"):
-        load(model([node], inputs, ["y"]), constants={"c": True})
+        load(model([node], inputs, ["y"]), ModelInputs(constants={"c": True}))
 
 
 def test_a_condition_on_data_is_refused_and_says_on_what():

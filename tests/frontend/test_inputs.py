@@ -11,6 +11,7 @@ from raptor.common.errors import IncompleteError, UnsupportedError, UserError
 from raptor.common.spelling import flags
 from raptor.frontend import load, survey
 from raptor.frontend.check import is_settable
+from raptor.options import ModelInputs
 from tests.frontend.support import make_model, node, random
 
 Dims = tuple[int | str | None, ...]
@@ -30,7 +31,7 @@ def pair(first: Dims, second: Dims) -> ModelProto:
 
 
 def shapes_of(model: ModelProto, **given: Any) -> dict[str, tuple[int, ...]]:
-    graph = load(model, **given).graph
+    graph = load(model, ModelInputs(**given)).graph
     return {name: graph.tensors[name].shape for name in graph.inputs}
 
 
@@ -75,12 +76,12 @@ def test_a_name_has_one_size_in_all_inputs():
 )
 def test_what_does_not_fit_is_refused(given: dict[str, Any], reason: str):
     with pytest.raises(UserError, match=reason):
-        load(pair((1, "h", "w"), (2, "w")), **given)
+        load(pair((1, "h", "w"), (2, "w")), ModelInputs(**given))
 
 
 def test_a_model_without_names_has_no_dim():
     with pytest.raises(UserError, match=r"--dim: no dimension 'h'; those of the inputs have no names; use --shape"):
-        load(pair((-1, 2), (None, 3)), dims={"h": 1})
+        load(pair((-1, 2), (None, 3)), ModelInputs(dims={"h": 1}))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_an_open_first_dimension_is_a_batch_of_one(first: Dims, second: Dims, wa
 
 def test_the_note_says_how_to_have_another_batch():
     model = pair(("N", 3), (-1, "h", 4, -1))
-    notes = load(model, shapes={"b": (1, 2, 4, 5)}).notes
+    notes = load(model, ModelInputs(shapes={"b": (1, 2, 4, 5)})).notes
     assert notes[1] == "dimension N, the first of input 'a', is taken as 1; for another: --dim N=SIZE"
     assert shapes_of(model, shapes={"b": (1, 2, 4, 5)}, dims={"N": 7})["a"] == (7, 3)
     with pytest.raises(IncompleteError) as error:
@@ -153,7 +154,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("kind", "dims", "given", "wanted"), GOOD)
 def test_a_constant_in_the_type_and_shape_of_its_input(kind: int, dims: Dims, given: Any, wanted: Any):
-    model = load(flagged(kind, dims), constants={"s": given})
+    model = load(flagged(kind, dims), ModelInputs(constants={"s": given}))
     assert model.graph.inputs == ("x",)
     found = model.constants["s"]
     assert found.dtype == helper.tensor_dtype_to_np_dtype(kind)
@@ -197,7 +198,7 @@ def test_a_value_that_is_none_of_the_input(kind: int, dims: Dims, given: Any, re
         del model.graph.node[:]
         model.graph.node.append(node("Relu", "x"))
     with pytest.raises(UserError, match=reason):
-        load(model, constants={"s": given})
+        load(model, ModelInputs(constants={"s": given}))
 
 
 def test_the_shape_of_a_constant_tells_the_size_of_a_name():
@@ -205,18 +206,18 @@ def test_the_shape_of_a_constant_tells_the_size_of_a_name():
     model = make_model(nodes, {"x": (2, "n"), "s": ("n",)}, {"y": 2})
     assert shapes_of(model, constants={"s": "1,2,3"}) == {"x": (2, 3)}
     with pytest.raises(UserError, match=r"--set s: 3 values, but the input is of 4"):
-        load(model, constants={"s": "1,2,3"}, dims={"n": 4})
+        load(model, ModelInputs(constants={"s": "1,2,3"}, dims={"n": 4}))
 
 
 def test_a_model_whose_inputs_are_all_constants():
-    model = load(make_model([node("Relu", "x")], {"x": (2,)}, {"y": 1}), constants={"x": "-1,2"})
+    model = load(make_model([node("Relu", "x")], {"x": (2,)}, {"y": 1}), ModelInputs(constants={"x": "-1,2"}))
     assert model.graph.inputs == ()
 
 
 def test_loading_leaves_the_model_as_it_is():
     model = flagged(TensorProto.INT64, ())
     before = model.SerializeToString()
-    assert load(model, constants={"s": 1}).onnx_bytes == before
+    assert load(model, ModelInputs(constants={"s": 1})).onnx_bytes == before
     assert model.SerializeToString() == before
 
 
@@ -251,7 +252,7 @@ def test_an_input_that_must_be_a_constant():
     model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [1]))
     with pytest.raises(UnsupportedError, match=r"pick \(GatherND\): 'i' must be a constant \(--set i=VALUE\)$"):
         load(model)
-    assert load(model, constants={"i": 1}).graph.tensors["y"].shape == (5,)
+    assert load(model, ModelInputs(constants={"i": 1})).graph.tensors["y"].shape == (5,)
 
 
 def test_all_inputs_that_cannot_be_are_told_at_once():
@@ -306,7 +307,7 @@ def test_trial_a13_a_vector_of_ids_is_data_whatever_its_rows_decide():
         load(model)
     assert raised.value.options == ("--dim", "unk__601=SIZE")
     with pytest.raises(UnsupportedError, match="my_topk"):
-        load(model, dims={"unk__601": 5})
+        load(model, ModelInputs(dims={"unk__601": 5}))
     assert not is_settable(model, model.graph.input[0])
 
 

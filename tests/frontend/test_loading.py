@@ -15,6 +15,7 @@ from raptor.common.spelling import flags
 from raptor.frontend import load
 from raptor.frontend.registry import Importer
 from raptor.graph.evaluate import evaluate
+from raptor.options import ModelInputs
 from tests.frontend.support import compare, golden, make_model, node, random, single
 
 
@@ -231,7 +232,7 @@ def open_model(*shape: int | str | None) -> ModelProto:
 
 
 def test_binding_a_shape():
-    model = load(open_model("N", 3, "h", None), shapes={"x": (2, 3, 4, 5)})
+    model = load(open_model("N", 3, "h", None), ModelInputs(shapes={"x": (2, 3, 4, 5)}))
     assert model.graph.tensors["y"].shape == (2, 3, 4, 5)
     assert model.notes == ("input 'x' bound to 2,3,4,5",)
     assert ModelProto.FromString(model.onnx_bytes).graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
@@ -239,9 +240,9 @@ def test_binding_a_shape():
 
 def test_a_named_dimension_is_bound_everywhere():
     model = make_model([node("Add", "a b")], {"a": ["N", 3], "b": ["N", 3]}, {"y": 2})
-    assert load(model, shapes={"a": [4, 3]}).graph.tensors["b"].shape == (4, 3)
+    assert load(model, ModelInputs(shapes={"a": [4, 3]})).graph.tensors["b"].shape == (4, 3)
     with flags(), pytest.raises(UserError, match=r"--shape b=5,3: dimension 0 is 4 in the model \(N,3\)"):
-        load(model, shapes={"a": [4, 3], "b": [5, 3]})
+        load(model, ModelInputs(shapes={"a": [4, 3], "b": [5, 3]}))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_a_named_dimension_is_bound_everywhere():
 )
 def test_bad_shapes(shape: tuple[Any, ...], given: dict[str, Any], reason: str):
     with flags(), pytest.raises(UserError, match=reason):
-        load(open_model(*shape), shapes=given)
+        load(open_model(*shape), ModelInputs(shapes=given))
 
 
 # --- unsupported nodes -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from onnx import FunctionProto, ModelProto, TensorProto, helper
 import raptor
 from raptor.common.errors import IncompleteError, UserError
 from raptor.frontend import load
+from raptor.options import ModelInputs
 from tests.frontend.support import compare, make_model, node, random
 from tests.pipeline import check
 
@@ -127,7 +128,7 @@ def test_trial_b15_an_input_without_a_shape():
     with pytest.raises(IncompleteError, match="input 'x' has no shape, not even a number of dimensions") as raised:
         load(model)
     assert raised.value.options == ("--shape", "x=SIZE,SIZE")
-    assert load(model, shapes={"x": (3, 8)}).graph.tensors["y"].shape == (3, 6)
+    assert load(model, ModelInputs(shapes={"x": (3, 8)})).graph.tensors["y"].shape == (3, 6)
     program = raptor.compile(model, shapes={"x": (3, 8)}, xbar=8, cores=8)
     assert program.report.matrices
 

@@ -15,7 +15,7 @@ import raptor
 from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
 from raptor.frontend import asking, reading
-from raptor.frontend.fixed import Fixed
+from raptor.options import ModelInputs
 from raptor.output import files
 from tests.all_graphs.builder import TOLERANCE
 from tests.all_graphs.cases import Case, build
@@ -36,7 +36,7 @@ def made(number: int, most: int) -> tuple[Case, tuple[str, ...]]:
     rng = Random(f"cut:{number}")
     graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
     case = Case(graph.model(), graph.inputs, chip(rng) | {"mapping": rng.choice(("rows", "raptor"))})
-    names = dict.fromkeys(a.name for a in asking.ask(reading.read(case.model), Fixed()).answers)
+    names = dict.fromkeys(a.name for a in asking.ask(reading.read(case.model), ModelInputs()).answers)
     share = rng.choice((0.05, 0.2, 0.5))
     return case, tuple(name for name in names if rng.random() < share)
 

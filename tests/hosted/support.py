@@ -8,8 +8,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 import raptor
-from raptor.frontend.fixed import Fixed
-from raptor.frontend.segments import Cut, Wishes, cut
+from raptor.frontend.segments import Cut, cut
+from raptor.options import HostOptions, ModelInputs
 from tests.frontend.support import Array, golden, make_model, node, random
 
 CHIP = {"xbar": 32, "cores": 8}
@@ -29,7 +29,7 @@ def sandwich(middle: Sequence[Any], constants: Mapping[str, Array] | None = None
 
 
 def cut_of(model: ModelProto, *nodes: str, needed: bool = True, **fixed: Any) -> Cut:
-    return cut(model, Fixed(**fixed), Wishes(needed, nodes=nodes), lambda _: None)
+    return cut(model, ModelInputs(**fixed), HostOptions(needed, host_nodes=nodes), lambda _: None)
 
 
 def kinds(found: Cut) -> list[tuple[str, set[str]]]:

@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.segments.units import units_of
 from raptor.mapping.choose_recipes import Requantising
+from raptor.options import ModelInputs
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
 from raptor.rounds.ranges import Ranges
 from raptor.target.arch import load
@@ -42,7 +42,7 @@ def ranges_of(seed: int) -> tuple[Ranges, int]:
     model = make_model(nodes, {"x": shape}, [x], weights)
     arch = load(xbar=16, cores=int(rng.integers(1, 6)), xbars_per_core=int(rng.integers(4, 40)))
     device = load_device(str(rng.choice(["reram-puma", "reram-verify", "sram"])))
-    units = units_of(model, Fixed(), lambda _: None)
+    units = units_of(model, ModelInputs(), lambda _: None)
     batch = int(2 ** rng.integers(0, 9))
     return Ranges(units, arch, device, "rows", Requantising("exact"), batch), batch
 

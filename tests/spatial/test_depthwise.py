@@ -94,7 +94,7 @@ def test_times_are_those_the_simulator_measured():
     """The one or two cycles that the pipeline adds are left out (docs/developers/target.md, 4.2)."""
     bench = architectures.load("bench", cell_bits=2)
     assert [mvmul_ns(bench, xbars) for xbars in (1, 4, 64)] == [1655, 1685, 2585]
-    wide = architectures.load("bench", cell_bits=2, element_bits=16)
+    wide = architectures.load("bench", cell_bits=2, bits=16)
     assert mvmul_ns(wide, 4) == 3301
     # 1255 with fetch, decode and the loads of its registers.
     assert vector_ns(bench, 1024, operands=2) == 1248

@@ -7,8 +7,8 @@ from raptor.target.arch import Widths, describe, load
 
 def test_every_field_that_takes_part_in_time_is_in_the_target():
     """All numbers differ, so that no field can hold the value of another."""
-    chip = describe("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2).file.chip_config
-    target = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, element_bits=4)
+    chip = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, bits=4).file.chip_config
+    target = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, bits=4)
     core, matrix = chip.core_config, chip.core_config.matrix_config
     assert (target.chips, target.cores_per_chip, target.core_count) == (1, 6, 6)
     assert (target.xbar_rows, target.xbar_cols, target.xbars_per_core, target.cell_bits) == (96, 80, 7, 2)

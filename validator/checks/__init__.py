@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from raptor.common import arguments
+from raptor.common.option_values import parse_source
 from raptor.output.files import ARCH, Config, Memory
-from raptor.target.arch import Target, check_source
+from raptor.target.arch import ArchFile, presets
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
@@ -41,7 +42,7 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     `arch`: an architecture file or preset, by default `arch.json` next to the streams. Without one, the rules that need
     it are skipped. Raises `UserError` for files that cannot be read.
     """
-    chip, folder = None if arch is None else check_source(arch), arguments.path("path", path)
+    chip, folder = None if arch is None else parse_source("arch", arch), arguments.path("path", path)
     if not is_hosted(folder):
         return check_subject(load_subject(folder, chip))
     found = {part.name: check_subject(load_subject(part, chip)) for part in chip_folders(folder)}

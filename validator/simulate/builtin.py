@@ -52,7 +52,8 @@ def simulate(
     Raises `UserError` for bad input and `DeadlockError` with every blocked core.
     """
     mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
-    program, trace_file = arguments.path("program", program), arguments.new_file("trace_file", trace_file)
+    program = arguments.path("program", program)
+    trace_file = None if trace_file is None else arguments.new_file("trace_file", trace_file)
     begin = perf_counter()
     chip = simulated_chip.read_target(simulated_chip.beside(program) if arch is None else arch)
     raw = read_program(program)

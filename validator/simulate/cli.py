@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given
+from raptor.common.option_conflicts import refuse_given
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:

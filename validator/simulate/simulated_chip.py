@@ -10,6 +10,7 @@ import numpy.typing as npt
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.common.given import check_given
+from raptor.common.option_values import parse_source
 from raptor.common.spelling import option
 from raptor.output import files
 from raptor.target import arch as architectures
@@ -71,7 +72,7 @@ def read_target(source: str | Path) -> SimulatedChip:
     The network of a preset, and of a file that names no table, is the built-in mesh. A field that the simulator does
     not know gives a warning and is ignored, because the simulator ignores it silently. Raises `UserError`.
     """
-    source = architectures.check_source(source)
+    source = parse_source("arch", source)
     if is_preset(source):
         preset = architectures.load(source)
         return SimulatedChip(preset, MeshTable(preset), str(source), ())

@@ -2,6 +2,5 @@
 
 from raptor.frontend.segments.cutting import Cut, Segment, advice, cut
 from raptor.frontend.segments.splitting import Part, Split, split
-from raptor.frontend.segments.wishes import Wishes
 
-__all__ = ["Cut", "Part", "Segment", "Split", "Wishes", "advice", "cut", "split"]
+__all__ = ["Cut", "Part", "Segment", "Split", "advice", "cut", "split"]

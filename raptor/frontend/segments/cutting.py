@@ -17,17 +17,17 @@ from raptor.common.errors import IncompleteError, InternalError, UnsupportedErro
 from raptor.frontend import asking, loading, shapes, standard
 from raptor.frontend.asking import Asked
 from raptor.frontend.check import input_fault, label, runtime_reason
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.folding import lacks_kernel
 from raptor.frontend.libraries import load_fault
 from raptor.frontend.loading import Model
 from raptor.frontend.segments.flow import Flow, flow_of
+from raptor.frontend.segments.host_requests import requested_nodes
 from raptor.frontend.segments.labels import labels_of
 from raptor.frontend.segments.macs import macs_of
 from raptor.frontend.segments.pieces import Sizes, Types, piece, types_of
-from raptor.frontend.segments.wishes import Wishes
 from raptor.frontend.translating import Answer
 from raptor.graph.ir import Filter, Node
+from raptor.options import HostOptions, ModelInputs
 
 Refuse = Callable[[Node], str | None]
 """Returns the reason why an operator must not be on the chip, such as an excluded instruction; None if it may."""
@@ -95,7 +95,7 @@ class Cut:
         return sum(s.macs for s in self.on_chip) / total if total and known else None
 
 
-def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Cut:
+def cut(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions, refuse: Refuse) -> Cut:
     """Cuts a model into segments.
 
     Raises `UnsupportedError` for nodes that the chip cannot compute and that must not go to the host, and `UserError`
@@ -104,28 +104,28 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
     """
     model = standard.read(source)
     own = types_of_interface(model.proto)
-    if wishes.needed and _has_empty_input(model.proto):
-        return _all_on_host(source, fixed, UserError("an input has no elements"))
+    if host.host and _has_empty_input(model.proto):
+        return _all_on_host(source, inputs, UserError("an input has no elements"))
     try:
-        asked = asking.ask(model, fixed)
+        asked = asking.ask(model, inputs)
     except IncompleteError:
         raise
     except UserError as error:
-        if not wishes.needed:
+        if not host.host:
             raise
-        return _all_on_host(source, fixed, error)
-    found = Cutter.of(asked, own, wishes, refuse).run()
+        return _all_on_host(source, inputs, error)
+    found = Cutter.of(asked, own, host, refuse).run()
     if found.on_chip:
         _check_loadable(found.segments)
         return found
-    # Without a chip segment, the host runs the original model, not the rewritten one.
-    return _all_on_host(source, fixed, UserError("nothing of the model is for the chip"), found.host)
+    # Nothing is gained by a model that was changed for the chip: the host runs the original.
+    return _all_on_host(source, inputs, UserError("nothing of the model is for the chip"), found.host)
 
 
-def advice(source: str | Path | ModelProto, fixed: Fixed, refuse: Refuse) -> str:
-    """Returns text for messages: which nodes would run on the host; empty if the host does not help."""
+def advice(source: str | Path | ModelProto, inputs: ModelInputs, refuse: Refuse) -> str:
+    """Says which nodes of a model would run on the host; empty if the host does not help either."""
     try:
-        found = cut(source, fixed, Wishes(needed=True), refuse)
+        found = cut(source, inputs, HostOptions(host=True), refuse)
     except UserError:
         return ""
     names = [n.node for n in found.host]
@@ -158,7 +158,7 @@ def _interface(proto: ModelProto) -> GraphProto:
 
 
 def _all_on_host(
-    source: str | Path | ModelProto, fixed: Fixed, error: UserError, host: tuple[UnsupportedNode, ...] = ()
+    source: str | Path | ModelProto, inputs: ModelInputs, error: UserError, host: tuple[UnsupportedNode, ...] = ()
 ) -> Cut:
     """Returns the model as one host segment. Raises `error` if onnxruntime rejects it, too.
 
@@ -168,7 +168,7 @@ def _all_on_host(
     bound = ModelProto.FromString(model.onnx_bytes)
     own, graph = types_of_interface(bound), bound.graph
     weights = {t.name for t in graph.initializer}
-    constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, fixed)
+    constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, inputs)
     onnx_bytes = bound.SerializeToString(deterministic=True)
     if load_fault(onnx_bytes) is not None:
         raise error
@@ -178,10 +178,10 @@ def _all_on_host(
     reason = str(error).splitlines()[0]
     host = host or tuple(UnsupportedNode(label(n), n.op_type, reason) for n in graph.node)
     segment = Segment("host", tuple(n.node for n in host), reads, makes, 0, onnx_bytes)
-    inputs = tuple(_crossing(n, types) for n in reads)
+    taken = tuple(_crossing(n, types) for n in reads)
     outputs = tuple(_crossing(n, own) for n in makes)
-    every = tuple({c.name: c for c in (*outputs, *inputs)}.values())
-    return Cut(model.name, model.onnx_bytes, (segment,), inputs, outputs, every, host, (), constants)
+    every = tuple({c.name: c for c in (*outputs, *taken)}.values())
+    return Cut(model.name, model.onnx_bytes, (segment,), taken, outputs, every, host, (), constants)
 
 
 def _check_loadable(segments: tuple[Segment, ...]) -> None:
@@ -195,15 +195,15 @@ def _check_loadable(segments: tuple[Segment, ...]) -> None:
             raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
 
 
-def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
-    """Binds the inputs in place, if all are non-empty tensors; declared outputs stay.
+def _bind(proto: ModelProto, inputs: ModelInputs) -> Mapping[str, npt.NDArray[Any]]:
+    """Binds the inputs in place, if all are tensors with elements; the outputs keep their declaration.
 
     Returns the inputs that became constants.
     """
     if _has_empty_input(proto) or not all(v.type.HasField("tensor_type") for v in proto.graph.input):
         return {}
     outputs = list(ModelProto(graph=_interface(proto)).graph.output)
-    constants = shapes.bind_inputs(proto, fixed).constants
+    constants = shapes.bind_inputs(proto, inputs).constants
     del proto.graph.output[:]
     proto.graph.output.extend(outputs)
     return constants
@@ -229,7 +229,7 @@ class Cutter:
 
     asked: Asked
     own: Types
-    wishes: Wishes
+    host: HostOptions
     refuse: Refuse
     flow: Flow
     types: Types
@@ -239,8 +239,7 @@ class Cutter:
     floats: set[int] = field(default_factory=set[int])
 
     @classmethod
-    def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "Cutter":
-        """Computes the data flow, types and multiply-accumulates of a queried model."""
+    def of(cls, asked: Asked, own: Types, host: HostOptions, refuse: Refuse) -> "Cutter":
         types, nodes = types_of(asked.proto), asked.proto.graph.node
         both = [*zip(asked.answers, asked.of_floats, strict=True)]
         counted = [next((a.macs for a in answers if a.refused is None), None) for answers in both]
@@ -248,7 +247,7 @@ class Cutter:
         weighted = frozenset(
             i for i, answers in enumerate(both) if any(isinstance(n.operator, Filter) for a in answers for n in a.nodes)
         )
-        return cls(asked, own, wishes, refuse, flow_of(asked.proto.graph), types, macs, weighted)
+        return cls(asked, own, host, refuse, flow_of(asked.proto.graph), types, macs, weighted)
 
     def run(self) -> Cut:
         """Cuts the model; repeats as long as a chip segment is refused."""
@@ -274,9 +273,9 @@ class Cutter:
         self._colour()
 
     def _colour(self) -> None:
-        """Fills `reasons` from the user's requests and the importers' refusals, and `floats`."""
-        self.reasons |= self.wishes.reasons(self.asked)
-        if self.wishes.needed or self.wishes.by_name:
+        """Fills `reasons` with what the user wants, and what the importers refuse, and `floats`."""
+        self.reasons |= requested_nodes(self.host, self.asked)
+        if self.host.host or self.host.by_name:
             self._find_floats()
         named, refused = frozenset(self.reasons), list[UnsupportedNode]()
         for i in self.flow.placed:
@@ -285,7 +284,7 @@ class Cutter:
                 self.reasons[i] = reason or BEHIND
                 if reason:
                     refused.append(UnsupportedNode(self.name(i), self.flow.nodes[i].op_type, reason))
-        if refused and not self.wishes.needed:
+        if refused and not self.host.host:
             raise UnsupportedError(refused)
         for i in named & (self.flow.dead | self.flow.shared):
             del self.reasons[i]

@@ -7,9 +7,9 @@ from onnx import ModelProto
 
 from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode
 from raptor.frontend import asking, standard
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.segments.cutting import BEHIND, Cut, Cutter, Refuse, cut, types_of_interface
-from raptor.frontend.segments.wishes import Wishes
+from raptor.frontend.segments.host_requests import requested_nodes
+from raptor.options import HostOptions, ModelInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Split:
     cut: Cut | None = None
 
 
-def split(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Split:
-    """Predicts where each node of a model is computed. Raises `UserError` as `frontend.survey` does."""
-    if wishes.needed or wishes.by_name:
+def split(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions, refuse: Refuse) -> Split:
+    """Divides the nodes of a model. Raises `UserError` as `frontend.survey` does."""
+    if host.host or host.by_name:
         try:
-            return _of_cut(cut(source, fixed, wishes, refuse))
+            return _of_cut(cut(source, inputs, host, refuse))
         except UnsupportedError:
-            if wishes.needed:
+            if host.host:
                 raise
     model = standard.read(source)
     own = types_of_interface(model.proto)
     try:
-        cutter = Cutter.of(asking.ask(model, fixed), own, wishes, refuse)
+        cutter = Cutter.of(asking.ask(model, inputs), own, host, refuse)
     except IncompleteError:
         raise
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
@@ -65,8 +65,8 @@ def _of_cut(found: Cut) -> Split:
 
 
 def _of_answers(cutter: Cutter) -> Split:
-    """Splits by the support of single nodes, where some are refused."""
-    named = cutter.wishes.reasons(cutter.asked)
+    """Divides by the importers' answers, where some nodes are refused."""
+    named = requested_nodes(cutter.host, cutter.asked)
     reasons = {i: cutter.refusal(i) for i in cutter.flow.placed if i not in named}
     host = [i for i in cutter.flow.placed if i in named]
     refused = [i for i, reason in reasons.items() if reason is not None]

@@ -12,12 +12,11 @@ from onnx import ModelProto, TensorProto
 
 from raptor.frontend import asking, standard
 from raptor.frontend.asking import Asked
-from raptor.frontend.fixed import Fixed
 from raptor.frontend.segments.cutting import Cut, Cutter, Refuse, types_of_interface
 from raptor.frontend.segments.flow import Flow
 from raptor.frontend.segments.pieces import Types
-from raptor.frontend.segments.wishes import Wishes
 from raptor.graph.ir import Graph
+from raptor.options import HostOptions, ModelInputs
 
 ModelSource = str | Path | ModelProto
 
@@ -76,14 +75,11 @@ class Units:
         return self.cutter.pieces(groups)
 
 
-def units_of(source: ModelSource, fixed: Fixed, refuse: Refuse) -> Units:
-    """Divides a model into units.
-
-    Raises `UnsupportedError` for nodes not on the chip, `UserError` as `frontend.load` does.
-    """
+def units_of(source: ModelSource, inputs: ModelInputs, refuse: Refuse) -> Units:
+    """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
     model = standard.read(source)
     own = types_of_interface(model.proto)
-    cutter = Cutter.of(asking.ask(model, fixed), own, Wishes(), refuse)
+    cutter = Cutter.of(asking.ask(model, inputs), own, HostOptions(), refuse)
     cutter.check_refused()
     cutter.flow = _copying(cutter.flow, cutter.asked.proto)
     nodes = _grouped(cutter.flow, cutter.weighted)

@@ -1,6 +1,6 @@
 """The target of a compilation, and pimsim-nn's files as its source: schema, presets, network tables."""
 
-from raptor.target.arch.loading import check_source, describe, load, make_target
+from raptor.target.arch.loading import load, load_chip
 from raptor.target.arch.network import (
     MESH_FLIT_NS,
     check_network_size,
@@ -66,13 +66,10 @@ __all__ = [
     "Widths",
     "arch_json",
     "check_network_size",
-    "check_source",
-    "default_target",
-    "describe",
-    "drop",
     "flit_ns",
     "hardware_json",
     "load",
+    "load_chip",
     "longest_flit_ns",
     "make_target",
     "memory_flit_ns",

@@ -4,16 +4,17 @@ A file and the network table that it names are used as they are, or refused with
 that RAPTOR writes for a mesh is replaced by that mesh, so that the number of cores can be changed.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from pydantic import BaseModel, ValidationError
 
 from raptor.common import arguments
-from raptor.common.arguments import whole_or_none
 from raptor.common.errors import UserError
-from raptor.common.options import MOST_BITS, parse_named, parse_xbar
 from raptor.common.spelling import option
+from raptor.options import ChipKeywords, ChipOptions, read_options
 from raptor.target.arch.fields import set_fields
 from raptor.target.arch.links import linked_layout, linked_table, parse_link
 from raptor.target.arch.network import write_mesh
@@ -26,20 +27,14 @@ from raptor.target.arch.target import Target, one_of
 _MOST_FAULTS = 50
 
 
-def load(
-    source: str | Path | None = None,
-    *,
-    xbar: int | tuple[int, int] | str | None = None,
-    cores: int | None = None,
-    xbars_per_core: int | None = None,
-    cell_bits: int | None = None,
-    element_bits: int = 8,
-    chips: int | None = None,
-    link: str | None = None,
-    fields: Mapping[str, Any] | None = None,
-    network: bool = True,
-) -> Target:
-    """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
+def load(source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]) -> Target:
+    """Loads a chip as `load_chip`, from an architecture file or preset and keywords of `raptor.compile`."""
+    chip = read_options(ChipOptions, {"arch": source, **sizes}, ChipKeywords)
+    return load_chip(chip, network=arguments.flag("network", network))
+
+
+def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
+    """Reads an architecture file or preset and overrides its sizes.
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
     laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
@@ -48,66 +43,28 @@ def load(
     (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
     for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
     """
-    description = describe(
-        source,
-        xbar=xbar,
-        cores=cores,
-        xbars_per_core=xbars_per_core,
-        cell_bits=cell_bits,
-        chips=chips,
-        link=link,
-        fields=fields,
-        network=network,
-    )
-    return make_target(description, arguments.whole("element_bits", element_bits, 1, MOST_BITS))
-
-
-def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
-    """Makes the target of a description. Raises `UserError` for sizes that contradict each other."""
-    target = description.target(element_bits)
-    _check(target, description)
-    return one_of(target)
-
-
-def describe(
-    source: str | Path | None = None,
-    *,
-    xbar: int | tuple[int, int] | str | None = None,
-    cores: int | None = None,
-    xbars_per_core: int | None = None,
-    cell_bits: int | None = None,
-    chips: int | None = None,
-    link: str | None = None,
-    fields: Mapping[str, Any] | None = None,
-    network: bool = True,
-) -> ChipDescription:
-    """Reads an architecture file or preset as `load` does, before a target is made of it."""
-    source = "bench" if source is None else check_source(source)
-    size = parse_xbar(xbar)
-    cores = whole_or_none("cores", cores, 1)
-    xbars_per_core = whole_or_none("xbars_per_core", xbars_per_core, 1)
-    cell_bits = whole_or_none("cell_bits", cell_bits, 1)
+    source = "bench" if options.arch is None else options.arch
     raw = read_arch(source)
-    set_fields(raw, parse_named("fields", fields))
+    set_fields(raw, options.fields)
     chip = _section(raw, "chip_config", source)
     core = _section(chip, "core_config", source)
     links = _section(chip, "network_config", source)
-    own = _own_table(raw, source) if arguments.flag("network", network) else None
-    several = _several(raw, source, chips, link)
-    if cores is not None or chips is not None:
-        each = _cores_each(raw, source) if cores is None else cores
+    own = _own_table(raw, source) if network else None
+    several = _several(raw, options.chips, options.link, source)
+    if options.cores is not None or options.chips is not None:
+        each = options.cores or _cores_each(raw, source)
         chip["core_cnt"] = each * (several or 1)
         if own is None:
             links["layout"] = list(linked_layout(each, several or 1))
     matrix = _section(core, "matrix_config", source)
     notes: list[str] = []
-    if size is not None:
-        matrix["xbar_size"] = list(size)
-        notes += _fit_converters(matrix, size)
-    if xbars_per_core is not None:
-        matrix["xbar_array_count"] = xbars_per_core
-    if cell_bits is not None:
-        matrix["cell_precision"] = cell_bits
+    if options.xbar is not None:
+        matrix["xbar_size"] = list(options.xbar)
+        notes += _fit_converters(matrix, options.xbar)
+    if options.xbars_per_core is not None:
+        matrix["xbar_array_count"] = options.xbars_per_core
+    if options.cell_bits is not None:
+        matrix["cell_precision"] = options.cell_bits
     _section(core, "local_memory_config", source)
     # An output directory holds its table under this name.
     links["net_config_file_path"] = NETWORK_FILE
@@ -116,13 +73,14 @@ def describe(
     if own is not None:
         table = parse_table(*own, file.chip_config.core_cnt, memory_id)
     elif file.chips is not None and network:
-        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, memory_id)
-    return replace(description, table=table, notes=tuple(notes))
+        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, _memory_id(file))
+    target = target_of(file, table, options.bits, tuple(notes))
+    _check(target)
+    return one_of(target)
 
 
-def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: str | None) -> int | None:
-    """Puts chips and link into the object of a file. Returns the number of chips; None for one."""
-    count = whole_or_none("chips", chips, 1, 2**16)
+def _several(raw: dict[str, Any], count: int | None, link: str | None, source: str | Path) -> int | None:
+    """Puts the count of chips and their link into the object of a file. Returns the number of chips; None for one."""
     given = _section(raw, "chips", source) if raw.get("chips") is not None or (count or 1) > 1 else {}
     if count == 1:
         raw["chips"] = None
@@ -172,12 +130,6 @@ def _has_bytes(path: Path, chunks: Iterable[bytes]) -> bool:
     """Tells whether a file holds exactly these bytes."""
     with path.open("rb") as stream:
         return all(stream.read(len(chunk)) == chunk for chunk in chunks) and not stream.read(1)
-
-
-def check_source(source: object) -> str | Path:
-    """Returns `source` if it can be a preset or the path of a file. Raises `UserError` for anything else."""
-    path = arguments.path("arch", source, expected="a preset, or the path of an architecture file")
-    return source if isinstance(source, str) else path
 
 
 def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str, Any]:

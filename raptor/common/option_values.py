@@ -1,6 +1,7 @@
-"""Options of the compiler with their choices and ranges; shared by the command line and the Python API."""
+"""Values of options: choices, defaults, and checks that return a value in its own type or raise `UserError`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from raptor.common.arguments import (
@@ -46,67 +47,71 @@ _XBAR = "a size such as 128, or 128x256 (rows x columns)"
 _SHAPE = "(1, 3, 224, 224)"
 
 
-def parse_xbar(value: object) -> tuple[int, int] | None:
+def parse_xbar(keyword: str, value: object) -> tuple[int, int]:
     """Returns rows and columns of a crossbar from `128`, `"128x256"` or `(128, 256)`; one number stands for both."""
-    if value is None:
-        return None
-    sizes = _sizes(value)
+    sizes = _sizes(keyword, value)
     if sizes is None or not all(0 < size <= _MOST_LINES for size in sizes):
-        raise fault("xbar", value, _XBAR)
+        raise fault(keyword, value, _XBAR)
     return sizes[0], sizes[-1]
 
 
-def _sizes(value: object) -> tuple[int, ...] | None:
-    """Returns one or two numbers; None for a value of another form."""
+def _sizes(keyword: str, value: object) -> tuple[int, ...] | None:
+    """Returns one number or two; None for a value of another form."""
     if isinstance(value, str):
         parts = value.lower().split("x")
         valid = len(parts) <= 2 and all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts)
         return tuple(map(int, parts)) if valid else None
     if not isinstance(value, tuple | list):
-        return (whole("xbar", value, 1, _MOST_LINES, expected=_XBAR),)
+        return (whole(keyword, value, 1, _MOST_LINES, expected=_XBAR),)
     parts = cast(Sequence[object], value)
-    return tuple(whole("xbar", p, 1, _MOST_LINES, expected=_XBAR) for p in parts) if len(parts) == 2 else None
+    return tuple(whole(keyword, p, 1, _MOST_LINES, expected=_XBAR) for p in parts) if len(parts) == 2 else None
 
 
-def parse_mapping(value: object) -> str:
+def parse_source(keyword: str, value: object) -> str | Path:
+    """Returns the name of a preset or the path of an architecture file; the latter need not be there."""
+    found = path(keyword, value, expected="a preset, or the path of an architecture file")
+    return value if isinstance(value, str) else found
+
+
+def parse_mapping(keyword: str, value: object) -> str:
     """Returns the name of a strategy, or the path of a stored mapping."""
     expected = f"a file, or one of: {', '.join(STRATEGY.names)}"
-    mapping = path("mapping", value, expected=expected)
-    if str(mapping) not in STRATEGY.names and not mapping.is_file():
-        raise fault("mapping", mapping, expected)
-    return str(mapping)
+    found = path(keyword, value, expected=expected)
+    if str(found) not in STRATEGY.names and not found.is_file():
+        raise fault(keyword, found, expected)
+    return str(found)
 
 
-def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:
-    """Returns shapes by name of the input. The front end checks whether they fit the model."""
-    shapes = {} if value is None else by_name("shapes", value, f"sizes by input, such as {{'input': {_SHAPE}}}")
-    return {name: _shape(name, sizes) for name, sizes in shapes.items()}
+def parse_shapes(keyword: str, value: object) -> dict[str, tuple[int, ...]]:
+    """Returns sizes of inputs by name. The front end checks whether they fit the model."""
+    shapes = by_name(keyword, value, f"sizes by input, such as {{'input': {_SHAPE}}}")
+    return {name: _shape(keyword, name, sizes) for name, sizes in shapes.items()}
 
 
-def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+def _shape(keyword: str, name: str, sizes: Any) -> tuple[int, ...]:
     expected = f"sizes such as {_SHAPE} for input '{name[:_LONGEST_NAME]}'"
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Sequence):
-        raise fault("shapes", sizes, expected)
-    return tuple(whole("shapes", size, -MOST, expected=expected) for size in cast(Sequence[object], sizes))
+        raise fault(keyword, sizes, expected)
+    return tuple(whole(keyword, size, -MOST, expected=expected) for size in cast(Sequence[object], sizes))
 
 
-def parse_dims(value: object) -> dict[str, int]:
-    """Returns sizes by name of the dimension."""
-    dims = {} if value is None else by_name("dims", value, "sizes by name of the dimension, such as {'height': 224}")
-    return {key: whole("dims", size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
+def parse_dims(keyword: str, value: object) -> dict[str, int]:
+    """Returns sizes of dimensions by the name of the dimension."""
+    dims = by_name(keyword, value, "sizes by name of the dimension, such as {'height': 224}")
+    return {key: whole(keyword, size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
 
 
-def parse_widths(value: object) -> dict[str, int]:
-    """Returns bits of weights by name of the layer."""
-    layers = {} if value is None else by_name("layers", value, "bits by name of the layer, such as {'conv1': 4}")
+def parse_widths(keyword: str, value: object) -> dict[str, int]:
+    """Returns bits of weights by the name of the layer."""
+    layers = by_name(keyword, value, "bits by name of the layer, such as {'conv1': 4}")
     return {
-        name: whole("layers", bits, 1, expected=f"bits for '{name[:_LONGEST_NAME]}'") for name, bits in layers.items()
+        name: whole(keyword, bits, 1, expected=f"bits for '{name[:_LONGEST_NAME]}'") for name, bits in layers.items()
     }
 
 
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
-    """Returns values by name of the input. The front end checks whether they fit the model."""
-    return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")
+    """Returns values by the name of an input. The front end checks whether they fit the model."""
+    return by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")
 
 
 def parse_names(keyword: str, value: object) -> tuple[str, ...]:

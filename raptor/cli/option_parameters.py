@@ -1,0 +1,98 @@
+"""Options of a compilation as parameters of commands: typer sees one for each, the function of a command a group."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, cast, is_typeddict
+
+import typer
+
+from raptor.cli import completion
+from raptor.common.arguments import MOST, OneOf, Whole, flag, new_file, path
+from raptor.common.option_conflicts import was_given
+from raptor.common.spelling import flag_of
+from raptor.options import CompileOptions, Option, check_together, keywords_of, options_in, read_options
+
+Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
+Command = Callable[..., None]
+
+_OPTIONS = options_in(CompileOptions)
+
+
+def expand_options(function: Command, *, shows_defaults: bool = True) -> Command:
+    """Returns a command with the options of each parameter that is a record of options or a class of keywords.
+
+    The function gets such a record, checked, or the keywords that are on the command line. Raises `UserError` for an
+    option that would have no effect beside another.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    groups = {p.name: _keywords(p.annotation) for p in signature.parameters.values()}
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    expanded = [context] * ("context" not in groups)
+    for parameter in signature.parameters.values():
+        options = [_parameter(keyword, shows_default=shows_defaults) for keyword in groups[parameter.name]]
+        expanded += options or [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+
+    @wraps(function)
+    def command(context: typer.Context, **given: Any) -> None:
+        if "context" in groups:
+            given["context"] = context
+        typed = {k: given.pop(k) for keywords in groups.values() for k in keywords}
+        values = {k: _value(k, value) for k, value in typed.items() if was_given(context, k)}
+        check_together(values)
+        for name, keywords in groups.items():
+            group: Any = signature.parameters[name].annotation
+            part = {k: values[k] for k in keywords if k in values}
+            if keywords:
+                given[name] = read_options(group, part) if is_dataclass(group) else part
+        function(**given)
+
+    command.__dict__["__signature__"] = inspect.Signature(expanded)
+    return command
+
+
+def _keywords(annotation: Any) -> tuple[str, ...]:
+    """Returns the options of a group, in their order; none for any other annotation."""
+    if is_typeddict(annotation):
+        return tuple(keyword for keyword in _OPTIONS if keyword in keywords_of(annotation))
+    return tuple(options_in(annotation)) if is_dataclass(annotation) else ()
+
+
+def _parameter(keyword: str, *, shows_default: bool) -> inspect.Parameter:
+    """Returns an option as typer wants it."""
+    option = _OPTIONS[keyword]
+    kind, more = _kind(option)
+    if option.default_text and shows_default:
+        more["show_default"] = option.default_text
+    if option.completion:
+        more["autocompletion"] = getattr(completion, option.completion)
+    names = [option.short] * bool(option.short) + [flag_of(keyword).split()[0]]
+    default = option.typed.names[0] if option.typed else option.default or (None if kind is not bool else False)
+    annotation = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=option.help, **more)]
+    return inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _kind(option: Option) -> tuple[Any, dict[str, Any]]:
+    """Returns the type of an option's value for typer, and further arguments of `typer.Option`."""
+    check, more = option.typed or option.check, {"metavar": option.metavar}
+    if option.texts is not None:
+        return list[str], more
+    if isinstance(check, Whole):
+        return int, more | {"min": check.least, "max": None if check.most == MOST else check.most}
+    if isinstance(check, OneOf):
+        names = [*map(str, cast("OneOf[Any]", check).names)]
+        return str, {"metavar": option.metavar or "|".join(names), "autocompletion": lambda: names}
+    if check is flag:
+        return bool, more
+    return (Path if check in (path, new_file) and option.metavar is None else str), more
+
+
+def _value(keyword: str, typed: Any) -> Any:
+    """Returns what is on the command line as the value of the keyword."""
+    option = _OPTIONS[keyword]
+    if option.typed is not None:
+        return option.typed.names.index(option.typed.parse(typed)) == 1
+    return option.texts.parse(keyword, typed) if option.texts is not None else typed

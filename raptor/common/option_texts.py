@@ -1,0 +1,93 @@
+"""Repeatable options as texts of a command line, such as `--dim height=224`: how they are read and written."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from raptor.common.errors import UserError
+from raptor.common.spelling import name as spelled
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTexts(Generic[T]):
+    """Texts `NAME=VALUE`. `read` raises `ValueError` for a value of another form; `expected` says the right one.
+
+    `written`: one value as such a text. `at_last`: the name ends at the last `=`, else at the first.
+    """
+
+    read: Callable[[str], T]
+    expected: str
+    written: Callable[[Any], str] = str
+    at_last: bool = False
+
+    def parse(self, keyword: str, texts: Iterable[str]) -> dict[str, T]:
+        """Returns values by name. Raises `UserError` for a text of another form, and for a name given twice."""
+        found: dict[str, T] = {}
+        for text in texts:
+            key, value = self._entry(keyword, text)
+            if key in found:
+                raise UserError(f"{spelled(keyword)} {key}: given twice")
+            found[key] = value
+        return found
+
+    def _entry(self, keyword: str, text: str) -> tuple[str, T]:
+        key, equals, value = text.rpartition("=") if self.at_last else text.partition("=")
+        try:
+            if key and equals:
+                return key, self.read(value)
+        except (ValueError, RecursionError):
+            pass
+        raise UserError(f"{spelled(keyword)} {text}: expected {self.expected}")
+
+    def texts(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yields the texts for values by name."""
+        return (f"{key}={self.written(value)}" for key, value in values.items())
+
+
+class NameTexts:
+    """Texts `NAME,NAME`."""
+
+    def parse(self, keyword: str, texts: Iterable[str]) -> tuple[str, ...]:
+        """Returns all names in order."""
+        return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+    def texts(self, values: Sequence[str]) -> Iterator[str]:
+        """Yields one text with all names."""
+        yield ",".join(values)
+
+
+def _size(text: str) -> int:
+    """Returns a number of at most nine digits; no tensor has more elements."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        raise ValueError(text)
+    return int(digits)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(_size, text.split(",")))
+
+
+def _joined(value: Any) -> str:
+    return ",".join(map(str, cast(Sequence[Any], value))) if isinstance(value, Sequence) else json.dumps(value)
+
+
+def _constant(value: Any) -> str:
+    return value if isinstance(value, str) else _joined(value)
+
+
+def _field(text: str) -> Any:
+    return text if text.isalpha() and text not in ("true", "false", "null") else json.loads(text)
+
+
+SHAPES = NamedTexts(_sizes, "NAME=SIZES, such as input=1,3,224,224", _joined, at_last=True)
+DIMS = NamedTexts(_size, "NAME=SIZE, such as height=224", at_last=True)
+CONSTANTS = NamedTexts(str, "NAME=VALUE, such as sr=16000", _constant)
+"""The value stays a text until the type of the input is known."""
+FIELDS = NamedTexts(_field, "NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true", json.dumps)
+KNOBS = NamedTexts(float, "NAME=NUMBER, such as share=0.75")
+WIDTHS = NamedTexts(_size, "NAME=BITS, such as conv1=4", at_last=True)
+NAMES = NameTexts()

@@ -1,0 +1,465 @@
+# ruff: noqa: RUF009 `_option` makes a field
+"""Options of a compilation. Each is one field, from which the command line, the Python API, studies and pages derive.
+
+A new option is a field of a record, and its keyword in the `TypedDict` of the functions that have it. The records hold
+checked values; functions inside take the record that they need.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, cast
+
+from raptor.common.arguments import OneOf, Whole, flag, new_file, path, text
+from raptor.common.errors import UserError
+from raptor.common.option_texts import CONSTANTS, DIMS, FIELDS, KNOBS, NAMES, SHAPES, NamedTexts, NameTexts
+from raptor.common.option_values import (
+    CUTS,
+    DEFAULT_DEVICE,
+    DEFAULT_STRATEGY,
+    GOAL,
+    ISA,
+    MOST_BITS,
+    OBJECTIVE,
+    REQUANT,
+    STREAM_FORMAT,
+    WEIGHT_FORMAT,
+    Cuts,
+    Goal,
+    Objective,
+    Requant,
+    StreamFormat,
+    WeightFormat,
+    parse_dims,
+    parse_mapping,
+    parse_named,
+    parse_names,
+    parse_shapes,
+    parse_source,
+    parse_xbar,
+)
+from raptor.common.spelling import flag_of
+from raptor.common.spelling import option as spelled
+
+R = TypeVar("R")
+
+Check = Callable[[str, object], Any]
+"""Takes keyword and value. Returns the value in the type of the record, or raises `UserError` with the keyword."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option. Its keyword is the name of the field; its flag follows from the keyword (`spelling.flag_of`).
+
+    `default_text`: the default in `--help`, where the field has None. `example`: a value that acts, as on the command
+    line. `texts`: the form of a repeatable option. `typed`: the names on the command line for False and True.
+    `completion`: function of `raptor.cli.completion`. `only_with`, `not_with`: another option by keyword,
+    and the reason. `studied`: a study can have it. `is_file`: a study looks for the value beside its own file first.
+    """
+
+    check: Check
+    help: str
+    default: Any
+    metavar: str | None = None
+    default_text: str | None = None
+    example: str = ""
+    texts: "NamedTexts[Any] | NameTexts | None" = None
+    typed: "OneOf[Any] | None" = None
+    short: str = ""
+    completion: str = ""
+    only_with: tuple[str, str] | None = None
+    not_with: tuple[str, str] | None = None
+    studied: bool = True
+    is_file: bool = False
+
+
+def _option(check: Check, help: str, default: Any = None, **more: Any) -> Any:
+    """Makes the field of a record. Type checkers take it for a default of the right type, as `dataclasses.field`."""
+    factory: Any = {"default_factory": dict} if default == {} else {"default": default}
+    return field(**factory, metadata={"option": Option(check=check, help=help, default=default, **more)})
+
+
+_STOPPED = ("stop_after", "which prints what a pass returns and writes no output")
+_OF_ROUNDS = ("rounds", "which it belongs to")
+
+
+@dataclass(frozen=True, slots=True)
+class ChipOptions:
+    """The chip: an architecture file or preset (`bench` if None), and what differs from it.
+
+    `xbar`: rows and columns of a crossbar. `bits`: width of activations and weights of a float model. `chips` are in a
+    row, with `cores` cores each. `fields`: other fields of the file by name.
+    """
+
+    xbar: tuple[int, int] | None = _option(
+        parse_xbar,
+        "Crossbar size: 128, or 128x256 (rows x columns).",
+        metavar="N|RxC",
+        default_text="128x128",
+        example="8",
+    )
+    cores: int | None = _option(Whole(1), "Cores of the chip.", default_text="144", example="9")
+    xbars_per_core: int | None = _option(Whole(1), "Crossbars of a core.", default_text="64", example="2")
+    bits: int = _option(Whole(1, MOST_BITS), "Bits of an activation and of a weight.", 8, example="4")
+    cell_bits: int | None = _option(Whole(1), "Bits of a crossbar cell.", default_text="8", example="4")
+    chips: int | None = _option(
+        Whole(1, 2**16), "Chips in a row, each with so many cores.", default_text="1", example="2"
+    )
+    link: str | None = _option(
+        text,
+        "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
+        metavar="PRESET|NS:PJ",
+        example="board-ht",
+    )
+    arch: str | Path | None = _option(
+        parse_source,
+        "Architecture file of pimsim-nn, or preset.",
+        metavar="FILE|PRESET",
+        default_text="bench",
+        example="chip.json",
+        completion="presets",
+        is_file=True,
+    )
+    fields: Mapping[str, Any] = _option(
+        parse_named,
+        "Field of the architecture: rob_size=4, matrix_config.adc_count=16. Repeatable.",
+        {},
+        metavar="NAME=VALUE",
+        example="chip_config.core_config.matrix_config.dac_count=3",
+        texts=FIELDS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """Facts about inputs of the model: whole shapes by input, sizes by name of the dimension, values of constants."""
+
+    shapes: Mapping[str, Sequence[int]] = _option(
+        parse_shapes,
+        "Shape of an input, such as input=1,3,224,224. Repeatable.",
+        {},
+        metavar="NAME=SIZES",
+        example="x=2,4,6,6",
+        texts=SHAPES,
+    )
+    dims: Mapping[str, int] = _option(
+        parse_dims,
+        "Size of all dimensions of that name, such as height=224. Repeatable.",
+        {},
+        metavar="NAME=SIZE",
+        example="N=3",
+        texts=DIMS,
+    )
+    constants: Mapping[str, Any] = _option(
+        parse_named,
+        "Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
+        {},
+        metavar="NAME=VALUE",
+        example=f"scale={','.join(map(str, range(1, 37)))}",
+        texts=CONSTANTS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MappingOptions:
+    """How the mapping is decided: a strategy or a stored mapping, or a search for the least of a goal.
+
+    `effort`: mappings that a search tries; None for the default number (`raptor.search.mappings`). `knobs`: numbers of
+    the strategy `rows` that differ from its defaults.
+    """
+
+    mapping: str = _option(
+        parse_mapping,
+        "Strategy: rows: layers stream; raptor, the reference; pixelwise; or a stored mapping.json.",
+        DEFAULT_STRATEGY,
+        metavar="NAME|FILE",
+        example="raptor",
+        completion="strategies",
+        not_with=("optimize", "which searches for the mapping"),
+        is_file=True,
+    )
+    optimize: Goal | None = _option(
+        GOAL,
+        f"Search instead: {OBJECTIVE}, by the built-in simulator; or writes, of rounds.",
+        metavar="GOAL",
+        example="energy",
+        studied=False,
+    )
+    effort: int | None = _option(
+        Whole(1),
+        "Mappings that --optimize tries at most.",
+        default_text="5; more for small models",
+        example="2",
+        only_with=("optimize", "which it belongs to"),
+        studied=False,
+    )
+    emit_mapping: Path | None = _option(
+        new_file,
+        "Also write the mapping to this file.",
+        example="mapping.json",
+        not_with=_STOPPED,
+        studied=False,
+    )
+    emit_ops: Path | None = _option(
+        new_file,
+        "Also write the flow of operators, as the chip's interface has them.",
+        example="flow.txt",
+        not_with=_STOPPED,
+        studied=False,
+    )
+    knobs: Mapping[str, float] = _option(
+        parse_named,
+        "Number of the mapping rows: share=0.75, products=2. Repeatable.",
+        {},
+        metavar="NAME=NUMBER",
+        example="step_ns=10.0",
+        texts=KNOBS,
+    )
+
+    @property
+    def objective(self) -> Objective | None:
+        """The goal of a search in the simulator; None without one. `writes` is a goal of rounds, and no search."""
+        return None if self.optimize == "writes" else self.optimize
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOptions:
+    """Instructions and arithmetic: only published instructions, and how sums become integers of fewer bits."""
+
+    base_isa: bool = _option(
+        flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
+    )
+    requant: Requant | None = _option(
+        REQUANT,
+        "How a quantised model's sums become integers of few bits: exact; short: faster, rounds some "
+        "otherwise; instruction: by the extended vrequant.",
+        default_text="exact",
+        example="short",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Nodes that run on the host: with `host` all that the chip cannot compute; named operators and nodes always."""
+
+    host: bool = _option(flag, "Run on the host what the chip cannot compute, in onnxruntime.", default=False)
+    host_ops: tuple[str, ...] = _option(
+        parse_names, "Operators that run on the host. Repeatable.", (), metavar="OP,...", example="Mul", texts=NAMES
+    )
+    host_nodes: tuple[str, ...] = _option(
+        parse_names, "Nodes that run on the host. Repeatable.", (), metavar="NAME,...", example="my_mul", texts=NAMES
+    )
+
+    @property
+    def by_name(self) -> bool:
+        """Tells whether the user names nodes or operators."""
+        return bool(self.host_ops or self.host_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """Rounds of a model that is larger than the chip: samples of a batch, the device that is written, how to cut."""
+
+    rounds: bool = _option(
+        flag, "Cut a model that is too large into rounds, each written before it runs.", default=False
+    )
+    batch: int = _option(
+        Whole(1), "Samples for which a round is written, with --rounds.", 1, example="3", only_with=_OF_ROUNDS
+    )
+    device: str | Path = _option(
+        path,
+        "Device file with the costs of writing.",
+        DEFAULT_DEVICE,
+        metavar="FILE|PRESET",
+        example="pcm-occ",
+        only_with=_OF_ROUNDS,
+        is_file=True,
+    )
+    cuts: Cuts = _option(
+        CUTS,
+        "Where a model in rounds is cut: first-fit and each-layer show what a simpler method takes.",
+        "best",
+        example="each-layer",
+        only_with=_OF_ROUNDS,
+        studied=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What the command writes and prints. The Python API has its own functions for these."""
+
+    output: Path = _option(path, "Directory to write.", Path("out"), short="-o", example="elsewhere", not_with=_STOPPED)
+    stream_format: StreamFormat = _option(
+        STREAM_FORMAT, f"Streams: {STREAM_FORMAT}.", "json", example="pim", not_with=_STOPPED
+    )
+    weight_format: WeightFormat = _option(
+        WEIGHT_FORMAT, f"Crossbar weights: {WEIGHT_FORMAT}.", "json", example="npz", not_with=_STOPPED
+    )
+    dump_ir: Path | None = _option(path, "Directory for the text of every level.", example="ir")
+    stop_after: str | None = _option(
+        text, "Print what this pass returns, and stop.", metavar="PASS", example="map", completion="passes"
+    )
+    force: bool = _option(flag, "Replace an earlier output.", default=False)
+    verbose: bool = _option(flag, "Print each stage on a separate line.", default=False, short="-v")
+    quiet: bool = _option(flag, "Print nothing but errors.", default=False, short="-q", not_with=_STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """All options of a compilation, checked."""
+
+    chip: ChipOptions = ChipOptions()
+    inputs: ModelInputs = ModelInputs()
+    mapping: MappingOptions = MappingOptions()
+    numbers: NumberOptions = NumberOptions()
+    host: HostOptions = HostOptions()
+    rounds: RoundOptions = RoundOptions()
+    output: OutputOptions = OutputOptions()
+
+    def __post_init__(self) -> None:
+        if self.mapping.optimize == "writes" and not self.rounds.rounds:
+            asked, needed = spelled("optimize", "writes"), spelled("rounds", True)
+            raise UserError(f"{asked}: only with {needed}, which writes for each batch")
+        if self.mapping.emit_ops is None and "interface" in self.chip.fields:
+            asked, needed = spelled("fields", "interface"), spelled("emit_ops")
+            raise UserError(f"{asked}: only with {needed}, which alone uses it")
+
+
+# Keywords of functions, in the types that users may pass.
+
+
+class CrossbarKeywords(TypedDict, total=False):
+    """Sizes of crossbars and their number."""
+
+    xbar: int | tuple[int, int] | str | None
+    xbars_per_core: int | None
+    cell_bits: int | None
+
+
+class CoreKeywords(CrossbarKeywords, total=False):
+    """A chip of some cores, with other fields of the architecture by name."""
+
+    cores: int | None
+    fields: Mapping[str, Any] | None
+
+
+class WidthKeywords(CrossbarKeywords, total=False):
+    """Crossbars of an architecture, and the width of activations and weights."""
+
+    arch: str | Path | None
+    bits: int
+
+
+class ChipKeywords(CoreKeywords, WidthKeywords, total=False):
+    """All keywords about the chip."""
+
+    chips: int | None
+    link: str | None
+
+
+class InputKeywords(TypedDict, total=False):
+    """Facts about the inputs of a model."""
+
+    shapes: Mapping[str, Sequence[int]] | None
+    dims: Mapping[str, int] | None
+    constants: Mapping[str, Any] | None
+
+
+class ArchKeywords(CoreKeywords, total=False):
+    """An architecture, and what differs from it."""
+
+    arch: str | Path | None
+
+
+class PolicyKeywords(ArchKeywords, InputKeywords, total=False):
+    """Keywords of `raptor.search_policy` about chip and inputs."""
+
+
+class InspectKeywords(WidthKeywords, InputKeywords, total=False):
+    """Keywords of `raptor.inspect`."""
+
+    base_isa: bool
+    host: bool
+    host_ops: Sequence[str]
+    host_nodes: Sequence[str]
+
+
+class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
+    """Keywords of `raptor.compile`."""
+
+    mapping: str | Path | None
+    optimize: Goal | None
+    effort: int | None
+    emit_mapping: str | Path | None
+    emit_ops: str | Path | None
+    knobs: Mapping[str, float] | None
+    requant: Requant | None
+    rounds: bool
+    batch: int | None
+    device: str | Path | None
+    cuts: Cuts | None
+
+
+def keywords_of(kind: Any) -> tuple[str, ...]:
+    """Returns the keywords of one of these classes."""
+    return tuple(kind.__optional_keys__)
+
+
+@cache
+def options_in(record: Any) -> Mapping[str, Option]:
+    """Returns all options of a record, and of the records in it, by keyword and in order."""
+    found: dict[str, Option] = {}
+    for part in fields(record):
+        found |= {part.name: part.metadata["option"]} if part.metadata else options_in(part.type)
+    return found
+
+
+def read_options(record: type[R], given: Mapping[str, Any], kind: Any = None) -> R:
+    """Checks values by keyword, alone and together, and returns them as a record. None stands for the default.
+
+    `kind`: the class of the keywords that the caller has. Raises `UserError` for a wrong value, or for one that would
+    have no effect beside the others, and `TypeError` for other keywords.
+    """
+    options = options_in(record)
+    known = options if kind is None else keywords_of(kind)
+    if unknown := [name for name in given if name not in known]:
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
+    values = {name: options[name].check(name, value) for name, value in given.items() if value is not None}
+    check_together(values)
+    return _record(record, values)
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for an option that would have no effect beside the others. `values`: by keyword, if given."""
+    options = options_in(CompileOptions)
+    for name in values:
+        for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
+            # The goal `writes` of rounds starts no search.
+            if pair is not None and (values.get(pair[0]) not in (None, False, "writes")) != wanted:
+                shown = spelled(pair[0], True) if options[pair[0]].check is flag else spelled(pair[0])
+                raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
+
+
+def _record(record: type[R], values: Mapping[str, Any]) -> R:
+    parts: dict[str, Any] = {}
+    for part in fields(cast(Any, record)):
+        if not part.metadata:
+            parts[part.name] = _record(cast(Any, part.type), values)
+        elif part.name in values:
+            parts[part.name] = values[part.name]
+    return record(**parts)
+
+
+def command_words(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yields keywords of `raptor.compile` as the command line has them."""
+    for name, value in given.items():
+        option, words = options_in(CompileOptions)[name], flag_of(name).split()
+        if option.check is flag:
+            yield from words if value else ()
+        elif option.texts is not None:
+            for text in option.texts.texts(value):
+                yield from (*words, text)
+        else:
+            yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))
