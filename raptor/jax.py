@@ -8,7 +8,7 @@ print(raptor.jax.compare(function, (image,), program))
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from raptor.api import Program
 from raptor.common import arguments
 from raptor.frameworks import Agreement, exporting, flat, needs
 from raptor.frameworks import compare as compare_exported
+from raptor.options import CompileKeywords
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("jax", "jaxlib", "jax2onnx")
 
 
-def compile(function: Callable[..., Any], example_inputs: Any, **options: Any) -> Program:
+def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
     """Exports a function of arrays, and compiles it. Parameters that it closes over become weights.
 
     `example_inputs`: an array, or a tuple of the arguments; their shapes become those of the program. `options`: those
@@ -53,7 +54,7 @@ def compare(
     program: Program | None = None,
     *,
     tolerance: float = 1e-4,
-    **options: Any,
+    **options: Unpack[CompileKeywords],
 ) -> Agreement:
     """Runs the function, its export in onnxruntime, and its program, and compares each with the one before.
 

@@ -9,7 +9,7 @@ session = InferenceSession("model.onnx")  # was: onnxruntime.InferenceSession("m
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from raptor.api import Program
 from raptor.common import arguments
 from raptor.common.errors import UserError
 from raptor.common.packages import require_own
+from raptor.options import CompileKeywords
 from raptor.output import files
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class InferenceSession:
         model: "str | Path | bytes | ModelProto | Program",
         sess_options: object = None,
         providers: object = None,
-        **options: Any,
+        **options: Unpack[CompileKeywords],
     ) -> None:
         require_own("validator")
         from validator.any_program import load_any, shapes

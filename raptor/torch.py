@@ -9,7 +9,7 @@ print(raptor.torch.compare(module, (image,), program))
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from raptor.api import Program
 from raptor.common import arguments
 from raptor.frameworks import Agreement, Array, exporting, flat, needs
 from raptor.frameworks import compare as compare_exported
+from raptor.options import CompileKeywords
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("torch", "onnxscript")
 
 
-def compile(module: Any, example_inputs: Any, **options: Any) -> Program:
+def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
     """Exports a module, and compiles it.
 
     `example_inputs`: a tensor, or a tuple of the arguments of `forward`; their shapes become those of the program.
@@ -50,7 +51,12 @@ def export(module: Any, example_inputs: Any) -> "ModelProto":
 
 
 def compare(
-    module: Any, example_inputs: Any, program: Program | None = None, *, tolerance: float = 1e-4, **options: Any
+    module: Any,
+    example_inputs: Any,
+    program: Program | None = None,
+    *,
+    tolerance: float = 1e-4,
+    **options: Unpack[CompileKeywords],
 ) -> Agreement:
     """Runs the module, its export in onnxruntime, and its program, and compares each with the one before.
 
