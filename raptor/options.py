@@ -163,7 +163,7 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """How the mapping is decided: a strategy or a stored mapping, or a search for the least of a goal.
+    """The mapping: a strategy or a stored mapping, or a search for the least of a goal.
 
     `effort`: mappings that a search tries; None for the default number (`raptor.search.mappings`). `knobs`: numbers of
     the strategy `rows` that differ from its defaults.
@@ -288,7 +288,7 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What the command writes and prints. The Python API has its own functions for these."""
+    """Output of the command: files and printed text. The Python API has functions of its own for these."""
 
     output: Path = _option(path, "Directory to write.", Path("out"), short="-o", example="elsewhere", not_with=_STOPPED)
     stream_format: StreamFormat = _option(
