@@ -91,7 +91,9 @@ def quantize(
     """
     if layers is not None and policy is not None:
         raise UserError(f"{option('layers')}: not with {option('policy')}, which has the bits of layers")
-    of_layers = policy_of(parse_widths("layers", layers or {})) if policy is None else parse_policy(policy)
+    of_layers = (
+        policy_of(parse_widths("layers", {} if layers is None else layers)) if policy is None else parse_policy(policy)
+    )
     choice = parse(scheme, weights, activations, per_channel, of_layers)
     given = Given(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords))
     return _result(calibrate(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
