@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.arguments import OneOf, Whole, flag, new_file, path, text
 from raptor.common.errors import UserError
-from raptor.common.option_texts import CONSTANTS, DIMS, FIELDS, KNOBS, NAMES, SHAPES, NamedTexts, NameTexts
+from raptor.common.option_texts import CONSTANTS, DIMS, FIELDS, KNOBS, NAMES, OPERATORS, SHAPES, NamedTexts, NameTexts
 from raptor.common.option_values import (
     CUTS,
     DEFAULT_DEVICE,
@@ -52,7 +52,7 @@ Check = Callable[[str, object], Any]
 class Option:
     """An option. Its keyword is the name of the field; its flag follows from the keyword (`spelling.flag_of`).
 
-    `default_text`: the default in `--help`, where the field has None. `example`: a value that acts, as on the command
+    `shown`: the default in `--help`, where the field has None. `example`: a value that acts, as on the command
     line. `texts`: the form of a repeatable option. `typed`: the names on the command line for False and True.
     `completion`: function of `raptor.cli.completion`. `only_with`, `not_with`: another option by keyword,
     and the reason. `studied`: a study can have it. `is_file`: a study looks for the value beside its own file first.
@@ -62,7 +62,7 @@ class Option:
     help: str
     default: Any
     metavar: str | None = None
-    default_text: str | None = None
+    shown: str | None = None
     example: str = ""
     texts: "NamedTexts[Any] | NameTexts | None" = None
     typed: "OneOf[Any] | None" = None
@@ -76,7 +76,7 @@ class Option:
 
 def _option(check: Check, help: str, default: Any = None, **more: Any) -> Any:
     """Makes the field of a record. Type checkers take it for a default of the right type, as `dataclasses.field`."""
-    factory: Any = {"default_factory": dict} if default == {} else {"default": default}
+    factory: Any = {"default_factory": dict} if isinstance(more.get("texts"), NamedTexts) else {"default": default}
     return field(**factory, metadata={"option": Option(check=check, help=help, default=default, **more)})
 
 
@@ -93,19 +93,13 @@ class ChipOptions:
     """
 
     xbar: tuple[int, int] | None = _option(
-        parse_xbar,
-        "Crossbar size: 128, or 128x256 (rows x columns).",
-        metavar="N|RxC",
-        default_text="128x128",
-        example="8",
+        parse_xbar, "Crossbar size: 128, or 128x256 (rows x columns).", metavar="N|RxC", shown="128x128", example="8"
     )
-    cores: int | None = _option(Whole(1), "Cores of the chip.", default_text="144", example="9")
-    xbars_per_core: int | None = _option(Whole(1), "Crossbars of a core.", default_text="64", example="2")
+    cores: int | None = _option(Whole(1), "Cores of the chip.", shown="144", example="9")
+    xbars_per_core: int | None = _option(Whole(1), "Crossbars of a core.", shown="64", example="2")
     bits: int = _option(Whole(1, MOST_BITS), "Bits of an activation and of a weight.", 8, example="4")
-    cell_bits: int | None = _option(Whole(1), "Bits of a crossbar cell.", default_text="8", example="4")
-    chips: int | None = _option(
-        Whole(1, 2**16), "Chips in a row, each with so many cores.", default_text="1", example="2"
-    )
+    cell_bits: int | None = _option(Whole(1), "Bits of a crossbar cell.", shown="8", example="4")
+    chips: int | None = _option(Whole(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2")
     link: str | None = _option(
         text,
         "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
@@ -116,16 +110,14 @@ class ChipOptions:
         parse_source,
         "Architecture file of pimsim-nn, or preset.",
         metavar="FILE|PRESET",
-        default_text="bench",
+        shown="bench",
         example="chip.json",
         completion="presets",
         is_file=True,
     )
     fields: Mapping[str, Any] = _option(
         parse_named,
-        "Field of the architecture: rob_size=4, matrix_config.adc_count=16. Repeatable.",
-        {},
-        metavar="NAME=VALUE",
+        "Field of the architecture: rob_size=4, matrix_config.adc_count=16.",
         example="chip_config.core_config.matrix_config.dac_count=3",
         texts=FIELDS,
     )
@@ -136,26 +128,14 @@ class ModelInputs:
     """Facts about inputs of the model: whole shapes by input, sizes by name of the dimension, values of constants."""
 
     shapes: Mapping[str, Sequence[int]] = _option(
-        parse_shapes,
-        "Shape of an input, such as input=1,3,224,224. Repeatable.",
-        {},
-        metavar="NAME=SIZES",
-        example="x=2,4,6,6",
-        texts=SHAPES,
+        parse_shapes, "Shape of an input, such as input=1,3,224,224.", example="x=2,4,6,6", texts=SHAPES
     )
     dims: Mapping[str, int] = _option(
-        parse_dims,
-        "Size of all dimensions of that name, such as height=224. Repeatable.",
-        {},
-        metavar="NAME=SIZE",
-        example="N=3",
-        texts=DIMS,
+        parse_dims, "Size of all dimensions of that name, such as height=224.", example="N=3", texts=DIMS
     )
     constants: Mapping[str, Any] = _option(
         parse_named,
-        "Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
-        {},
-        metavar="NAME=VALUE",
+        "Makes an input a constant: sr=16000, flag=true, scale=1.5,2.",
         example=f"scale={','.join(map(str, range(1, 37)))}",
         texts=CONSTANTS,
     )
@@ -189,17 +169,13 @@ class MappingOptions:
     effort: int | None = _option(
         Whole(1),
         "Mappings that --optimize tries at most.",
-        default_text="5; more for small models",
+        shown="5; more for small models",
         example="2",
         only_with=("optimize", "which it belongs to"),
         studied=False,
     )
     emit_mapping: Path | None = _option(
-        new_file,
-        "Also write the mapping to this file.",
-        example="mapping.json",
-        not_with=_STOPPED,
-        studied=False,
+        new_file, "Also write the mapping to this file.", example="mapping.json", not_with=_STOPPED, studied=False
     )
     emit_ops: Path | None = _option(
         new_file,
@@ -209,12 +185,7 @@ class MappingOptions:
         studied=False,
     )
     knobs: Mapping[str, float] = _option(
-        parse_named,
-        "Number of the mapping rows: share=0.75, products=2. Repeatable.",
-        {},
-        metavar="NAME=NUMBER",
-        example="step_ns=10.0",
-        texts=KNOBS,
+        parse_named, "Number of the mapping rows: share=0.75, products=2.", example="step_ns=10.0", texts=KNOBS
     )
 
     @property
@@ -234,7 +205,7 @@ class NumberOptions:
         REQUANT,
         "How a quantised model's sums become integers of few bits: exact; short: faster, rounds some "
         "otherwise; instruction: by the extended vrequant.",
-        default_text="exact",
+        shown="exact",
         example="short",
     )
 
@@ -245,11 +216,9 @@ class HostOptions:
 
     host: bool = _option(flag, "Run on the host what the chip cannot compute, in onnxruntime.", default=False)
     host_ops: tuple[str, ...] = _option(
-        parse_names, "Operators that run on the host. Repeatable.", (), metavar="OP,...", example="Mul", texts=NAMES
+        parse_names, "Operators that run on the host.", (), example="Mul", texts=OPERATORS
     )
-    host_nodes: tuple[str, ...] = _option(
-        parse_names, "Nodes that run on the host. Repeatable.", (), metavar="NAME,...", example="my_mul", texts=NAMES
-    )
+    host_nodes: tuple[str, ...] = _option(parse_names, "Nodes that run on the host.", (), example="my_mul", texts=NAMES)
 
     @property
     def by_name(self) -> bool:

@@ -65,26 +65,26 @@ def _parameter(keyword: str, *, shows_default: bool) -> inspect.Parameter:
     """Returns an option as typer wants it."""
     option = _OPTIONS[keyword]
     kind, more = _kind(option)
-    if option.default_text and shows_default:
-        more["show_default"] = option.default_text
+    if option.shown and shows_default:
+        more["show_default"] = option.shown
     if option.completion:
         more["autocompletion"] = getattr(completion, option.completion)
     names = [option.short] * bool(option.short) + [flag_of(keyword).split()[0]]
     default = option.typed.names[0] if option.typed else option.default or (None if kind is not bool else False)
-    annotation = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=option.help, **more)]
+    annotation = Annotated[kind if default is not None else kind | None, typer.Option(*names, **more)]
     return inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _kind(option: Option) -> tuple[Any, dict[str, Any]]:
     """Returns the type of an option's value for typer, and further arguments of `typer.Option`."""
-    check, more = option.typed or option.check, {"metavar": option.metavar}
+    check, more = option.typed or option.check, {"metavar": option.metavar, "help": option.help}
     if option.texts is not None:
-        return list[str], more
+        return list[str], {"metavar": option.texts.metavar, "help": f"{option.help} Repeatable."}
     if isinstance(check, Whole):
         return int, more | {"min": check.least, "max": None if check.most == MOST else check.most}
     if isinstance(check, OneOf):
         names = [*map(str, cast("OneOf[Any]", check).names)]
-        return str, {"metavar": option.metavar or "|".join(names), "autocompletion": lambda: names}
+        return str, more | {"metavar": option.metavar or "|".join(names), "autocompletion": lambda: names}
     if check is flag:
         return bool, more
     return (Path if check in (path, new_file) and option.metavar is None else str), more

@@ -23,6 +23,11 @@ class NamedTexts(Generic[T]):
     written: Callable[[Any], str] = str
     at_last: bool = False
 
+    @property
+    def metavar(self) -> str:
+        """The form of a text in `--help`."""
+        return self.expected.partition(",")[0]
+
     def parse(self, keyword: str, texts: Iterable[str]) -> dict[str, T]:
         """Returns values by name. Raises `UserError` for a text of another form, and for a name given twice."""
         found: dict[str, T] = {}
@@ -47,8 +52,11 @@ class NamedTexts(Generic[T]):
         return (f"{key}={self.written(value)}" for key, value in values.items())
 
 
+@dataclass(frozen=True, slots=True)
 class NameTexts:
-    """Texts `NAME,NAME`."""
+    """Texts `NAME,NAME`, in `--help` as `metavar`."""
+
+    metavar: str
 
     def parse(self, keyword: str, texts: Iterable[str]) -> tuple[str, ...]:
         """Returns all names in order."""
@@ -90,4 +98,5 @@ CONSTANTS = NamedTexts(str, "NAME=VALUE, such as sr=16000", _constant)
 FIELDS = NamedTexts(_field, "NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true", json.dumps)
 KNOBS = NamedTexts(float, "NAME=NUMBER, such as share=0.75")
 WIDTHS = NamedTexts(_size, "NAME=BITS, such as conv1=4", at_last=True)
-NAMES = NameTexts()
+NAMES = NameTexts("NAME,...")
+OPERATORS = NameTexts("OP,...")
