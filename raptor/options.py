@@ -395,9 +395,9 @@ def read_options(record: type[R], given: Mapping[str, Any], kind: Any = None) ->
     known = options if kind is None else keywords_of(kind)
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
-    values = {name: options[name].check(name, value) for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None}
     check_together(values)
-    return _record(record, values)
+    return _record(record, {name: options[name].check(name, value) for name, value in values.items()})
 
 
 def check_together(values: Mapping[str, Any]) -> None:
@@ -405,10 +405,14 @@ def check_together(values: Mapping[str, Any]) -> None:
     options = options_in(CompileOptions)
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
-            # The goal `writes` of rounds starts no search.
-            if pair is not None and (values.get(pair[0]) not in (None, False, "writes")) != wanted:
+            if pair is not None and _is_active(values.get(pair[0])) != wanted:
                 shown = spelled(pair[0], True) if options[pair[0]].check is flag else spelled(pair[0])
                 raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
+
+
+def _is_active(value: object) -> bool:
+    """Tells whether an option is used; the goal `writes` of rounds starts no search."""
+    return value is not None and value is not False and not (isinstance(value, str) and value == "writes")
 
 
 def _record(record: type[R], values: Mapping[str, Any]) -> R:

@@ -47,7 +47,7 @@ def expand_options(function: Command, *, shows_defaults: bool = True) -> Command
             group: Any = signature.parameters[name].annotation
             part = {k: values[k] for k in keywords if k in values}
             if keywords:
-                given[name] = read_options(group, part) if is_dataclass(group) else part
+                given[name] = part if is_typeddict(group) else read_options(group, part)
         function(**given)
 
     command.__dict__["__signature__"] = inspect.Signature(expanded)
