@@ -347,7 +347,7 @@ def _layer(
 
 def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
     """Reads the decision of an output. Returns the graph to which it applies, the decision, and the chip."""
-    graph, arch = _import_again(folder, manifest)
+    graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")

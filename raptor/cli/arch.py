@@ -114,8 +114,7 @@ def new_command(
     from raptor.cli.arch_view import write_files
     from raptor.target import arch as architectures
 
-    chip = architectures.load(base, bits=1, **sizes)
-    written = write_files(chip, output, force=force)
+    chip, written = write_files(architectures.describe(base, **sizes), output, force=force)
     if quiet:
         return
     for note in chip.notes:

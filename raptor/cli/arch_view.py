@@ -56,7 +56,8 @@ class ShownChip:
 
 def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     """Prints figures derived for elements of `bits`, every field, and the sources of a preset's numbers."""
-    chip = architectures.load(name, bits=bits)
+    description = architectures.describe(name)
+    chip = architectures.make_target(description, bits)
     if json:
         shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), description.file), indent=2)
         storage.print_json(shown + b"\n")

@@ -126,8 +126,8 @@ def path_or_none(keyword: str, value: object) -> Path | None:
 
 def new_file(keyword: str, value: object) -> Path:
     """Returns the path of a file that can be written later."""
-    found = path(keyword, value, expected="the path of a file")
-    if found.is_dir() or not found.parent.is_dir():
+    file = path(keyword, value, expected="the path of a file")
+    if file.is_dir() or not file.parent.is_dir():
         raise fault(keyword, value, "the path of a file in a folder that exists")
     return file
 

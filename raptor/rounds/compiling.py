@@ -67,7 +67,7 @@ def planned(source: ModelSource, request: CompileRequest) -> Planned:
         if slicer is None:
             break
         split |= dict.fromkeys(units.name(unit).split("/part")[0] for unit in large)
-        units = _known_as(units_of(slicer.proto, ModelInputs(), request.refuse), units)
+        units = _with_interface(units_of(slicer.proto, ModelInputs(), request.refuse), units)
     else:
         ranges = _ranges(units, request)
     memory = arch.memory

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raptor.target.arch import Widths, describe, load
+from raptor.target.arch import Widths, load
 
 
 def test_every_field_that_takes_part_in_time_is_in_the_target():

@@ -11,7 +11,7 @@ from pathlib import Path
 from raptor.common import arguments
 from raptor.common.option_values import parse_source
 from raptor.output.files import ARCH, Config, Memory
-from raptor.target.arch import ArchFile, presets
+from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule

@@ -1,6 +1,6 @@
 """The target of a compilation, and pimsim-nn's files as its source: schema, presets, network tables."""
 
-from raptor.target.arch.loading import load, load_chip
+from raptor.target.arch.loading import describe, load, load_chip, make_target
 from raptor.target.arch.network import (
     MESH_FLIT_NS,
     check_network_size,
@@ -66,6 +66,9 @@ __all__ = [
     "Widths",
     "arch_json",
     "check_network_size",
+    "default_target",
+    "describe",
+    "drop",
     "flit_ns",
     "hardware_json",
     "load",

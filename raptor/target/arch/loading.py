@@ -5,11 +5,9 @@ that RAPTOR writes for a mesh is replaced by that mesh, so that the number of co
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Unpack
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
@@ -29,11 +27,36 @@ _MOST_FAULTS = 50
 
 def load(source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]) -> Target:
     """Loads a chip as `load_chip`, from an architecture file or preset and keywords of `raptor.compile`."""
-    chip = read_options(ChipOptions, {"arch": source, **sizes}, ChipKeywords)
-    return load_chip(chip, network=arguments.flag("network", network))
+    return load_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
+
+
+def _chip_options(source: str | Path | None, sizes: ChipKeywords) -> ChipOptions:
+    return read_options(ChipOptions, {"arch": source, **sizes}, ChipKeywords)
 
 
 def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
+    """Reads an architecture file or preset, overrides its sizes, and makes the target, with elements of `bits` bits.
+
+    Raises `UserError` for a file that `describe` refuses, and for sizes that contradict each other.
+    """
+    return make_target(_describe_chip(options, network=network), options.bits)
+
+
+def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
+    """Makes the target of a description. Raises `UserError` for sizes that contradict each other."""
+    target = description.target(element_bits)
+    _check(target, description)
+    return one_of(target)
+
+
+def describe(
+    source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]
+) -> ChipDescription:
+    """Describes a chip as `load` does, before a target is made of it."""
+    return _describe_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
+
+
+def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
     """Reads an architecture file or preset and overrides its sizes.
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
@@ -73,10 +96,8 @@ def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
     if own is not None:
         table = parse_table(*own, file.chip_config.core_cnt, memory_id)
     elif file.chips is not None and network:
-        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, _memory_id(file))
-    target = target_of(file, table, options.bits, tuple(notes))
-    _check(target)
-    return one_of(target)
+        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, memory_id)
+    return replace(description, table=table, notes=tuple(notes))
 
 
 def _several(raw: dict[str, Any], count: int | None, link: str | None, source: str | Path) -> int | None:

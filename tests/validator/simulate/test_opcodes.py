@@ -52,7 +52,7 @@ def latency_ns(*rows: tuple[int, ...]) -> float:
 
 
 def vector_ns(spec: Instruction) -> float:
-    """Computes the time by docs/developers/target.md, 4.2: reads of each operand, steps of the unit, the write of the result."""
+    """Computes the time (docs/developers/target.md, 4.2): reads of operands, steps of the unit, write of the result."""
     core, memory = CHIP.core, CHIP.core.memory
     operands = sum(o.kind is Kind.SOURCE for o in BY_NAME[spec.simulated_as or spec.name].operands)
     read = math.ceil(WIDTH_IN * LENGTH / memory.beat_bytes) * memory.read_cycles
