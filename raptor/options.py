@@ -372,8 +372,8 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
 
 
 def keywords_of(kind: Any) -> tuple[str, ...]:
-    """Returns the keywords of one of these classes."""
-    return tuple(kind.__optional_keys__)
+    """Returns the keywords of one of these classes, inherited ones first."""
+    return tuple(kind.__annotations__)
 
 
 @cache
