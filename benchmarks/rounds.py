@@ -24,11 +24,10 @@ import raptor
 from raptor.common.errors import CapacityError
 from raptor.common.option_values import CUTS, DEFAULT_STRATEGY
 from raptor.frontend.segments.units import units_of
-from raptor.mapping.choose_recipes import Requantising
-from raptor.options import ModelInputs
 from raptor.rounds.ranges import Ranges
 from raptor.target import arch as architectures
 from raptor.target.device_file import load_device
+from raptor.transforms.choose_recipes import Requantising
 
 BATCH, SHARE = 16, 4
 COMPASS: Mapping[str, tuple[float, float]] = {"vgg16": (1.8, 1.6), "resnet18": (1.7, 1.3), "squeezenet": (2.2, 2.0)}

@@ -27,9 +27,9 @@ from raptor.explore.jobs import Job, chip_of
 from raptor.explore.planning import job_of
 from raptor.explore.points import Parameter, Value
 from raptor.explore.study import read_study
-from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.estimate import Estimate, estimate
 from raptor.mapping.strategies import STRATEGIES
+from raptor.transforms.choose_recipes import Requantising
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 12

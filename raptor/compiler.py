@@ -24,7 +24,6 @@ from raptor.graph.ir import (
     Operator,
     Softmax,
 )
-from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
 from raptor.mapping.knobs import DEFAULT, Knobs, changed, parse_knobs
@@ -38,8 +37,8 @@ from raptor.pim import GlobalMemory, PimProgram
 from raptor.search.mappings import search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
-from raptor.target.arch import Target, check_network_size, load_chip
-from raptor.target.device_file import DeviceFile, load_device
+from raptor.target.arch import Target, check_network_size
+from raptor.transforms.choose_recipes import Requantising, flip_notes
 
 if TYPE_CHECKING:
     import onnx

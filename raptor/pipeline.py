@@ -13,16 +13,15 @@ from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_graph
 from raptor.mapping.decision import Decision
-from raptor.mapping.depthwise import use_vector_unit
-from raptor.mapping.fold_relu import fold_relu
+from raptor.mapping.depthwise import use_vector_unit, use_views
 from raptor.mapping.paces import paced
-from raptor.mapping.views import use_views
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.spatial.orders import STORED, Aim
 from raptor.target.arch import Target
+from raptor.transforms.choose_recipes import Requantising, choose_recipes, verify_graph
+from raptor.transforms.fold_relu import fold_relu
 
 T = TypeVar("T")
 Pass = Callable[..., Any]

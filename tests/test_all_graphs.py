@@ -12,7 +12,7 @@ from raptor.frontend import load
 from raptor.frontend.registry import QUANTISED, importers
 from raptor.graph.evaluate import evaluate
 from raptor.mapping.depthwise import as_lines
-from raptor.mapping.sums import choose_sums, join_sums
+from raptor.transforms.fuse_parallel_branches import choose_branches, fuse_parallel_branches
 from tests.all_graphs.builder import FAMILIES
 from tests.all_graphs.cases import Case, build, cases, make_case
 from tests.fuzz.quantised import made
@@ -45,7 +45,7 @@ def lay_out(case: Case):
         graph = load(case.model).graph
     except UnsupportedError:
         return
-    summed = join_sums(graph, choose_sums(graph))
+    summed = fuse_parallel_branches(graph, choose_branches(graph))
     laid = as_lines(summed)
     laid.verify()
     given = {name: case.inputs[name].astype(np.float64) for name in graph.inputs}

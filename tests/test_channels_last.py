@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto
 import raptor
 from raptor.analysis.explain import explain
 from raptor.graph.ir import ChannelSum, Graph, Move, Pool, Rename
-from raptor.mapping.token_layout import lay_tokens
+from raptor.transforms.lay_out_tokens import lay_out_tokens
 from tests.frontend.integers import quantise
 from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import check, passes
@@ -63,7 +63,7 @@ def model_of(nodes: list[NodeProto], outputs: dict[str, int] | None = None) -> M
 
 
 def laid(model: ModelProto, **options: Any) -> Graph:
-    return lay_tokens(passes(model, **{**CHIP, **options}).graph)
+    return lay_out_tokens(passes(model, **{**CHIP, **options}).graph)
 
 
 def moved(graph: Graph) -> list[str]:

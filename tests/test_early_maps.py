@@ -10,10 +10,11 @@ from onnx import ModelProto
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Dot, Graph, Map, Move, Node
-from raptor.mapping.early_maps import map_before_moves
+from raptor.graph.streams import is_tokens
 from raptor.mapping.streaming import line_parts, multiplies_tokens, views_of
-from raptor.mapping.token_layout import is_tokens, lay_tokens
 from raptor.target.layout import Image
+from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.sink_transposes import sink_transposes
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
 
@@ -38,8 +39,8 @@ def attention(*behind: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
 
 def laid(model: ModelProto) -> tuple[Graph, Graph]:
     """The graph with its tokens laid out, and then with early functions."""
-    before = lay_tokens(load(model).graph)
-    after = map_before_moves(before)
+    before = lay_out_tokens(load(model).graph)
+    after = sink_transposes(before)
     after.verify()
     return before, after
 

@@ -17,7 +17,8 @@ import raptor
 from raptor.analysis.explain import Choice, Explanation, Layer, explain
 from raptor.cli import app
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import Decision, LineUnfolding, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files

@@ -3,7 +3,8 @@
 from typing import Any
 
 from raptor.graph.ir import Filter
-from raptor.mapping.decision import LineUnfolding, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.depthwise import as_lines
 from raptor.mapping.following import following
 from tests.frontend.support import make_model, node, random

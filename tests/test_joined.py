@@ -10,9 +10,10 @@ from onnx import ModelProto
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.check import faults_of
-from raptor.mapping.decision import Decision, JoinedLayer, LineUnfolding
-from raptor.mapping.joined import choose_joined, join_layers, joinable
+from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.target import arch as architectures
+from raptor.transforms.choices import JoinedLayer
+from raptor.transforms.fuse_horizontally import choose_fusion, fuse_horizontally, joinable
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
 
@@ -64,14 +65,14 @@ def test_branches_of_one_image_may_be_one():
 def test_the_sums_of_a_layer_that_are_wanted_stay_its_own():
     """The bias of `c` is an output, and of `b` the sum that the ReLU reads: both are made, and nothing is hidden."""
     graph = prepared(module(outputs=("y", "c1", "b1")))
-    joined = join_layers(graph, choose_joined(graph, ARCH))
+    joined = fuse_horizontally(graph, choose_fusion(graph, ARCH))
     assert set(graph.outputs) <= {n.output for n in joined.nodes}
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("y", "c1", "b1"), ("y", "a2")])
 def test_the_graph_computes_the_same(outputs: tuple[str, ...]):
     graph = prepared(module(outputs=outputs))
-    joined = join_layers(graph, choose_joined(graph, ARCH))
+    joined = fuse_horizontally(graph, choose_fusion(graph, ARCH))
     inputs = {"x": random(1, 2, 6, 7, seed=5)}
     wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
     for name in graph.outputs:
@@ -82,8 +83,8 @@ def test_the_graph_computes_the_same(outputs: tuple[str, ...]):
 
 
 def test_a_core_has_room_for_all_columns():
-    assert choose_joined(prepared(module(channels=3)), ARCH)
-    assert not choose_joined(prepared(module(channels=3)), replace_xbars(2))
+    assert choose_fusion(prepared(module(channels=3)), ARCH)
+    assert not choose_fusion(prepared(module(channels=3)), replace_xbars(2))
 
 
 def replace_xbars(xbars: int) -> Any:

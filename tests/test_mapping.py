@@ -11,8 +11,8 @@ from onnx import ModelProto
 import raptor
 from raptor import frontend
 from raptor.common.errors import CapacityError
+from raptor.graph.layers import tile_channels
 from raptor.mapping.decision import Matrix
-from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Target
 from tests.frontend.support import make_model, node, random

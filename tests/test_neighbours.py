@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto
 
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import filters_of
+from raptor.graph.layers import filters_of
 from raptor.mapping.knobs import DEFAULT, MESSAGE_NS, Knobs
 from raptor.mapping.neighbours import WORTH_SHARING, Division, Option, layers_read, share_neighbours
 from raptor.mapping.pipeline import Pipeline, exchange_cores

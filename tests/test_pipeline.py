@@ -12,11 +12,11 @@ from raptor.common.errors import InternalError, UserError
 from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
-from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision
 from raptor.spatial import Partition
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
+from raptor.transforms.choose_recipes import Requantising
 from tests.pipeline import Recorder, conv_model, passes
 
 MODEL = conv_model((1, 3, 6, 6), 4)

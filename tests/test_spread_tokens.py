@@ -12,9 +12,10 @@ from onnx import ModelProto
 
 import models
 import raptor
+from raptor.graph.layers import filters_of
 from raptor.mapping import line_unfolding, spread_tokens, token_choice
 from raptor.mapping.check import faults_of
-from raptor.mapping.decision import DotGrid, LineUnfolding, filters_of
+from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.known import Known

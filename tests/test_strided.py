@@ -9,7 +9,7 @@ from onnx import ModelProto
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Concat, Filter, Graph, Move
-from raptor.mapping.strided import read_in_place
+from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
 
@@ -64,7 +64,7 @@ def focus(order: str = "s0 s1 s2 s3") -> list[Any]:
 
 def read(model: ModelProto) -> tuple[Graph, Graph]:
     before = load(model).graph
-    after = read_in_place(before)
+    after = fold_space_to_depth(before)
     after.verify()
     return before, after
 

@@ -11,10 +11,11 @@ import models
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
-from raptor.mapping.cut_lines import cut_lines
+from raptor.graph.streams import is_tokens
 from raptor.mapping.depthwise import as_lines, as_stencils
-from raptor.mapping.means import choose_means
-from raptor.mapping.token_layout import is_tokens, lay_tokens
+from raptor.transforms.choose_units import choose_means
+from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.split_rows import split_rows
 from tests.frontend import support
 from tests.frontend.support import make_model, random
 from tests.pipeline import check, chip, passes
@@ -45,14 +46,14 @@ def test_the_values_stay(name: str):
 
 @pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
 def test_means_of_tokens_are_sums_over_channels(name: str):
-    laid = lay_tokens(imported(name))
+    laid = lay_out_tokens(imported(name))
     assert any(isinstance(node.operator, ChannelSum) for node in laid.nodes)
     assert not any(isinstance(node.operator, Pool) for node in laid.nodes)
 
 
 @pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
 def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels(name: str):
-    laid = lay_tokens(imported(name))
+    laid = lay_out_tokens(imported(name))
     made = {node.output: node for node in laid.nodes}
     for node in (node for node in laid.nodes if isinstance(node.operator, Dot)):
         for operand in node.inputs:
@@ -62,14 +63,14 @@ def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels
 
 def test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image():
     """All anchors of a large image would be a line that is too long."""
-    laid = lay_tokens(load(BLOCKS["yolo_head"]()).graph)
+    laid = lay_out_tokens(load(BLOCKS["yolo_head"]()).graph)
     assert laid.tensors["t4.0"].image.shape == (3 * 12, 12, 10)
 
 
 def test_lines_that_come_from_images_are_cut_to_their_width():
     """Pixels of images of 16 and 8 columns become lines of 32: each is 2 lines of one, or 4 of the other."""
-    graph = lay_tokens(load(BLOCKS["anchor_free"]()).graph)
-    laid = cut_lines(graph)
+    graph = lay_out_tokens(load(BLOCKS["anchor_free"]()).graph)
+    laid = split_rows(graph)
     cut = {n: t.image for n, t in laid.tensors.items() if t.image != graph.tensors[n].image}
     assert {image.width for image in cut.values()} == {32}
     assert {image.rows for image in cut.values()} == {8, 2, 10, 20, 40}
@@ -86,7 +87,7 @@ def test_lines_are_cut_in_a_graph_with_a_constant():
     ]
     constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, 128]), "square": np.array([16, 16])}
     graph = load(make_model(nodes, {"x": (1, 2, 8, 16)}, {"y": 3, "z": 2}, constants)).graph
-    laid = cut_lines(graph)
+    laid = split_rows(graph)
     assert laid.tensors["y"].image.shape == (1, 2, 2, 64)
     laid.verify()
 
@@ -102,12 +103,12 @@ def test_lines_stay_that_have_no_width_in_common_with_an_image(columns: int):
     constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, -1])}
     inputs = {"x": (1, 2, 7, 16), "more": (1, 2, columns)}
     graph = load(make_model(nodes, inputs, {"y": 3}, constants)).graph
-    assert cut_lines(graph) is graph
+    assert split_rows(graph) is graph
 
 
 def test_a_graph_of_images_is_returned_as_it_is():
     graph = passes(models.build("lenet5"), mapping="raptor").graph
-    assert cut_lines(lay_tokens(graph)) is graph
+    assert split_rows(lay_out_tokens(graph)) is graph
 
 
 def test_sums_for_whose_pixels_something_is_repeated_stay_pools():

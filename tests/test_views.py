@@ -12,12 +12,12 @@ from onnx import ModelProto
 from raptor.common.errors import VerifyError
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Graph, Move
-from raptor.mapping.views import join_views
 from raptor.spatial import SpatialGraph
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.origins import Origins
 from raptor.spatial.verify_moves import verify_moves
+from raptor.transforms.compose_gathers import compose_gathers
 from tests.frontend.support import load, make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import Passes, check, passes
@@ -147,7 +147,7 @@ def test_an_output_keeps_the_order_of_the_model():
     nodes = [*shuffled("x", "t"), node("Slice", "t starts ends axes", "y")]
     given = {"apart": APART, "together": TOGETHER, "starts": [1], "ends": [5], "axes": [1]}
     graph = load(make_model(nodes, {"x": (1, CHANNELS, 6, 7)}, ["y"], {n: np.array(v) for n, v in given.items()})).graph
-    (joined,) = moves(join_views(graph))
+    (joined,) = moves(compose_gathers(graph))
     assert joined.sources[0].tolist() == [10, 1, 11, 2]
 
 
@@ -156,7 +156,7 @@ def test_an_output_keeps_the_order_of_the_model():
 def test_joined_graphs_compute_the_same(model: ModelProto):
     graph = load(model).graph
     inputs = {n: random(*graph.tensors[n].shape, seed=i) for i, n in enumerate(graph.inputs)}
-    wanted, found = evaluate(graph, inputs), evaluate(join_views(graph), inputs)
+    wanted, found = evaluate(graph, inputs), evaluate(compose_gathers(graph), inputs)
     for name in graph.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
 

@@ -16,33 +16,22 @@ from raptor.analysis.whole_tensors import WholeTensor, whole_tensors
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.choose_recipes import Requantising
-from raptor.mapping.decision import (
-    ByLine,
-    ByTile,
-    Decision,
-    FullyConnected,
-    JoinedLayer,
-    KernelUnfolding,
-    LineGrid,
-    LineUnfolding,
-    OnVectorUnit,
-    filter_key,
-)
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import ByLine, ByTile, Decision, FullyConnected, KernelUnfolding, LineGrid, LineUnfolding
 from raptor.mapping.decision import Layer as DecidedLayer
-from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.depthwise import use_vector_unit, use_views
 from raptor.mapping.file import read_mapping
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import layer_plans
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.token_stages import find_stages
-from raptor.mapping.views import use_views
-from raptor.options import ChipOptions, ModelInputs, options_in, read_options
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.choose_recipes import Requantising
 from validator.hosted.listing import chip_folders, has_rounds, one_segment, read_segments
 from validator.hosted.rounds import read_rounds
 from validator.programs import read_program

@@ -32,8 +32,9 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
+from raptor.graph.layers import filter_key
 from raptor.graph.macs import count_macs
-from raptor.mapping.decision import Decision, KernelUnfolding, Matrix, filter_key
+from raptor.mapping.decision import Decision, KernelUnfolding, Matrix
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
 from raptor.options import CompileOptions, InspectKeywords, read_options

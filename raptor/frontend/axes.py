@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import Shape, natural_image
-from raptor.frontend.moves import c_order, move
 from raptor.graph.ir import Pool, Tensor
+from raptor.graph.moves import c_order, move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 

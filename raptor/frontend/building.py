@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
+from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal
+from raptor.graph.constants import owned, smallest
 from raptor.graph.ir import (
     Concat,
     Constant,
@@ -26,6 +26,7 @@ from raptor.graph.ir import (
     Softmax,
     Tensor,
 )
+from raptor.graph.moves import c_order, move
 from raptor.graph.window import Window
 from raptor.target.element import MODELLED
 from raptor.target.layout import Image
@@ -141,16 +142,6 @@ def axis_of(node: NodeView, rank: int, default: int) -> int:
     if not -rank <= axis < rank:
         raise Refusal(f"axis {axis} of {rank} dimensions")
     return axis % rank
-
-
-def smallest(pixels: Floats) -> Floats:
-    """Returns a constant [rows, width, channels] with size 1 along dimensions in which it repeats."""
-    for axis in (0, 1, 2):
-        first = pixels.take([0], axis=axis)
-        # A constant cannot vary by row only: it repeats by pixel, by row, or not at all.
-        if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and (pixels == first).all():
-            pixels = first
-    return owned(pixels)
 
 
 def indices(tensors: list[Tensor]) -> list[Indices]:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.registry import Refusal
+from raptor.graph.constants import owned
 from raptor.graph.ir import Floats, Numbers
 from raptor.target.layout import Image
 
@@ -16,27 +17,6 @@ Shape = tuple[int, ...]
 def natural_image(shape: Shape) -> Image:
     """Returns the image of a shape in ONNX: (batch, channels, spatial...); a vector is one pixel of channels."""
     return Image(shape or (1,), min(1, max(len(shape) - 1, 0)))
-
-
-_LINE = 16
-"""Number of float32 values in a cache line."""
-
-
-_INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
-"""Types of the constants of integer operators."""
-
-
-def owned(values: npt.ArrayLike) -> Numbers:
-    """Returns a contiguous copy as float32, int16 or int32. (Constants are views of a file that will be deleted.)"""
-    source = np.asarray(values)
-    dtype = source.dtype if source.dtype in _INTEGERS else np.dtype(np.float32)
-    if source.flags.c_contiguous or source.ndim < 2:
-        return np.array(source, dtype, order="C")
-    # Weights are transposed here: a cache line at a time reads each line of the source once, in a third of the time.
-    out = np.empty(source.shape, dtype)
-    for first in range(0, source.shape[-1], _LINE):
-        out[..., first : first + _LINE] = source[..., first : first + _LINE]
-    return out
 
 
 def scalar(value: float) -> Floats:

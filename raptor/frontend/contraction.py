@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.frontend.constants import natural_image, owned
+from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, NodeView
+from raptor.graph.constants import owned
 from raptor.graph.ir import (
     Dot,
     Filter,
@@ -31,6 +31,7 @@ from raptor.graph.ir import (
     Operator,
     Tensor,
 )
+from raptor.graph.moves import c_order, move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 

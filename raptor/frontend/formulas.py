@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
+from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
 from raptor.frontend.whole import BoundRefusal, is_whole_type, is_within, limits_of
+from raptor.graph.constants import owned
 from raptor.graph.evaluate import MAP_FUNCTIONS
 from raptor.graph.ir import (
     Constant,
@@ -24,6 +24,7 @@ from raptor.graph.ir import (
     Numbers,
     Tensor,
 )
+from raptor.graph.moves import c_order, move
 from raptor.target.layout import Image
 
 _NO_FRACTION = 1.5 * 2.0**23

@@ -12,9 +12,8 @@ from onnx import OperatorSetIdProto
 
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Coded, CodeType, Steps, float_layer_fault, host_coding
-from raptor.frontend.constants import as_float32, natural_image, owned
+from raptor.frontend.constants import as_float32, natural_image
 from raptor.frontend.demands import ANY, chosen, range_of
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
 from raptor.frontend.registry import (
@@ -33,6 +32,7 @@ from raptor.frontend.whole import (
     meet,
     whole_result,
 )
+from raptor.graph.constants import owned
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
@@ -46,6 +46,7 @@ from raptor.graph.ir import (
     Tensor,
     needs_extension,
 )
+from raptor.graph.moves import c_order, move
 from raptor.target.element import MODELLED, MOST_WHOLE, Coding, ElementType
 from raptor.target.layout import Image
 

@@ -7,12 +7,12 @@ from raptor.frontend.building import Builder, indices
 from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
 from raptor.frontend.selection import number_where
 from raptor.graph.ir import ConstantTensor, Indices, Tensor
+from raptor.graph.moves import c_order
 from raptor.target.layout import Image
 
 MOST_CHOICES = 1024

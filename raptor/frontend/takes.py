@@ -5,13 +5,13 @@ import math
 import numpy as np
 
 from raptor.frontend.building import Builder
-from raptor.frontend.constants import owned
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
+from raptor.graph.constants import owned
 from raptor.graph.ir import Map, Numbers, Take, Tensor
+from raptor.graph.moves import c_order
 from raptor.target.element import FLOAT32, integer
 from raptor.target.layout import Image
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Ints, Shape, Steps, quantised
 from raptor.frontend.formulas import Formula, Value, result_image
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, find_importer
 from raptor.graph import requantise
 from raptor.graph.ir import Bound, Floats, Lookup, Numbers, Operator, Rename, Tensor
+from raptor.graph.moves import c_order, move
 from raptor.graph.requantise import Requantise
 from raptor.target.element import Coding, integer
 from raptor.target.layout import Image

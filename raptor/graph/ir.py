@@ -63,9 +63,9 @@ class Filter:
     """y[o, m] = sum over taps t and channels k of x[window(o, t), k] * weights[t, k, m].
 
     weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
-    channels of its group. `key`: filters with the same key share their crossbars (the steps of a recurrent layer); a
-    filter with an empty key has its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only.
-    `weight_bits`: bits of an integer weight; 0 for float weights, whose width comes from the target.
+    channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
+    for a filter of its own. `relu`: negative sums become 0; set by `raptor.transforms.fold_relu` only. `weight_bits`:
+    bits of a weight that is an integer; 0 for floats, whose width is that of the target.
     """
 
     weights: Numbers
@@ -150,7 +150,7 @@ class Map:
 class ChannelSum:
     """y[p, c] = factor * sum over the channels k of x[p, k], the same value in every channel c.
 
-    Made by `raptor.mapping.token_layout` only.
+    Made by `raptor.transforms.lay_out_tokens` only.
     """
 
     factor: float

@@ -10,6 +10,7 @@ from itertools import cycle, groupby, pairwise
 
 from raptor.common.option_values import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.layers import filter_key, has_narrow_weights, is_dense, is_depthwise, is_mean, layer_nodes, tile_of
 from raptor.graph.window import Window
 from raptor.mapping.decision import (
     ByLine,
@@ -17,31 +18,26 @@ from raptor.mapping.decision import (
     Decision,
     DotGrid,
     FullyConnected,
-    JoinedLayer,
     KernelUnfolding,
     Layer,
     LineGrid,
     LineUnfolding,
     Matrix,
-    OnVectorUnit,
     Range,
-    filter_key,
-    layer_nodes,
 )
-from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
-from raptor.mapping.fully_connected import dense_matrices, is_dense
-from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
+from raptor.mapping.depthwise import use_vector_unit, use_views
+from raptor.mapping.fully_connected import dense_matrices
+from raptor.mapping.kernel_unfolding import kernel_unfolding
 from raptor.mapping.line_unfolding import (
     bands,
     block_shape,
     blocks_of,
     outputs_of,
 )
-from raptor.mapping.means import is_mean
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, runs_by_line, views_of
-from raptor.mapping.views import use_views
 from raptor.target.arch import Target
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 MOST = 2**31 - 1
 LONGEST_PATIENCE_NS = 1e9

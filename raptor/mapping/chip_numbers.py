@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
+from raptor.graph.layers import filter_key
 from raptor.mapping.crossing import exchanged_flits
-from raptor.mapping.decision import ByLine, JoinedLayer, Layer, OnVectorUnit, filter_key, renumbered
+from raptor.mapping.decision import ByLine, Layer, renumbered
 from raptor.target.arch import Target
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 Floats = npt.NDArray[np.float64]
 Found = tuple[dict[str, Layer], ByLine]

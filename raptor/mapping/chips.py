@@ -16,15 +16,17 @@ import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
+from raptor.graph.layers import filter_key
 from raptor.graph.part import Shapes, subgraph
+from raptor.graph.streams import is_streamed
 from raptor.mapping.chip_numbers import Found, number_by_use, numbered
 from raptor.mapping.crossing import ELSEWHERE, busy_flits, exchanged_flits, link_flits, size_flits
-from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding, filter_key
+from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding
 from raptor.mapping.estimate import estimate_lowered, least_xbars
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.stages import Problem
-from raptor.mapping.streaming import cut_channels, is_streamed, line_parts
+from raptor.mapping.streaming import cut_channels, line_parts
 from raptor.mapping.token_stages import constants_of
 from raptor.target.arch import Target
 

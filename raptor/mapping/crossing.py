@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Concat, Dot, Filter, Graph, Move, Node, Pool, Stencil
+from raptor.graph.layers import filter_key
 from raptor.graph.window import Table, Window
-from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding, filter_key
+from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding
 from raptor.mapping.latest import Born, births
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Parts, Range, line_parts

@@ -21,11 +21,10 @@ from raptor.common.strict import (
 )
 from raptor.graph.ir import (
     Filter,
-    Graph,
-    Node,
     Numbers,
 )
 from raptor.mapping.paces import StoredPace
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 Range = Pair[int, int]
 
@@ -128,24 +127,6 @@ class LineUnfolding(Known):
             if channels in group:
                 return self.core(segment, g, group.index(channels) % len(self.grid.outs))
         return self.core(segment, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class OnVectorUnit(Known):
-    """A depthwise layer without crossbars: the core that holds its input computes it with vector products."""
-
-    kind: Literal["vector"] = "vector"
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedLayer(Known):
-    """A layer that the products of another `layer` compute, too: both multiply pixels of one image.
-
-    `layer`: the key of the other one, whose record is for both: their output channels side by side, or their sum.
-    """
-
-    layer: str
-    kind: Literal["joined"] = "joined"
 
 
 Layer = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | JoinedLayer
@@ -322,23 +303,3 @@ def _grid(grid: LineGrid) -> str:
 
 def _range(part: Range) -> str:
     return f"{part[0]}:{part[1]}"
-
-
-def filter_key(node: Node) -> str:
-    """Returns the name of a layer in the decision: its output, or the key that steps of a recurrent layer share."""
-    assert isinstance(node.operator, Filter)
-    return node.operator.key or node.output
-
-
-def layer_nodes(graph: Graph) -> dict[str, Node]:
-    """Returns the node of each layer by its key, in the order of the graph; the first if several share crossbars."""
-    found: dict[str, Node] = {}
-    for node in graph.nodes:
-        if isinstance(node.operator, Filter):
-            found.setdefault(filter_key(node), node)
-    return found
-
-
-def filters_of(graph: Graph) -> dict[str, Filter]:
-    """Returns the filter of each layer by its key, in the order of the graph."""
-    return {key: node.operator for key, node in layer_nodes(graph).items() if isinstance(node.operator, Filter)}

@@ -10,19 +10,28 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.mapping.cut_lines import cut_lines
-from raptor.mapping.decision import ByLine, Decision, JoinedLayer, OnVectorUnit, filter_key, filters_of, layer_nodes
-from raptor.mapping.early_maps import map_before_moves
-from raptor.mapping.joined import join_layers
-from raptor.mapping.kernel_unfolding import tile_channels
-from raptor.mapping.operands import operands_as_lines
-from raptor.mapping.signals import lift_signals
-from raptor.mapping.strided import read_in_place
-from raptor.mapping.sums import join_sums
-from raptor.mapping.token_layout import lay_tokens
-from raptor.mapping.widths import layer_target
+from raptor.graph.layers import (
+    filter_key,
+    filters_of,
+    has_narrow_weights,
+    is_depthwise,
+    layer_nodes,
+    layer_target,
+    tile_channels,
+)
+from raptor.mapping.decision import ByLine, Decision
 from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.compose_gathers import compose_gathers
+from raptor.transforms.fold_space_to_depth import fold_space_to_depth
+from raptor.transforms.fuse_horizontally import fuse_horizontally
+from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
+from raptor.transforms.lay_out_matmuls import lay_out_matmuls
+from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.lift_to_2d import lift_to_2d
+from raptor.transforms.sink_transposes import sink_transposes
+from raptor.transforms.split_rows import split_rows
 
 
 def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
@@ -48,12 +57,17 @@ def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     if not isinstance(decision.flow, ByLine):
         return as_stencils(graph, on_vectors)
     joined = {key: layer for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer)}
-    return join_layers(as_lines(as_stencils(join_sums(graph, joined), on_vectors)), joined)
+    return fuse_horizontally(as_lines(as_stencils(fuse_parallel_branches(graph, joined), on_vectors)), joined)
+
+
+def use_views(graph: Graph, decision: Decision) -> Graph:
+    """Returns the graph with joined rearrangements if the decision is by line, else the graph as it is."""
+    return compose_gathers(graph) if isinstance(decision.flow, ByLine) else graph
 
 
 def as_lines(graph: Graph) -> Graph:
     """Returns the graph with its sequences, long lines, signals and volumes laid out for the flow by line."""
-    return lift_signals(cut_lines(operands_as_lines(map_before_moves(lay_tokens(read_in_place(graph))))))
+    return lift_to_2d(split_rows(lay_out_matmuls(sink_transposes(lay_out_tokens(fold_space_to_depth(graph))))))
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:
@@ -68,25 +82,6 @@ def _as_stencil(node: Node, layers: Container[str]) -> Node:
     if operator.groups == 1:
         return replace(node, operator=ChannelSum(float(operator.weights.flat[0])))
     return replace(node, operator=Stencil(operator.weights.swapaxes(0, 1), operator.window))
-
-
-def is_depthwise(operator: Filter) -> bool:
-    """Tells whether the vector unit can compute the layer: every channel is a group of its own.
-
-    It must share no crossbars with other layers, and have no ReLU folded into it.
-    """
-    alone = not operator.relu and not operator.key
-    return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
-
-
-def has_narrow_weights(graph: Graph, node: Node) -> bool:
-    """Tells whether the weights of a layer fit elements of its input: a vector product reads both at one width.
-
-    Weights of uint8 with a zero point have up to 9 bits. Floats always fit.
-    """
-    operator = node.operator
-    assert isinstance(operator, Filter)
-    return operator.weight_bits <= graph.tensors[node.inputs[0]].element.bits
 
 
 def _is_faster_as_vectors(operator: Filter, arch: Target) -> bool:

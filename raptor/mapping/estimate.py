@@ -11,21 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raptor.graph.ir import Filter, Graph, Node
-from raptor.mapping.decision import (
-    ByLine,
-    Decision,
-    DotGrid,
-    FullyConnected,
-    KernelUnfolding,
-    LineUnfolding,
-    filter_key,
-    layer_nodes,
-)
+from raptor.graph.layers import filter_key, layer_nodes, layer_target
+from raptor.mapping.decision import ByLine, Decision, DotGrid, FullyConnected, KernelUnfolding, LineUnfolding
 from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.known import Known
 from raptor.mapping.streaming import Parts, line_parts
 from raptor.mapping.token_stages import dot_ns
-from raptor.mapping.widths import accumulating, layer_target
+from raptor.mapping.widths import accumulating
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns
 

@@ -28,12 +28,12 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
+from raptor.graph.layers import filter_key, is_pointwise
 from raptor.graph.steps import Recipe
+from raptor.graph.streams import is_tokens
 from raptor.graph.window import Window
-from raptor.mapping.decision import filter_key
 from raptor.mapping.latest import births
 from raptor.mapping.streaming import line_parts, views_of
-from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, pixels_together, runs_ns, vector_ns

@@ -6,31 +6,14 @@ An MVM on many crossbars side by side takes only a little longer than on one.
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-
 from raptor.graph.ir import Filter
-from raptor.graph.window import input_pixels
+from raptor.graph.layers import inner_taps
 from raptor.mapping.decision import Matrix
 from raptor.mapping.kernel_unfolding import fill_cores, row_blocks
 from raptor.mapping.streaming import cut_channels
 from raptor.mapping.widths import accumulating
 from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
-
-
-def is_dense(filter_: Filter) -> bool:
-    """Tells whether a layer has one output pixel that reads an input, and can have matrices of several output tiles.
-
-    It must have no groups and no ReLU folded into it.
-    """
-    window = filter_.window
-    alone = window.out_pixels == 1 and filter_.groups == 1 and not filter_.relu
-    return alone and len(_taps(filter_)) > 0
-
-
-def _taps(filter_: Filter) -> list[int]:
-    """Returns the kernel positions that do not lie in the padding. The layer has one output pixel."""
-    return np.flatnonzero(input_pixels(filter_.window)[0] >= 0).tolist()
 
 
 def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
@@ -46,7 +29,7 @@ def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: i
 
 def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
     """Yields matrices of `tiles` output tiles each; matrices of the same outputs follow one another."""
-    taps = _taps(filter_)
+    taps = inner_taps(filter_)
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
             for tap in taps:

@@ -2,26 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import Matrix, Range, filters_of
+from raptor.graph.ir import Filter
+from raptor.mapping.decision import Matrix, Range
 from raptor.target.arch import Target
-
-
-def tile_of(graph: Graph, arch: Target) -> int:
-    """Returns the number of channels of a tile of a graph, whose weights may be wider than those of the target."""
-    return tile_channels(arch, max((filter_.weight_bits for filter_ in filters_of(graph).values()), default=0))
-
-
-def tile_channels(arch: Target, weight_bits: int = 0) -> int:
-    """Returns the number of channels of a tile: the outputs of as many crossbars side by side as fit a crossbar's rows.
-
-    These are at least one crossbar and at most those of a core. For a square crossbar whose cell holds a whole weight,
-    a tile has as many channels as the crossbar has rows (thesis, 4.3.1). Several crossbars form a tile if they are
-    narrow, or if weights are sliced over cells. weight_bits: those of the widest weights, 0 for those of the target.
-    """
-    outputs = min(arch.outputs_per_xbar, arch.outputs_of(weight_bits))
-    side_by_side = max(1, min(arch.xbar_rows // outputs, arch.xbars_per_core))
-    return side_by_side * outputs
 
 
 def kernel_unfolding(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:

@@ -4,19 +4,20 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import ByLine, Decision, JoinedLayer, LineGrid, OnVectorUnit, filter_key
-from raptor.mapping.depthwise import as_lines, as_stencils, choose_depthwise, use_vector_unit
+from raptor.graph.layers import filter_key, layer_target
+from raptor.mapping.decision import ByLine, Decision, LineGrid
+from raptor.mapping.depthwise import as_lines, as_stencils, choose_depthwise, use_vector_unit, use_views
 from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.joined import choose_joined, join_layers
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
-from raptor.mapping.means import choose_means
 from raptor.mapping.plans import Plan
 from raptor.mapping.streaming import Parts, line_parts, runs_by_line
-from raptor.mapping.sums import choose_sums, join_sums
-from raptor.mapping.views import join_views, use_views
-from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.choose_units import choose_means
+from raptor.transforms.compose_gathers import compose_gathers
+from raptor.transforms.fuse_horizontally import choose_fusion, fuse_horizontally
+from raptor.transforms.fuse_parallel_branches import choose_branches, fuse_parallel_branches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,13 +47,15 @@ class Known:
     def on_crossbars(self, graph: Graph, arch: Target) -> tuple[OnCrossbars, ...]:
         """Returns what is left of a graph for crossbars: without joined layers, and with them if there are any."""
         if self.prepared is None or self.prepared[0] is not graph:
-            sums = choose_sums(graph)
-            summed = join_sums(graph, sums)
+            sums = choose_branches(graph)
+            summed = fuse_parallel_branches(graph, sums)
             vector = choose_depthwise(summed, arch) | choose_means(summed, arch)
             laid = as_lines(as_stencils(summed, vector))
-            joined = choose_joined(laid, arch)
+            joined = choose_fusion(laid, arch)
             ways = (dict[str, JoinedLayer](), joined) if joined else (joined,)
-            found = tuple(OnCrossbars(sums | vector | way, join_views(join_layers(laid, way))) for way in ways)
+            found = tuple(
+                OnCrossbars(sums | vector | way, compose_gathers(fuse_horizontally(laid, way))) for way in ways
+            )
             self.prepared = graph, found
         return self.prepared[1]
 

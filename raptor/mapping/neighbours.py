@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import filter_key
+from raptor.graph.layers import filter_key
 from raptor.mapping.plans import Placed, Plan, grow
 
 WORTH_SHARING = 0.99

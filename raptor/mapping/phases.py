@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import Generic, TypeVar
 
 from raptor.graph.ir import Filter, Graph, Pool
-from raptor.mapping.decision import filter_key
+from raptor.graph.layers import filter_key
 from raptor.mapping.plans import Placed, Plan, choose, pareto
 
 T = TypeVar("T")

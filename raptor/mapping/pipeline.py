@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.layers import filter_key
 from raptor.graph.window import Window
-from raptor.mapping.decision import filter_key
 from raptor.mapping.knobs import MESSAGE_NS
 from raptor.mapping.neighbours import Division, Option
 from raptor.mapping.window_axis import lines_read

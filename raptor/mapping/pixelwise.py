@@ -7,12 +7,8 @@ from dataclasses import replace
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.graph.ir import Filter, Graph, Node
-from raptor.mapping.decision import (
-    ByPixel,
-    Decision,
-    KernelUnfolding,
-    filter_key,
-)
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import ByPixel, Decision, KernelUnfolding
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Target

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.graph.ir import Elementwise, Filter, Graph, Move, Node
-from raptor.mapping.decision import FullyConnected, KernelUnfolding, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import FullyConnected, KernelUnfolding
 from raptor.mapping.plans import Plan, pareto
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns

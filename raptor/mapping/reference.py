@@ -5,15 +5,10 @@ from collections.abc import Mapping
 from raptor.common.errors import CapacityError
 from raptor.common.spelling import option
 from raptor.graph.ir import Graph, Node
-from raptor.mapping.decision import (
-    ByTile,
-    Decision,
-    KernelUnfolding,
-    filters_of,
-    layer_nodes,
-)
+from raptor.graph.layers import filters_of, layer_nodes, tile_of
+from raptor.mapping.decision import ByTile, Decision, KernelUnfolding
 from raptor.mapping.depthwise import as_stencils, choose_depthwise
-from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding
 from raptor.target.arch import Target
 
 

@@ -11,22 +11,14 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from raptor.graph.ir import Filter, Graph
+from raptor.graph.layers import filters_of, is_dense, layer_nodes, layer_target, tile_of
+from raptor.graph.streams import is_tokens
 from raptor.mapping.chips import Found, map_chips
-from raptor.mapping.decision import (
-    ByLine,
-    Decision,
-    FullyConnected,
-    KernelUnfolding,
-    Layer,
-    LineUnfolding,
-    filters_of,
-    layer_nodes,
-    renumbered,
-)
+from raptor.mapping.decision import ByLine, Decision, FullyConnected, KernelUnfolding, Layer, LineUnfolding, renumbered
 from raptor.mapping.estimate import estimate
 from raptor.mapping.following import NOTHING, following
-from raptor.mapping.fully_connected import dense_ns, dense_unfolding, is_dense, spread_cores
-from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
+from raptor.mapping.fully_connected import dense_ns, dense_unfolding, spread_cores
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding
 from raptor.mapping.knobs import DEFAULT, Knobs, patience_on
 from raptor.mapping.known import Known, OnCrossbars, layer_plans
 from raptor.mapping.last_layers import LastLayers
@@ -47,9 +39,7 @@ from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_choice import choose_token_cores
 from raptor.mapping.token_cores import Stages, TokenCores
-from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.token_stages import constants_of, find_stages
-from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns
 

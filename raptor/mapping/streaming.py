@@ -19,23 +19,10 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.mapping.token_layout import is_tokens
-from raptor.target.layout import Image
+from raptor.graph.streams import is_streamed, is_tokens
 
 Range = tuple[int, int]
 Parts = tuple[Range, ...]
-
-
-MOST_LINES = 4
-"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
-line that needs all of it is not there earlier than the whole."""
-
-
-def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels."""
-    if is_tokens(image):
-        return True
-    return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
 
 
 def cut_channels(channels: int, tile: int) -> Parts:

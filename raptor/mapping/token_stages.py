@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
-from raptor.mapping.decision import DotGrid, filter_key
+from raptor.graph.layers import filter_key, is_pointwise, layer_target
+from raptor.graph.streams import is_tokens
+from raptor.mapping.decision import DotGrid
 from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, views_of
 from raptor.mapping.token_cores import MOST_TOGETHER, Chain, Product, Stages, TokenLayer
-from raptor.mapping.token_layout import is_pointwise, is_tokens
-from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 
 

@@ -1,18 +1,9 @@
 """Costs of integers: the widths of a layer, and the time of a requantisation. Floats have the widths of the target."""
 
-from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.steps import Recipe
 from raptor.target.arch import Target, Widths
-from raptor.target.element import MODELLED, ElementType, integer
+from raptor.target.element import ElementType, integer
 from raptor.target.timing import vector_ns
-
-
-def layer_target(graph: Graph, node: Node, arch: Target) -> Target:
-    """Returns the target with the widths of a layer: weights, the input's elements, the sums that crossbars write."""
-    given, sums = graph.tensors[node.inputs[0]].element, graph.tensors[node.output].element
-    if given == MODELLED or not isinstance(node.operator, Filter):
-        return arch
-    return arch.with_widths(Widths(node.operator.weight_bits or arch.widths.weights, given.bits, sums.bits))
 
 
 def accumulating(target: Target) -> Target:

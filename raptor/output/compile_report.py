@@ -16,17 +16,9 @@ from raptor.common import storage
 from raptor.common.given import check_given
 from raptor.common.strict import Items, Named, Schema
 from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.layers import filter_key
 from raptor.graph.macs import count_macs
-from raptor.mapping.decision import (
-    Decision,
-    FullyConnected,
-    JoinedLayer,
-    KernelUnfolding,
-    LineUnfolding,
-    Matrix,
-    OnVectorUnit,
-    filter_key,
-)
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineUnfolding, Matrix
 from raptor.mapping.decision import Layer as DecidedLayer
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
@@ -37,6 +29,7 @@ from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
 from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 
 class LayerReport(Schema):

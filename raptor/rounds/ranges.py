@@ -11,9 +11,9 @@ from raptor import pipeline
 from raptor.common.errors import CapacityError, UserError
 from raptor.frontend.segments.units import Units
 from raptor.graph.ir import Dot, Filter, Graph
+from raptor.graph.layers import layer_nodes
 from raptor.graph.part import Shapes, subgraph
-from raptor.mapping.choose_recipes import Requantising
-from raptor.mapping.decision import Decision, JoinedLayer, LineUnfolding, OnVectorUnit, layer_nodes
+from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import Known, layer_plans
@@ -21,6 +21,8 @@ from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.choose_recipes import Requantising
 
 Floats = npt.NDArray[np.float64]
 WORTH_LESS = 0.1

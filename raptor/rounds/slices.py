@@ -6,7 +6,8 @@ from dataclasses import replace
 from raptor.frontend.segments.slicing import Slicer
 from raptor.frontend.segments.units import Units
 from raptor.graph.ir import Filter
-from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
+from raptor.graph.layers import tile_channels
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding
 from raptor.target.arch import Target
 
 

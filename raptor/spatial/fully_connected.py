@@ -12,7 +12,8 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 
 from raptor.graph.ir import Filter, Node
-from raptor.mapping.decision import FullyConnected, Matrix, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import FullyConnected, Matrix
 from raptor.mapping.streaming import Range
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyLine, Overlap

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Node
-from raptor.mapping.decision import LineUnfolding, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.line_unfolding import (
     Band,
     BandShape,

@@ -26,19 +26,14 @@ from raptor.graph.ir import (
     Requantise,
     Stencil,
 )
+from raptor.graph.layers import filter_key
+from raptor.graph.streams import MOST_LINES, is_tokens
 from raptor.graph.window import Table, Window
-from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
+from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding
 from raptor.mapping.following import at_readers
 from raptor.mapping.latest import Born, births
 from raptor.mapping.line_unfolding import input_range
-from raptor.mapping.streaming import (
-    MOST_LINES,
-    Parts,
-    Range,
-    keeps_channels,
-    line_parts,
-)
-from raptor.mapping.token_layout import is_tokens
+from raptor.mapping.streaming import Parts, Range, keeps_channels, line_parts
 from raptor.spatial.fully_connected import DenseLayer, Source
 from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines

@@ -24,8 +24,9 @@ from raptor.graph.ir import (
     Requantise,
     Take,
 )
+from raptor.graph.layers import filter_key
 from raptor.graph.window import Table, Window
-from raptor.mapping.decision import KernelUnfolding, Matrix, Range, filter_key
+from raptor.mapping.decision import KernelUnfolding, Matrix, Range
 from raptor.spatial.ir import BodyOp, Compute, Part
 from raptor.spatial.lower_tiles import TileLowering, op_of, table_of
 from raptor.spatial.operations import ApplyFilters, Vector

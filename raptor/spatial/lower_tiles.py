@@ -27,7 +27,8 @@ from raptor.graph.ir import (
     Stencil,
     Take,
 )
-from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import ByLine, Decision, KernelUnfolding
 from raptor.mapping.streaming import Range
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.ir import BodyOp, Compute, Part, ProductUse, TakeRows, TensorParts, ViewUse

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
+from raptor.graph.layers import filter_key
+from raptor.graph.streams import is_tokens
 from raptor.graph.window import Table, Window
-from raptor.mapping.decision import LineUnfolding, filter_key
+from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.following import next_layers
 from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
-from raptor.mapping.token_layout import is_tokens
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.line_pools import is_global

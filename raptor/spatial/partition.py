@@ -1,7 +1,8 @@
 """Pass from Graph to Partition: lowering to SpatialIR, then the passes that move computes between virtual cores."""
 
 from raptor.graph.ir import Filter, Graph, Move, Take
-from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision
 from raptor.spatial.even_out import even_out
 from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_pixels import PixelLowering

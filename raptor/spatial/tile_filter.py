@@ -6,12 +6,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from raptor.graph.ir import Filter, Node
-from raptor.mapping.decision import (
-    KernelUnfolding,
-    Matrix,
-    Range,
-    filter_key,
-)
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import KernelUnfolding, Matrix, Range
 from raptor.spatial.ir import BodyOp, Compute, Part
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.tiles import Tile, tile_name

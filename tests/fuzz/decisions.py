@@ -40,9 +40,9 @@ SPREAD, TOKEN_CUTS, FOLLOWING, TOKEN_CORES = (
 NEIGHBOURS, PIPELINE, ROWS, LOADERS = (
     f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows", "line_plans")
 )
-JOINED = "raptor/mapping/joined.py"
-LAYOUT, AXES, POOLS = "raptor/mapping/token_layout.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
-CUT_LINES = "raptor/mapping/cut_lines.py"
+JOINED = "raptor/transforms/fuse_horizontally.py"
+LAYOUT, AXES, POOLS = "raptor/transforms/lay_out_tokens.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
+CUT_LINES = "raptor/transforms/split_rows.py"
 RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
@@ -62,9 +62,9 @@ _FORMS = "tests/test_attention_forms.py::test_"
 _HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
 _STRIDED = "tests/test_strided.py::test_"
 TOKEN_STAGES = "raptor/mapping/token_stages.py"
-STRIDED, LATEST = "raptor/mapping/strided.py", "raptor/mapping/latest.py"
-EARLY, LINES = "raptor/mapping/early_maps.py", "raptor/spatial/lower_lines.py"
-PACES, SUMS = "raptor/mapping/paces.py", "raptor/mapping/sums.py"
+STRIDED, LATEST = "raptor/transforms/fold_space_to_depth.py", "raptor/mapping/latest.py"
+EARLY, LINES = "raptor/transforms/sink_transposes.py", "raptor/spatial/lower_lines.py"
+PACES, SUMS = "raptor/mapping/paces.py", "raptor/transforms/fuse_parallel_branches.py"
 COPIES = "raptor/spatial/copies.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
 _EVEN = "tests/spatial/test_even_out.py::test_"
@@ -140,7 +140,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_LAID}the_largest_element_of_a_token_is_no_sum", Defect(LAYOUT, " - banned - others", " - banned")),
     Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "while before < len(known):", "while before < 0:")),
     Wrong("tests/frontend/test_functions.py::test_a_range_that_shapes_decide_is_computed", Defect("raptor/frontend/functions.py", "is_control(node) or node.op_type in _COMPUTED", "is_control(node)")),
-    Wrong(f"{_STREAMS}[multi_query]", Defect("raptor/mapping/operands.py", "image.channel_axis == 1 and image.rows > 1", "image.channel_axis == 1 and image.rows < 1")),
+    Wrong(f"{_STREAMS}[multi_query]", Defect("raptor/transforms/lay_out_matmuls.py", "image.channel_axis == 1 and image.rows > 1", "image.channel_axis == 1 and image.rows < 1")),
     # Sums of layers
     Wrong(f"{_SUMS}the_graph_computes_the_same[image-1-2]", Defect(SUMS, "channels % weights.shape[1], channels] += term.factor", "channels % weights.shape[1], channels] = term.factor")),
     Wrong(f"{_SUMS}the_graph_computes_the_same[-2-1]", Defect(SUMS, "t * window.dilations[d] - window.pads[d]", "t * window.dilations[d]")),

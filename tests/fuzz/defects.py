@@ -14,8 +14,12 @@ PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate"
 WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 TOKENS, AXES = "raptor/spatial/lower_tokens.py", "raptor/frontend/axes.py"
-WINDOWS, SIGNALS = "raptor/spatial/line_windows.py", "raptor/mapping/signals.py"
-GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
+WINDOWS, SIGNALS = "raptor/spatial/line_windows.py", "raptor/transforms/lift_to_2d.py"
+GRID, MOVES, VIEWS = (
+    "raptor/spatial/line_grid.py",
+    "raptor/spatial/line_moves.py",
+    "raptor/transforms/compose_gathers.py",
+)
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 PLACES, CONTENTS = (
     "raptor/spatial/mesh_placement.py",

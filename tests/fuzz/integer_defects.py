@@ -12,7 +12,7 @@ CODES, STEPS, VIEWS, TABLES = (f"raptor/frontend/{n}.py" for n in ("codes", "int
 WEIGHTED, SUMS, ON_CODES, QLINEAR, QUANTISE = (
     f"raptor/frontend/operators/{n}.py" for n in ("weighted", "sums", "on_codes", "qlinear", "quantise")
 )
-FOLD = "raptor/mapping/fold_relu.py"
+FOLD = "raptor/transforms/fold_relu.py"
 ELEMENT, CONTENTS, MEMORY = "raptor/target/element.py", "raptor/output/contents.py", "raptor/pim/global_memory.py"
 
 INTEGER_DEFECTS: tuple[Defect, ...] = (

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from raptor.frontend.segments.units import units_of
-from raptor.mapping.choose_recipes import Requantising
-from raptor.options import ModelInputs
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
 from raptor.rounds.ranges import Ranges
 from raptor.target.arch import load
 from raptor.target.device_file import load_device
+from raptor.transforms.choose_recipes import Requantising
 from tests.frontend.support import make_model, node, random
 
 

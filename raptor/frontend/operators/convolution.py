@@ -4,12 +4,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.building import Builder
-from raptor.frontend.constants import natural_image, owned
+from raptor.frontend.constants import natural_image
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import require_bias
 from raptor.frontend.registry import Refusal, importer
 from raptor.frontend.windows import padded_window, spatial_dims
+from raptor.graph.constants import owned
 from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.window import Window
 

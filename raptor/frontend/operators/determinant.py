@@ -9,9 +9,9 @@ from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
+from raptor.graph.moves import c_order
 
 LARGEST = 4
 """Maximum size of the matrices: the sum has one product for each permutation of the rows."""

@@ -8,10 +8,10 @@ import numpy.typing as npt
 from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.constants import Shape
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Floats, Indices, Tensor
+from raptor.graph.moves import c_order
 from raptor.target.layout import Image
 
 LONGEST = 4096

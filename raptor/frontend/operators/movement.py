@@ -12,12 +12,12 @@ from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import Shape
 from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.frontend.scattering import choose, choose_slices, scatter
 from raptor.frontend.takes import table_of, take
 from raptor.graph.ir import Indices
+from raptor.graph.moves import c_order
 
 
 @importer("Transpose", since=1)

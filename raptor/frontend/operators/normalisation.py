@@ -10,10 +10,10 @@ from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Floats, Tensor
+from raptor.graph.moves import c_order
 
 CONSTANT = "constant scale and bias"
 _LEAST_SUM, _LEAST_ROOT = 2.0**-149, 2.0**-75

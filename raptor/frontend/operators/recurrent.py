@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raptor.frontend.constants import owned
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators import activations
 from raptor.frontend.operators.activations import Activation
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.graph.constants import owned
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -25,6 +24,7 @@ from raptor.graph.ir import (
     Indices,
     Tensor,
 )
+from raptor.graph.moves import c_order, move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 

@@ -11,10 +11,10 @@ from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Tensor
+from raptor.graph.moves import c_order
 from raptor.target.layout import Image
 
 STATIC = "constant axes"

@@ -9,10 +9,10 @@ from raptor.frontend.building import Builder, indices
 from raptor.frontend.constants import Shape
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.interpolation import Axis, Method, Taps, taps
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.graph.ir import ConstantTensor, Floats, Stencil, Tensor
+from raptor.graph.moves import c_order
 from raptor.graph.window import Table
 from raptor.target.layout import Image
 

@@ -9,11 +9,11 @@ from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.frontend.sampling import Sampling, sources
 from raptor.graph.ir import Indices, Stencil
+from raptor.graph.moves import c_order
 from raptor.graph.window import Table
 from raptor.target.layout import Image
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Pool, Softmax, Tensor
+from raptor.graph.moves import c_order, move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 

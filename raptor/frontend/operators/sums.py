@@ -10,7 +10,6 @@ from raptor.frontend.codes import Coded, Ints
 from raptor.frontend.constants import natural_image
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import affine, bias, centred, mapped, settled, single, wide_enough
-from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.pooling import Counts, counts_of, require_inferred
 from raptor.frontend.operators.weighted import alike
@@ -20,6 +19,7 @@ from raptor.frontend.tables import tabulate
 from raptor.frontend.views import Affine, Term, broadcast_pixels
 from raptor.frontend.windows import padded_window
 from raptor.graph.ir import Constant, ConstantTensor, Map, Pool, Tensor
+from raptor.graph.moves import c_order, move
 
 MOST_TERMS = 8
 """Maximum number of terms of one sum; a longer one is computed in floats."""

@@ -9,12 +9,12 @@ from raptor.frontend.building import Builder
 from raptor.frontend.codes import Coded, Ints, Shape
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import bias, centred, run, single, virtual, widened
-from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import require_bias
 from raptor.frontend.registry import Refusal, rule
 from raptor.frontend.views import Affine, Term
 from raptor.graph.ir import Filter, Floats, Tensor
+from raptor.graph.moves import c_order
 from raptor.graph.window import input_pixels
 
 MOST_BLOCKS = 8

@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
-from raptor.mapping.streaming import is_streamed
-from raptor.mapping.token_layout import is_tokens, without_unused
+from raptor.graph.streams import is_streamed, is_tokens, without_unused
 from raptor.target.layout import Image
 
 
-def map_before_moves(graph: Graph) -> Graph:
+def sink_transposes(graph: Graph) -> Graph:
     """Returns the graph with functions of moved tokens computed before the move, where only products read the result.
 
     The results are the same to the bit.

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor
+from raptor.graph.layers import is_mean
 from raptor.graph.window import Window
-from raptor.mapping.decision import JoinedLayer
-from raptor.mapping.means import is_mean
 from raptor.target.element import MODELLED
+from raptor.transforms.choices import JoinedLayer
 
 Doubles = npt.NDArray[np.float64]
 ONE: Doubles = np.ones(1)
@@ -88,7 +88,7 @@ class _Together:
             last = name
 
 
-def choose_sums(graph: Graph) -> dict[str, JoinedLayer]:
+def choose_branches(graph: Graph) -> dict[str, JoinedLayer]:
     """Returns the layers, by key, that are part of an earlier one since their results are added."""
     found: dict[str, JoinedLayer] = {}
     for together in _Sums(graph).found():
@@ -97,7 +97,7 @@ def choose_sums(graph: Graph) -> dict[str, JoinedLayer]:
     return found
 
 
-def join_sums(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
+def fuse_parallel_branches(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
     """Returns the graph with one layer for each sum of layers of one image; `layers`: the record of each, by its key.
 
     A layer whose record is not that of its sum keeps the sum as it is.

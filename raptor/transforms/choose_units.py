@@ -1,11 +1,10 @@
 """Layers that only add up their channels: by products, or on the vector unit, whichever is faster."""
 
-from raptor.graph.ir import Filter, Graph, Node
-from raptor.mapping.decision import OnVectorUnit, filters_of, layer_nodes
-from raptor.mapping.token_layout import is_pointwise
+from raptor.graph.ir import Filter, Graph
+from raptor.graph.layers import filters_of, is_mean, layer_nodes
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
 from raptor.target.timing import mvmul_ns, vector_ns
+from raptor.transforms.choices import OnVectorUnit
 
 
 def choose_means(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
@@ -27,13 +26,3 @@ def _mean_ns(arch: Target, filter_: Filter) -> float:
 def sum_ns(arch: Target, channels: int, results: int) -> float:
     """Returns the time in ns to add up the channels of a pixel, and to repeat the sum in `results` channels."""
     return vector_ns(arch, channels, 1) + (vector_ns(arch, results, 1) if results > 1 else 0.0)
-
-
-def is_mean(graph: Graph, node: Node) -> bool:
-    """Tells whether all weights of a layer are one number, so that it adds up the channels of each pixel."""
-    filter_, floats = node.operator, all(graph.tensors[n].element == MODELLED for n in (*node.inputs, node.output))
-    if not isinstance(filter_, Filter) or filter_.groups > 1 or filter_.key or filter_.relu or not floats:
-        return False
-    weights, first = filter_.weights, filter_.weights.flat[0]
-    # Most layers differ in their first weights, and comparing all of a large one takes time.
-    return is_pointwise(filter_.window) and bool((weights[0, 0] == first).all() and (weights == first).all())

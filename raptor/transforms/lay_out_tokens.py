@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.disjoint import DisjointSets
-from raptor.frontend.building import smallest
-from raptor.frontend.moves import move
+from raptor.graph.constants import smallest
 from raptor.graph.ir import (
     ChannelSum,
-    Concat,
     Constant,
     Dot,
     Elementwise,
@@ -36,14 +34,17 @@ from raptor.graph.ir import (
     Take,
     Tensor,
 )
+from raptor.graph.layers import is_pointwise
+from raptor.graph.moves import move
 from raptor.graph.requantise import Requantise
+from raptor.graph.streams import is_tokens, without_unused
 from raptor.graph.window import Window, input_pixels
 from raptor.target.layout import Image
 
 Ints = npt.NDArray[np.int64]
 
 
-def lay_tokens(graph: Graph) -> Graph:
+def lay_out_tokens(graph: Graph) -> Graph:
     """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is."""
     layouts = _Layouts(graph)
     images = layouts.images()
@@ -54,18 +55,6 @@ def lay_tokens(graph: Graph) -> Graph:
     changed = _Changed(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
     return without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
-
-
-def is_tokens(image: Image) -> bool:
-    """Tells whether an image is laid out as lines of tokens, with the channels of a token behind one another."""
-    return len(image.shape) == 3 and image.channel_axis == 2 and image.pixels > 1
-
-
-def is_pointwise(window: object) -> bool:
-    """Tells whether every output pixel reads the input pixel of the same number."""
-    if not isinstance(window, Window) or window.tap_count != 1 or window.transposed:
-        return False
-    return window.in_dims == window.out_dims and not any(window.pads) and set(window.strides) <= {1}
 
 
 @dataclass(slots=True)
@@ -543,16 +532,3 @@ def _through(
         inputs += own
         first += sum(tensors[n].image.elements for n in own)
     return tuple(inputs), np.concatenate([*places, [-1]])[sources]
-
-
-def without_unused(graph: Graph) -> Graph:
-    """Returns the graph without rearrangements that nothing reads."""
-    used = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if node.output in used or not isinstance(node.operator, Move | Rename | Concat):
-            used.update(node.inputs)
-            kept.append(node)
-    defined = {*graph.inputs, *(node.output for node in kept)}
-    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in defined}
-    return replace(graph, nodes=tuple(kept[::-1]), tensors=tensors)

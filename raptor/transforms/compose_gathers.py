@@ -16,18 +16,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Stencil
-from raptor.mapping.decision import ByLine, Decision
-from raptor.mapping.depthwise import is_depthwise
-from raptor.mapping.streaming import is_streamed
+from raptor.graph.layers import is_depthwise
+from raptor.graph.streams import is_streamed
 from raptor.target.layout import Image
 
 
-def use_views(graph: Graph, decision: Decision) -> Graph:
-    """Returns the graph with joined rearrangements if the decision is by line, else the graph as it is."""
-    return join_views(graph) if isinstance(decision.flow, ByLine) else graph
-
-
-def join_views(graph: Graph) -> Graph:
+def compose_gathers(graph: Graph) -> Graph:
     """Returns the graph with as few `Move`s between streamed tensors as possible, of as few pieces as possible."""
     joiner = _Joiner(graph)
     joined = replace(graph, nodes=tuple(joiner.joined(node) for node in graph.nodes))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Filter, Graph, Map, Move, Node, Tensor
-from raptor.mapping.decision import JoinedLayer
-from raptor.mapping.fully_connected import is_dense
-from raptor.mapping.token_layout import is_tokens
+from raptor.graph.layers import is_dense
+from raptor.graph.streams import is_tokens
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 from raptor.target.timing import mvmul_ns
+from raptor.transforms.choices import JoinedLayer
 
 LEAST_SAVED = 0.1
 """Part of the time of all products that joined layers must save, since each layer also has to take its channels."""
@@ -36,7 +36,7 @@ class _Branch:
         return self.filter.operator.weights.shape[2]
 
 
-def choose_joined(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
+def choose_fusion(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
     """Returns the layers, by key, that an earlier layer computes with its products, where that saves enough time."""
     found: dict[str, JoinedLayer] = {}
     for first, *others in joinable(graph):
@@ -91,7 +91,7 @@ def _is_function(node: Node) -> bool:
     return all(o == 0 if isinstance(o, int) else o.pixels.shape[:2] == (1, 1) for o in node.operator.operands)
 
 
-def join_layers(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
+def fuse_horizontally(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
     """Returns the graph with layers as parts of others; `layers`: the record of each, by its key."""
     groups = [
         [first, *(b for b in others if layers.get(b.filter.output) == JoinedLayer(first.filter.output))]

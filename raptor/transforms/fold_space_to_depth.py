@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Concat, Filter, Graph, Indices, Move, Node, Rename, Tensor
-from raptor.mapping.token_layout import without_unused
+from raptor.graph.streams import without_unused
 from raptor.target.layout import Image
 
 
@@ -42,7 +42,7 @@ class _Blocks:
         return np.ravel_multi_index(tuple(places), self.dims) * channels + self.channels
 
 
-def read_in_place(graph: Graph) -> Graph:
+def fold_space_to_depth(graph: Graph) -> Graph:
     """Returns the graph with layers that read blocks of an image's pixels where they are."""
     made = {node.output: node for node in graph.nodes}
     nodes = tuple(_in_place(node, made, graph.tensors) for node in graph.nodes)

@@ -28,14 +28,14 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
+from raptor.graph.streams import is_streamed
 from raptor.graph.window import Window
-from raptor.mapping.streaming import is_streamed
 from raptor.target.layout import Image
 
 _Weighing = Filter | Pool | Stencil
 
 
-def lift_signals(graph: Graph) -> Graph:
+def lift_to_2d(graph: Graph) -> Graph:
     """Returns the graph with its signals and volumes as images, and with windows that say which lines they read."""
     graph = _unfold_images(graph)
     lifted = _lifted(graph)

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.common.disjoint import DisjointSets
-from raptor.frontend.building import smallest
+from raptor.graph.constants import smallest
 from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
+from raptor.graph.layers import is_pointwise
+from raptor.graph.streams import MOST_LINES
 from raptor.graph.window import Window
-from raptor.mapping.streaming import MOST_LINES
-from raptor.mapping.token_layout import is_pointwise
 from raptor.target.layout import Image
 
 FEWEST = 4
 """Fewest pixels of a line: shorter ones would be too many."""
 
 
-def cut_lines(graph: Graph) -> Graph:
+def split_rows(graph: Graph) -> Graph:
     """Returns the graph with long lines cut. A graph without such lines is returned as it is."""
     widths = _Sequences(graph).widths()
     if not widths:

@@ -12,7 +12,7 @@ from raptor.graph.ir import Dot, Graph, Move, Node
 from raptor.target.layout import Image
 
 
-def operands_as_lines(graph: Graph) -> Graph:
+def lay_out_matmuls(graph: Graph) -> Graph:
     """Returns the graph with a view of each image that a product of computed tensors reads; its pixels are the same."""
     nodes, tensors = list[Node](), dict(graph.tensors)
     for node in graph.nodes:

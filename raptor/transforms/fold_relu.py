@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from raptor.graph.ir import Bound, Filter, Graph, Map, Node, Operator, Requantise
-from raptor.mapping.kernel_unfolding import tile_of
+from raptor.graph.layers import tile_of
 from raptor.target.arch import Target
 
 

@@ -1,0 +1,35 @@
+"""Layouts of tensors that stream: lines of pixels of an image, or lines of tokens."""
+
+from dataclasses import replace
+
+from raptor.graph.ir import Concat, Graph, Move, Node, Rename
+from raptor.target.layout import Image
+
+MOST_LINES = 4
+"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
+line that needs all of it is not there earlier than the whole."""
+
+
+def is_tokens(image: Image) -> bool:
+    """Tells whether an image is laid out as lines of tokens, with the channels of a token behind one another."""
+    return len(image.shape) == 3 and image.channel_axis == 2 and image.pixels > 1
+
+
+def is_streamed(image: Image) -> bool:
+    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels."""
+    if is_tokens(image):
+        return True
+    return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
+
+
+def without_unused(graph: Graph) -> Graph:
+    """Returns the graph without rearrangements that nothing reads."""
+    used = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node.output in used or not isinstance(node.operator, Move | Rename | Concat):
+            used.update(node.inputs)
+            kept.append(node)
+    defined = {*graph.inputs, *(node.output for node in kept)}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in defined}
+    return replace(graph, nodes=tuple(kept[::-1]), tensors=tensors)
