@@ -66,7 +66,8 @@ def estimated(job: Job) -> Estimate:
     """Estimates the time of a point by the closed formula: the model is mapped, not lowered."""
     chip = chip_of(job)
     graph = pipeline.prepare(frontend.load(job.model).graph, chip, Requantising(), driver=Driver(verified=False))
-    return estimate(graph, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)](graph, chip), chip)
+    mapped = pipeline.decide(graph, chip, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)])
+    return estimate(mapped.graph, mapped.decision, chip)
 
 
 def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:

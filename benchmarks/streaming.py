@@ -20,6 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from raptor.pipeline import decide
+
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
@@ -28,7 +30,7 @@ from raptor.graph.ir import Graph
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import Knobs
-from raptor.mapping.rows import map_rows
+from raptor.mapping.strategies import rows_with
 from raptor.pipeline import prepare
 from raptor.target.arch import Target, load
 from validator.programs import read_program
@@ -72,7 +74,7 @@ def rows(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[
     graph = prepare(graph, arch)
     found: list[Row] = []
     for given, share in SHARES.items():
-        decision = map_rows(graph, arch, Knobs(share=share))
+        decision = decide(graph, arch, rows_with(Knobs(share=share))).decision
         assert isinstance(decision.flow, ByLine), "the chip is large enough for lines"
         for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
             changed = replace(decision, flow=replace(decision.flow, streamed=streamed))

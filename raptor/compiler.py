@@ -24,10 +24,10 @@ from raptor.graph.ir import (
     Operator,
     Softmax,
 )
-from raptor.mapping.decision import Decision
+from raptor.mapping.decide import Stored
 from raptor.mapping.file import mapping_file, read_mapping
-from raptor.mapping.knobs import DEFAULT, Knobs, changed, parse_knobs
-from raptor.mapping.strategies import STRATEGIES, rows
+from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.strategies import STRATEGIES, Strategy, rows_with
 from raptor.mapping.trial import Trial
 from raptor.options import CompileOptions, MappingOptions, NumberOptions, RoundOptions
 from raptor.output import contents, files
@@ -120,43 +120,39 @@ def _device(options: RoundOptions) -> DeviceFile | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A decision, with the `trials` of a search and `notes` about a file that was replayed.
+class Chosen:
+    """The source of the decision: a strategy, a stored mapping, or the best one of a search.
 
-    `aim`: how the order of work is still to be chosen, once all work has a place. `known`: results of passes for this
-    decision, if a search has them.
+    `trials`: those of a search. `notes`: about a file that is replayed. `aim`: how the order of work is still to be
+    chosen, once all work has a place. `known`: results of passes for this decision, if a search has them.
     """
 
-    decision: Decision
+    source: Strategy | Stored
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
     aim: Aim = STORED
     known: pipeline.Results = field(default_factory=dict[str, Any])
 
-    def __str__(self) -> str:
-        tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
-        return f"{self.decision}{''.join(tried)}"
 
+def choose(graph: Graph, arch: Target, choice: Choice, driver: Driver) -> Chosen:
+    """Finds the source of the decision about a prepared graph.
 
-def map(graph: Graph, arch: Target, options: MappingOptions, knobs: Knobs, *, in_two: bool = False) -> Decided:
-    """Decides how each layer is computed, and on which cores. `in_two`: a search may use a copy of the process.
-
-    Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if the chip is too
-    small.
+    Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if a search finds
+    no mapping that fits the chip.
     """
-    if options.objective is not None:
-        found = search(graph, arch, options.objective, options.effort, in_two=in_two)
-        return Decided(found.decision, found.trials, known=found.known)
-    if knobs != DEFAULT:
-        return Decided(rows(graph, arch, knobs), aim=BALANCED)
-    if options.mapping in STRATEGIES:
-        return Decided(STRATEGIES[options.mapping](graph, arch), aim=BALANCED)
-    path = Path(options.mapping)
-    decision, notes = read_mapping(path, option("mapping", path), graph, arch)
-    return Decided(decision, notes=notes)
+    if choice.optimize is not None:
+        found = driver.timed("search", search, graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
+        return Chosen(Stored(found.decision), found.trials, known=found.known)
+    if choice.knobs != DEFAULT:
+        return Chosen(rows_with(choice.knobs).at_pace(None), aim=BALANCED)
+    if choice.strategy in STRATEGIES:
+        return Chosen(STRATEGIES[choice.strategy], aim=BALANCED)
+    label = option("mapping", Path(choice.strategy))
+    decision, notes = read_mapping(Path(choice.strategy), label, graph, arch)
+    return Chosen(Stored(decision, label), notes=notes)
 
 
-PASSES = (frontend.load, *pipeline.PREPARATION, map, *pipeline.LOWERING)
+PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.LOWERING)
 """All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
 
 PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
@@ -180,18 +176,18 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
     arch, options = request.arch, request.options
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
-    _check_numbers(model.graph, arch, options.numbers)
-    graph = pipeline.prepare(model.graph, arch, request.requantising, driver=driver)
-    in_two = driver.beside is not None
-    decided = driver.run(map, _nothing, graph, arch, options.mapping, request.knobs, in_two=in_two)
-    known = decided.known or None  # nothing is kept longer than needed if nothing is known
-    values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver, known=known)
+    _check_numbers(model.graph, arch, requant, base_isa=base_isa)
+    graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
+    chosen = choose(graph, arch, choice, driver)
+    mapped = pipeline.decide(graph, arch, chosen.source, driver=driver)
+    known = chosen.known or None  # nothing is kept longer than needed if nothing is known
+    values = pipeline.run(mapped.graph, mapped.decision, arch, aim=chosen.aim, driver=driver, known=known)
     driver.start_checks()
     if sum(len(stream.records) for stream in values[Streams].cores.values()) <= MOST_KEPT:
         driver.keep(values)
     else:
         driver.finish()  # else the checks that run beside hold what they look at
-    decision = replace(decided.decision, flow=values[Schedule].flow)
+    decision = replace(mapped.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
     if options.mapping.emit_mapping is not None:
         storage.write_for(option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
@@ -199,8 +195,8 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
     program, streams = values[PimProgram], values[Streams]
     if options.mapping.emit_ops is not None:
         flow = operator_flow(values[Graph], program, streams, arch)
-        storage.write_for(option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode())
-    warnings = (*model.notes, *arch.notes, *decided.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
+        storage.write_for(option("emit_ops"), choice.emit_ops, "".join(f"{line}\n" for line in flow).encode())
+    warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,
         numbers=tiles.numbers,
@@ -212,7 +208,7 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
         layers=contents.layers(program, streams),
         steps=contents.steps(program, streams),
         mapping=mapping,
-        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, decided.trials),
+        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, chosen.trials),
         records={i: stream.records for i, stream in streams.cores.items()},
         weights=contents.weights(program, tiles),
         constants=memory.constant_values,
@@ -254,14 +250,6 @@ def _check_weights(graph: Graph, arch: Target) -> None:
 
 def _verify_model(model: Model) -> None:
     model.graph.verify()
-
-
-def _nothing(_: Decided) -> None:
-    """Checks nothing: a decision is made from the graph or was checked against it, and later values are verified."""
-
-
-def accept(_: Node) -> None:
-    """Refuses no operator."""
 
 
 def _refuse_extensions(graph: Graph) -> None:

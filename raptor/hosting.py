@@ -321,7 +321,7 @@ def least_cores(model: Model, request: CompileRequest) -> int:
     count = 1
     while True:
         try:
-            strategy(graph, arch.with_places(range(count)))
+            pipeline.decide(graph, arch.with_places(range(count)), strategy)
         except CapacityError as error:
             if error.resource != "cores" or not count < error.needed <= arch.core_count:
                 raise

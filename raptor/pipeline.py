@@ -6,6 +6,7 @@ of earlier passes. Its result replaces the value of the same type. The name of a
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from typing import Any, TypeVar, get_type_hints
 
@@ -13,27 +14,68 @@ from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
+from raptor.mapping.decide import Mapper, Stored, choose_branches, choose_fusion, choose_units, map
 from raptor.mapping.decision import Decision
-from raptor.mapping.depthwise import use_vector_unit, use_views
-from raptor.mapping.paces import paced
+from raptor.mapping.paces import paced, usual_pace
+from raptor.mapping.plan_cache import PlanCache
+from raptor.mapping.rows import NothingStreamsError
+from raptor.mapping.strategies import Strategy
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.spatial.orders import STORED, Aim
 from raptor.target.arch import Target
+from raptor.transforms.choices import Rewrites
 from raptor.transforms.choose_recipes import Requantising, choose_recipes, verify_graph
+from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fold_relu import fold_relu
+from raptor.transforms.fold_space_to_depth import fold_space_to_depth
+from raptor.transforms.fuse_horizontally import fuse_horizontally
+from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
+from raptor.transforms.lay_out_matmuls import lay_out_matmuls
+from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.lift_to_2d import lift_to_2d
+from raptor.transforms.sink_transposes import sink_transposes
+from raptor.transforms.split_rows import split_rows
+from raptor.transforms.use_vector_unit import use_vector_unit
 
 T = TypeVar("T")
 Pass = Callable[..., Any]
 Results = dict[str, Any]
 """Results of passes, by the names of these."""
 
+
+def streaming(rewrite: Callable[[Graph], Graph]) -> Pass:
+    """Returns the pass of a rewrite that a graph gets only if its tensors stream."""
+
+    def step(graph: Graph, rewrites: Rewrites) -> Graph:
+        return rewrite(graph) if rewrites.streaming else graph
+
+    step.__name__, step.__doc__ = rewrite.__name__, rewrite.__doc__
+    return step
+
+
 PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
-"""Passes before the decision, which is about the graph that they return."""
+"""Passes that every graph gets. A mapping file is about the graph that they return."""
+
+DECISION: tuple[Pass, ...] = (
+    choose_branches,
+    fuse_parallel_branches,
+    choose_units,
+    use_vector_unit,
+    streaming(fold_space_to_depth),
+    streaming(lay_out_tokens),
+    streaming(sink_transposes),
+    streaming(lay_out_matmuls),
+    streaming(split_rows),
+    streaming(lift_to_2d),
+    choose_fusion,
+    fuse_horizontally,
+    streaming(compose_gathers),
+    map,
+)
+"""Rewrites, the choices that some of them need, and the decision about the graph that is left."""
 
 LOWERING: tuple[Pass, ...] = (
-    use_vector_unit,
-    use_views,
     spatial.partition,
     spatial.place_cores,
     spatial.schedule,
@@ -75,6 +117,10 @@ class Values:
     def __getitem__(self, kind: type[T]) -> T:
         return self._by_type[kind]
 
+    def holds(self, value: object) -> bool:
+        """Tells whether a value is among these, itself: a pass that changes nothing returns what it got."""
+        return self._by_type.get(type(value)) is value
+
     def for_(self, step: Pass) -> list[Any]:
         """Returns the arguments of a pass, in the order of its parameters."""
         return [self._by_type[kind] for kind in takes(step)]
@@ -91,6 +137,39 @@ def takes(step: Pass) -> tuple[type, ...]:
     return tuple(hints[name] for name in inspect.signature(step).parameters if name != "self")
 
 
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too."""
+
+    graph: Graph
+    decision: Decision
+
+
+def decide(
+    graph: Graph,
+    arch: Target,
+    source: Strategy | Stored,
+    *,
+    driver: Driver | None = None,
+    cache: PlanCache | None = None,
+) -> Mapped:
+    """Rewrites a prepared graph and maps it, by a strategy or as a stored decision says.
+
+    On a chip too small for a strategy by line, its fallback begins anew with the prepared graph. Results of passes are
+    checked only if there is a `driver`. `cache`: see `layer_plans`. Raises `CapacityError` if the chip is too small.
+    """
+    pace = source.pace if isinstance(source, Strategy) else "own"
+    pace = pace or usual_pace(graph, arch)
+    mapper = Mapper(source, pace, cache or PlanCache())
+    try:
+        values = _run(DECISION, Values(graph, paced(arch, pace), mapper), driver or Driver(verified=False))
+    except NothingStreamsError:
+        if not isinstance(source, Strategy) or source.fallback is None:
+            raise
+        return decide(graph, arch, source.fallback.at_pace(pace), driver=driver, cache=cache)
+    return Mapped(values[Graph], values[Decision])
+
+
 def run(
     graph: Graph,
     decision: Decision,
@@ -101,7 +180,7 @@ def run(
     upto: str = "",
     known: Results | None = None,
 ) -> Values:
-    """Lowers a prepared graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
+    """Lowers a rewritten graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
 
     The order of work is chosen by `aim`; the flow of `Schedule` names it. A pass whose result is `known` from a run for
     the same decision is not run again, but its result is checked and shown like any other; results that are not are
@@ -116,7 +195,7 @@ def run(
 def prepare(
     graph: Graph, arch: Target, requantising: Requantising | None = None, *, driver: Driver | None = None
 ) -> Graph:
-    """Runs the passes before the decision on an imported graph. Returns the graph that a decision is about."""
+    """Runs the passes on an imported graph that all strategies have in common. Returns the prepared graph."""
     return _run(PREPARATION, Values(graph, arch, requantising or Requantising()), driver or Driver())[Graph]
 
 
@@ -148,5 +227,5 @@ def _once(step: Pass, known: Results) -> Pass:
 def verify(values: Values, result: object) -> None:
     """Raises `VerifyError` if the result of a pass breaks an invariant of its type."""
     check = INVARIANTS.get(type(result))
-    if check is not None:
+    if check is not None and not values.holds(result):
         check(result, *(values[kind] for kind in takes(check) if kind is not type(result)))

@@ -13,10 +13,13 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import raptor
+from raptor import pipeline
 from raptor.codegen import Streams
 from raptor.common.errors import CapacityError
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
+from raptor.mapping.check import faults_of, record_faults
+from raptor.mapping.decide import Stored
 from raptor.mapping.decision import (
     ByLine,
     Decision,
@@ -24,11 +27,14 @@ from raptor.mapping.decision import (
     KernelUnfolding,
     LineUnfolding,
 )
+from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.strategies import rows_with
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.transforms.choices import Rewrites
 from tests.frontend.support import Array, make_model, node, random
 from validator.options import FEWEST_SAMPLES
 from validator.samples import QUICK_INSTRUCTIONS
@@ -72,10 +78,20 @@ class Passes:
         return self.partition.graph
 
 
+LAYOUTS = (
+    "fold_space_to_depth",
+    "lay_out_tokens",
+    "sink_transposes",
+    "lay_out_matmuls",
+    "split_rows",
+    "lift_to_2d",
+)
+"""Passes that only lay tensors out for streaming."""
+
 _PASS = {
     "graph": "fold_relu",
     "decision": "map",
-    "chosen": "use_views",
+    "chosen": "compose_gathers",
     "partition": "partition",
     "on_chip": "place_cores",
     "schedule": "schedule",
@@ -95,8 +111,26 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
-    results = recorder.results | {"map": recorder.results["map"].decision}
-    return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
+    return Passes(compiled.artifacts.arch, **{field: recorder.results[name] for field, name in _PASS.items()})
+
+
+def map_by_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
+    """The decision of `rows` about a prepared graph, by the times of the chip."""
+    return pipeline.decide(graph, arch, rows_with(knobs)).decision
+
+
+def faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
+    """All that is wrong with a decision about a prepared graph."""
+    yield from record_faults(decision, graph, arch)
+    yield from faults_of(decision, pipeline.decide(graph, arch, Stored(decision)).graph, arch)
+
+
+def streamed(graph: Graph) -> Graph:
+    """The graph with the layouts in which tensors stream; no layer is joined with another one."""
+    steps = {step.__name__: step for step in pipeline.DECISION}
+    for name in LAYOUTS:
+        graph = steps[name](graph, Rewrites(streaming=True, layers={}))
+    return graph
 
 
 def by_line(decision: Decision) -> dict[str, LineUnfolding]:

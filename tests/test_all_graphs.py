@@ -11,11 +11,12 @@ from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from raptor.frontend.registry import QUANTISED, importers
 from raptor.graph.evaluate import evaluate
-from raptor.mapping.depthwise import as_lines
-from raptor.transforms.fuse_parallel_branches import choose_branches, fuse_parallel_branches
+from raptor.transforms.choices import Rewrites
+from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches
 from tests.all_graphs.builder import FAMILIES
 from tests.all_graphs.cases import Case, build, cases, make_case
 from tests.fuzz.quantised import made
+from tests.pipeline import streamed
 
 FOCUSES = (*FAMILIES, "all")
 CI, SLOW = 100, 2000
@@ -45,8 +46,8 @@ def lay_out(case: Case):
         graph = load(case.model).graph
     except UnsupportedError:
         return
-    summed = fuse_parallel_branches(graph, choose_branches(graph))
-    laid = as_lines(summed)
+    summed = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
+    laid = streamed(summed)
     laid.verify()
     given = {name: case.inputs[name].astype(np.float64) for name in graph.inputs}
     before, after = evaluate(graph, given), evaluate(laid, given)

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 import models
 import raptor
 from raptor.codegen import Streams
-from raptor.mapping.paces import Pace, paced, usual_pace
-from raptor.mapping.rows import map_rows
-from raptor.mapping.strategies import STRATEGIES
-from raptor.pipeline import run
+from raptor.mapping.paces import Pace, usual_pace
+from raptor.mapping.strategies import ROWS, STRATEGIES
+from raptor.pipeline import decide, run
 from raptor.spatial.orders import BALANCED
 from raptor.target import arch as architectures
 from tests.pipeline import passes
@@ -119,7 +117,7 @@ def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float
     arch = architectures.load("bench", xbar=128, cores=64, fields=fields)
     assert usual_pace(passes(small).graph, arch) == pace
     assert usual_pace(passes(large).graph, arch) == "own"
-    assert STRATEGIES["rows"](passes(small).graph, arch).pace == pace
+    assert decide(passes(small).graph, arch, STRATEGIES["rows"]).decision.pace == pace
 
 
 @pytest.mark.slow
@@ -148,7 +146,7 @@ def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
     for end in (0, -1):
         chip = {name: values[end] for name, values in NUMBERS.items()}
         arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
-        decision = replace(map_rows(graph, paced(arch, pace)), pace=pace)
-        streams = run(graph, decision, arch, aim=BALANCED)[Streams]
+        mapped = decide(graph, arch, ROWS.at_pace(pace))
+        streams = run(mapped.graph, mapped.decision, arch, aim=BALANCED)[Streams]
         found.add(b"".join(streams.cores[i].records.tobytes() for i in sorted(streams.cores)))
     assert len(found) == 1

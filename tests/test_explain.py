@@ -19,8 +19,9 @@ from raptor.cli import app
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import Decision, LineUnfolding
+from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.rows import map_rows
-from raptor.mapping.strategies import STRATEGIES
+from raptor.mapping.strategies import STRATEGIES, Strategy
 from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
@@ -175,8 +176,8 @@ def _explained_by(
     """Decisions by node, and what is said of them: every layer in blocks of `pixels` pixels."""
     made: list[dict[str, LineUnfolding]] = []
 
-    def narrow(graph: Graph, arch: Target) -> Decision:
-        chosen = map_rows(graph, arch)
+    def narrow(graph: Graph, arch: Target, cache: PlanCache) -> Decision:
+        chosen = map_rows(graph, arch, cache)
         lines = {
             key: replace(line, grid=replace(line.grid, height=1, pixels=pixels, outputs=0))
             for key, line in by_line(chosen).items()
@@ -185,7 +186,7 @@ def _explained_by(
         made.append(_lines(graph, decision))
         return decision
 
-    monkeypatch.setitem(STRATEGIES, "rows", narrow)
+    monkeypatch.setitem(STRATEGIES, "rows", Strategy(narrow, streaming=True))
     layers = explain(_compiled(source, out, mapping="rows")).layers
     return made[0], layers
 

@@ -22,10 +22,10 @@ from raptor.codegen import Streams
 from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
+from raptor.mapping.decide import Stored
 from raptor.mapping.file import mapping_file
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.known import layer_plans
 from raptor.mapping.line_plans import loading
 from raptor.mapping.line_unfolding import (
     LineMatrix,
@@ -37,6 +37,7 @@ from raptor.mapping.line_unfolding import (
     share_inside,
     unequal_segments,
 )
+from raptor.mapping.plan_cache import layer_plans
 from raptor.mapping.window_axis import lines_read
 from raptor.pim import PimProgram
 from raptor.search.cost import cost_for
@@ -257,7 +258,7 @@ def test_signals_by_line():
     chip = {**CHIP, "cores": 60}
     found = passes(model, **chip)
     layers = by_line(found.decision).values()
-    assert not {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} - {"y"}
+    assert not {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} - {"y"}
     assert len(layers) == 3
     assert all(len(layer.grid.cols) > 1 for layer in layers)
     check(model, **chip)
@@ -292,7 +293,7 @@ def test_volumes_by_line(xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert {"c.products", "s", "q", "e", "up"} <= set(layers)
     assert all(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
-    whole = whole_tensors(found.graph, found.decision, found.arch)
+    whole = whole_tensors(found.chosen, found.decision, found.arch)
     assert {t.tensor for t in whole} <= {"n", "up"}, whole
     check(volumes(), **chip)
 
@@ -324,7 +325,7 @@ def test_batches_by_line(shape: tuple[int, ...], xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert len(layers) >= 3
     assert all(len(layer.grid.cols) > 1 for layer in layers.values())
-    assert {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} <= {"y", "up"}
+    assert {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} <= {"y", "up"}
     check(model, **chip)
 
 
@@ -775,7 +776,8 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     found = search(result.graph, result.arch, objective, 3)
     for trial in found.trials:
         assert trial.decision
-        built = pipeline.run(result.graph, trial.decision, result.arch)
+        graph = pipeline.decide(result.graph, result.arch, Stored(trial.decision)).graph
+        built = pipeline.run(graph, trial.decision, result.arch)
         assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
     assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
     assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
@@ -830,7 +832,7 @@ def test_images_are_resampled_by_line(places: str, how: dict[str, Any], scales: 
     model = make_model(nodes, {"x": (1, 3, 9, 10)}, ["y", "d"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert {t.tensor for t in whole_tensors(found.graph, found.decision, found.arch)} <= {"d"}
+    assert {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} <= {"d"}
     cores = {
         core for c, core in zip(found.spatial.computes, found.partition.cores, strict=True) if c.op_type == "Resize"
     }
@@ -851,5 +853,5 @@ def test_volumes_are_resampled_by_line():
     model = make_model(nodes, {"x": (1, 2, 3, 4, 6)}, ["y"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert not whole_tensors(found.graph, found.decision, found.arch)
+    assert not whole_tensors(found.chosen, found.decision, found.arch)
     check(model, **chip)

@@ -18,10 +18,9 @@ from raptor.mapping.knobs import DEFAULT, MESSAGE_NS, Knobs
 from raptor.mapping.neighbours import WORTH_SHARING, Division, Option, layers_read, share_neighbours
 from raptor.mapping.pipeline import Pipeline, exchange_cores
 from raptor.mapping.plans import Plan, choose, pareto
-from raptor.mapping.rows import map_rows
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import by_line, check, passes
+from tests.pipeline import by_line, check, map_by_rows, passes
 from tests.test_plans import XBARS, plan_of, plans
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 12, "mapping": "rows"}
@@ -249,7 +248,7 @@ def test_no_layers_exchange_no_cores():
 
 
 def test_neighbours_share_cores_of_a_chip():
-    layers = by_line(map_rows(GRAPH, architectures.load(xbar=16, xbars_per_core=64, cores=7), Knobs(neighbours=1.0)))
+    layers = by_line(map_by_rows(GRAPH, architectures.load(xbar=16, xbars_per_core=64, cores=7), Knobs(neighbours=1.0)))
     serves = Counter(core for layer in layers.values() for core in {*layer.cores})
     assert max(serves.values()) == 2
     for (a, first), (b, second) in product(layers.items(), repeat=2):
@@ -258,7 +257,7 @@ def test_neighbours_share_cores_of_a_chip():
 
 def test_the_latency_moves_cores():
     arch = architectures.load(xbar=16, xbars_per_core=64, cores=12)
-    assert map_rows(GRAPH, arch, Knobs(latency=8.0)) != map_rows(GRAPH, arch, DEFAULT)
+    assert map_by_rows(GRAPH, arch, Knobs(latency=8.0)) != map_by_rows(GRAPH, arch, DEFAULT)
 
 
 @pytest.mark.parametrize("knobs", [{"neighbours": 1.0}, {"neighbours": 1.1, "latency": 8.0}, {"latency": 8.0}])

@@ -9,10 +9,9 @@ from onnx import ModelProto
 from raptor.graph.ir import Graph
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.phases import phase_numbers
-from raptor.mapping.rows import map_rows
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import by_line, check, passes
+from tests.pipeline import by_line, check, map_by_rows, passes
 
 CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 24, "mapping": "rows"}
 BLOCKS = 3
@@ -54,7 +53,7 @@ def test_a_mean_of_an_image_ends_a_phase():
 def test_layers_of_different_phases_share_cores():
     """With one group, a core serves several phases, but one layer of each; the answers are right."""
     graph, arch = prepared(squeezing()), architectures.load(xbar=16, xbars_per_core=40, cores=24)
-    layers = by_line(map_rows(graph, arch, Knobs(latency=8.0)))
+    layers = by_line(map_by_rows(graph, arch, Knobs(latency=8.0)))
     number = phase_numbers(graph)
     assert max(Counter(core for layer in layers.values() for core in {*layer.cores}).values()) > 1
     for (a, first), (b, second) in combinations(layers.items(), 2):
@@ -72,7 +71,7 @@ def test_the_latency_decides_how_much_is_shared():
     graph, arch = prepared(squeezing(6)), architectures.load(xbar=16, xbars_per_core=200, cores=24)
 
     def most_layers(latency: float) -> int:
-        layers = by_line(map_rows(graph, arch, Knobs(latency=latency)))
+        layers = by_line(map_by_rows(graph, arch, Knobs(latency=latency)))
         return max(Counter(core for layer in layers.values() for core in {*layer.cores}).values())
 
     assert most_layers(0.0) < most_layers(8.0)

@@ -12,12 +12,13 @@ from raptor.common.errors import InternalError, UserError
 from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import Decision
+from raptor.mapping.decide import Mapper
+from raptor.mapping.strategies import RAPTOR
 from raptor.spatial import Partition
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
 from raptor.transforms.choose_recipes import Requantising
-from tests.pipeline import Recorder, conv_model, passes
+from tests.pipeline import Recorder, chip, conv_model, passes
 
 MODEL = conv_model((1, 3, 6, 6), 4)
 
@@ -27,7 +28,11 @@ def test_every_pass_finds_what_it_takes():
     for step in pipeline.PREPARATION:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
-    known |= {Decision, Aim}
+    known = {Graph, Target, Mapper}
+    for step in pipeline.DECISION:
+        assert set(pipeline.takes(step)) <= known
+        known.add(get_type_hints(step)["return"])
+    known |= {Aim}
     for step in pipeline.LOWERING:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
@@ -50,20 +55,22 @@ def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
 
 
 def test_a_pass_that_is_none():
-    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, choose_recipes, map"):
+    with pytest.raises(
+        UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, choose_recipes, choose"
+    ):
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
 
 
 def test_lowering_up_to_a_pass():
     result = passes(MODEL, mapping="rows", cores=4)
-    values = pipeline.run(result.graph, result.decision, result.arch, upto="partition")
+    values = pipeline.run(result.chosen, result.decision, result.arch, upto="partition")
     assert values[Partition].graph.computes
     assert [c.results for c in values[Partition].graph.computes] == [c.results for c in result.spatial.computes]
 
 
 def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
     result, known = passes(MODEL, mapping="rows", cores=4), pipeline.Results()
-    given = result.graph, result.decision, result.arch
+    given = result.chosen, result.decision, result.arch
     values = pipeline.run(*given, driver=Driver(verified=False), known=known)
     assert list(known) == [step.__name__ for step in pipeline.LOWERING]
     again = Driver()
@@ -75,10 +82,20 @@ def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
 
 
 def test_what_is_tried_is_not_verified_and_what_is_kept_is():
-    result = passes(MODEL, cores=4)
+    result, trial = passes(MODEL, cores=4), Driver(verified=False)
     broken = Graph(result.graph.name, result.graph.tensors, (), result.graph.inputs, result.graph.outputs)
-    trial = Driver(verified=False)
-    pipeline.run(broken, result.decision, result.arch, driver=trial, upto="use_vector_unit")
-    assert trial.done == ["use_vector_unit"]
-    with pytest.raises(InternalError, match=r"use_vector_unit failed after .*: output y is never defined"):
-        pipeline.run(broken, result.decision, result.arch, upto="use_vector_unit")
+    pipeline.prepare(broken, result.arch, driver=trial)
+    assert trial.done == ["fold_relu", "choose_recipes"]
+    with pytest.raises(InternalError, match=r"fold_relu failed after .*: output y is never defined"):
+        pipeline.prepare(broken, result.arch)
+
+
+def test_a_pass_that_changes_nothing_is_not_checked_again(monkeypatch: pytest.MonkeyPatch):
+    given, checked = passes(MODEL, cores=4).graph, list[Graph]()
+
+    def check(graph: Graph) -> None:
+        checked.append(graph)
+
+    monkeypatch.setitem(pipeline.INVARIANTS, Graph, check)
+    assert pipeline.decide(given, chip(), RAPTOR, driver=Driver()).graph is given
+    assert not checked

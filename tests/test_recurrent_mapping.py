@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.mapping.check import faults_of
 from raptor.mapping.decision import FullyConnected
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
 from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import Passes, check, passes
+from tests.pipeline import Passes, check, faults, passes
 from tests.spatial.test_verify_lines import changed, plus, refused
 
 CHIP = {"xbar": 16, "xbars_per_core": 12, "cores": 60}
@@ -95,7 +94,7 @@ def test_the_state_of_another_step(compiled: Passes):
 def test_half_a_copy_is_refused(compiled: Passes):
     layer = recurrent_layer(compiled)
     layers = compiled.decision.layers | {KEY: replace(layer, cores=layer.cores[:-1])}
-    assert "cores" in next(faults_of(replace(compiled.decision, layers=layers), compiled.graph, compiled.arch))
+    assert "cores" in next(faults(replace(compiled.decision, layers=layers), compiled.graph, compiled.arch))
 
 
 def test_a_layer_has_no_more_copies_than_steps():
@@ -107,7 +106,7 @@ def test_a_layer_has_no_more_copies_than_steps():
     layers = {key: layer for key, layer in found.decision.layers.items() if isinstance(layer, FullyConnected)}
     copies = {key.partition(".")[0]: len(layer.cores) // len(layer.matrices) for key, layer in layers.items()}
     assert copies == {"y8": 7, "y3": 2}
-    assert not [*faults_of(found.decision, found.graph, found.arch)]
+    assert not [*faults(found.decision, found.graph, found.arch)]
     check(model, **CHIP, mapping="rows")
 
 

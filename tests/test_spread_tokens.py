@@ -14,11 +14,9 @@ import models
 import raptor
 from raptor.graph.layers import filters_of
 from raptor.mapping import line_unfolding, spread_tokens, token_choice
-from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.known import Known
 from raptor.mapping.spread_tokens import Copies, Spread, in_steps, in_turns, spread
 from raptor.mapping.streaming import cut_channels
 from raptor.mapping.token_cores import Product, Shape, Stages, apart, even, in_groups
@@ -27,7 +25,7 @@ from raptor.mapping.token_stages import find_stages
 from raptor.spatial.operations import Overlap
 from raptor.target import arch
 from raptor.target.arch import Target
-from tests.pipeline import Passes, by_line, check, line_flow, passes
+from tests.pipeline import Passes, by_line, check, faults, line_flow, passes
 from validator.simulate.simulation_report import SimulationReport
 
 TOKENS = 16
@@ -46,7 +44,7 @@ def stages(compiled: Passes) -> Stages:
 
 
 def stages_of(compiled: Passes) -> Stages:
-    graph = Known().on_crossbars(compiled.graph, compiled.arch)[0].graph
+    graph = compiled.chosen
     after = {key: work.elements_ns for key, work in following(graph, compiled.arch).items()}
     found = find_stages(graph, compiled.arch, after)
     assert found is not None
@@ -63,7 +61,7 @@ def test_all_cores_of_a_copy_serve_distant_chains(compiled: Passes):
 
 
 def test_the_decision_is_right_and_every_token_is_computed_once(compiled: Passes):
-    assert not list(faults_of(compiled.decision, compiled.graph, compiled.arch))
+    assert not list(faults(compiled.decision, compiled.graph, compiled.arch))
     for layer in by_line(compiled.decision).values():
         assert (layer.grid.cols[0][0], layer.grid.cols[-1][1]) == (0, TOKENS)
 
@@ -248,7 +246,7 @@ def in_segments(monkeypatch: pytest.MonkeyPatch, model: ModelProto = MODEL, **op
 def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch):
     """Each core of a copy comes once for each segment, and has its matrices once."""
     found = in_segments(monkeypatch)
-    assert not list(faults_of(found.decision, found.graph, found.arch))
+    assert not list(faults(found.decision, found.graph, found.arch))
     layer = next(iter(by_line(found.decision).values()))
     assert len(layer.grid.cols) == 5 * (TOKENS // 5), "five copies, each with as many segments as all have tokens"
     assert len(set(layer.cores)) < len(layer.cores)
@@ -331,4 +329,4 @@ def test_a_core_with_other_matrices_for_another_segment_is_refused(compiled: Pas
 
 def refused(compiled: Passes, key: str, layer: LineUnfolding, fault: str) -> None:
     decision = replace(compiled.decision, layers={**compiled.decision.layers, key: layer})
-    assert any(fault in found for found in faults_of(decision, compiled.graph, compiled.arch))
+    assert any(fault in found for found in faults(decision, compiled.graph, compiled.arch))

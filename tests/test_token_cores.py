@@ -9,11 +9,10 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor.common.errors import CapacityError
-from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid
 from raptor.spatial.ir import Copy
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import Passes, by_line, check, line_flow, passes
+from tests.pipeline import Passes, by_line, check, faults, line_flow, passes
 
 CHIP = {"xbar": 64, "xbars_per_core": 24, "cores": 16}
 MODEL = models.build("bert_tiny", seed=0, depth=2, dim=64, heads=2, tokens=8)
@@ -71,7 +70,7 @@ def test_an_unknown_value_is_refused(compiled: Passes):
     name, grid = next(iter(flow.products.items()))
     products = flow.products | {name: replace(grid, relays=("nothing",))}
     decision = replace(compiled.decision, flow=replace(flow, products=products))
-    assert "nothing is no tensor" in next(faults_of(decision, compiled.graph, compiled.arch))
+    assert "nothing is no tensor" in next(faults(decision, compiled.graph, compiled.arch))
 
 
 def transposed_scores(keys: int) -> ModelProto:
@@ -105,5 +104,5 @@ def test_a_stored_mapping_with_values_of_other_tokens_is_refused():
     flow = line_flow(found.decision)
     ((name, grid),) = flow.products.items()
     decision = replace(found.decision, flow=replace(flow, products={name: replace(grid, relays=("early",))}))
-    fault = next(faults_of(decision, found.graph, found.arch))
+    fault = next(faults(decision, found.graph, found.arch))
     assert f"{name}.relays: early has 3 pixels, not 2 as the product" in fault

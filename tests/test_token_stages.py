@@ -9,13 +9,12 @@ from block_models import model as built
 
 from raptor.frontend import load
 from raptor.graph.ir import Graph
-from raptor.mapping.depthwise import as_lines
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.token_cores import Stages, in_groups
 from raptor.mapping.token_stages import find_stages
 from raptor.target import arch
 from raptor.target.arch import Target
-from tests.pipeline import check
+from tests.pipeline import check, streamed
 
 Build = Callable[[Block], str]
 LAYERS = 3
@@ -65,7 +64,7 @@ def chip(cores: int = 40) -> Target:
 
 
 def laid(build: Build) -> Graph:
-    return as_lines(load(built(build, (1, 8, 6, 6))).graph)
+    return streamed(load(built(build, (1, 8, 6, 6))).graph)
 
 
 def stages_of(build: Build) -> Stages:

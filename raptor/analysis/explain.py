@@ -17,12 +17,12 @@ from raptor.common import arguments, storage
 from raptor.common.errors import UserError
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByLine, ByTile, Decision, FullyConnected, KernelUnfolding, LineGrid, LineUnfolding
+from raptor.mapping.decide import Stored
+from raptor.mapping.decision import ByLine, ByTile, FullyConnected, KernelUnfolding, LineGrid, LineUnfolding
 from raptor.mapping.decision import Layer as DecidedLayer
-from raptor.mapping.depthwise import use_vector_unit, use_views
 from raptor.mapping.file import read_mapping
 from raptor.mapping.knobs import Knobs
-from raptor.mapping.known import layer_plans
+from raptor.mapping.plan_cache import layer_plans
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.token_stages import find_stages
 from raptor.output import files
@@ -227,8 +227,8 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
-    decided = _read_decision(folder, manifest)
-    found = tuple(_layers(done, report, _options(*decided)))
+    graph, mapped, arch = _decided(folder, manifest)
+    found = tuple(_layers(done, report, _options(graph, mapped, arch)))
     return Explanation(
         program=str(folder),
         model=manifest.model,
@@ -239,7 +239,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         binds=_bottleneck(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
-        whole=whole_tensors(*decided),
+        whole=whole_tensors(mapped.graph, mapped.decision, arch),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
     )
@@ -334,26 +334,26 @@ def _layer(
     )
 
 
-def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
-    """Reads the decision of an output. Returns the graph to which it applies, the decision, and the chip."""
+def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipeline.Mapped, Target]:
+    """Reads the decision of an output. Returns the prepared graph, what the decision makes of it, and the chip."""
     graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
     decision, _ = read_mapping(storage.check_regular(folder, files.MAPPING), str(path), graph, arch)
-    return graph, decision, arch
+    return graph, pipeline.decide(graph, arch, Stored(decision, str(path))), arch
 
 
 _CHAINED = "in a chain of layers between two attentions, whose cores are chosen together"
 
 
-def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Options]:
-    """Returns the grid options of all nodes with weights, keyed by node."""
+def _options(graph: Graph, mapped: pipeline.Mapped, arch: Target) -> Mapping[str, Options]:
+    """Returns the options of all nodes with weights of the prepared graph, by node."""
+    decision = mapped.decision
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))
-    mapped = use_views(use_vector_unit(graph, decision), decision)
-    plans, stages = layer_plans(mapped, arch, Knobs()), find_stages(mapped, arch, {})
+    plans, stages = layer_plans(mapped.graph, arch, Knobs()), find_stages(mapped.graph, arch, {})
     chained: set[str] = set() if stages is None else stages.keys
     # The decision has no entry for nodes that never were filters, such as an average over windows.
     found: defaultdict[str, Options] = defaultdict(lambda: _option(OnVectorUnit(), ()))

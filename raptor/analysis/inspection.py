@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from pydantic import Field
 from rich.table import Table
 
-from raptor import frontend
-from raptor.common import storage
+from raptor import frontend, pipeline
+from raptor.common import arguments, storage
 from raptor.common.console import Console
 from raptor.common.errors import UnsupportedNode
 from raptor.common.names import fit
@@ -35,10 +35,9 @@ from raptor.graph.ir import (
 from raptor.graph.layers import filter_key
 from raptor.graph.macs import count_macs
 from raptor.mapping.decision import Decision, KernelUnfolding, Matrix
-from raptor.mapping.depthwise import use_vector_unit
-from raptor.mapping.reference import map_raptor
-from raptor.options import CompileOptions, InspectKeywords, read_options
-from raptor.target.arch import Target, load_chip
+from raptor.mapping.strategies import RAPTOR
+from raptor.target import arch as architectures
+from raptor.target.arch import Target
 
 if TYPE_CHECKING:
     import onnx
@@ -148,12 +147,8 @@ def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions
 def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> Inspection:
     """Returns the result. `divided`: None if all nodes run on the chip."""
     graphs = _graphs(survey, divided)
-    decisions = [map_raptor(graph, arch) for graph in graphs]
-    found = tuple(
-        entry
-        for graph, decision in zip(graphs, decisions, strict=True)
-        for entry in _layers(use_vector_unit(graph, decision), decision, arch)
-    )
+    mapped = [pipeline.decide(graph, arch, RAPTOR) for graph in graphs]
+    found = tuple(entry for each in mapped for entry in _layers(each.graph, each.decision, arch))
     layers = tuple(layer for layer, _ in found)
     macs = sum(layer.macs for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
@@ -169,7 +164,7 @@ def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> In
         utilisation=_utilisation(weights, sum(places for _, places in found)),
         xbar_size=(arch.xbar_rows, arch.xbar_cols),
         outputs_per_xbar=arch.outputs_per_xbar,
-        cores_needed=sum(1 + max(decision.cores, default=0) for decision in decisions),
+        cores_needed=sum(1 + max(each.decision.cores, default=0) for each in mapped),
         operators=tuple(_operators(survey, divided)),
         unsupported=_named_nodes(_refused(survey, divided)),
         layers=layers,

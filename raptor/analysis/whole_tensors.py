@@ -24,7 +24,7 @@ class WholeTensor:
 
 
 def whole_tensors(graph: Graph, decision: Decision, arch: Target) -> tuple[WholeTensor, ...]:
-    """Returns the tensors that the mapping of a prepared graph assembles or cuts, most work first."""
+    """Returns the tensors that the mapping of a rewritten graph puts together or cuts, most work first."""
     if not isinstance(decision.flow, ByLine):
         return ()
     cut = pipeline.run(graph, decision, arch, driver=Driver(verified=False), upto="partition")[Partition].graph

@@ -4,7 +4,7 @@ The checks build on each other, so the first fault is the one to report: `next(f
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, pairwise
 
@@ -25,7 +25,6 @@ from raptor.mapping.decision import (
     Matrix,
     Range,
 )
-from raptor.mapping.depthwise import use_vector_unit, use_views
 from raptor.mapping.fully_connected import dense_matrices
 from raptor.mapping.kernel_unfolding import kernel_unfolding
 from raptor.mapping.line_unfolding import (
@@ -54,25 +53,29 @@ def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
         yield f"layer {odd[0]} {fault}; {len(odd)} layers differ"
 
 
-def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
-    """Yields sentences that name the layer and the field that are wrong. The layers must be those of the graph.
+def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
+    """Yields what is wrong with a decision before the rewrites of the prepared `graph`: settings, cores, kinds.
 
-    Raises `UserError` if a decision by pixel makes too many operations.
+    The layers must be those of the graph. A decision without these faults says which rewrites the graph gets.
     """
     yield from _settings(decision, arch)
-    nodes = layer_nodes(graph)
     for core in decision.cores:
         if not 0 <= core < arch.usable_cores:
             yield f"core {core} of {arch.usable_cores}"
-    for key, node in nodes.items():
+    for key, node in layer_nodes(graph).items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
-    lowered = use_vector_unit(graph, decision)
-    yield from _joined(decision, lowered)
-    graph = use_views(lowered, decision)
+
+
+def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
+    """Yields sentences that name the layer and the field that are wrong. `graph` has all rewrites.
+
+    There must be no `record_faults`. Raises `UserError` if a decision by pixel makes too many operations.
+    """
+    nodes = layer_nodes(graph)
+    yield from _joined(decision, nodes)
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
-    nodes |= layer_nodes(graph)
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
     if isinstance(decision.flow, ByPixel):
@@ -86,7 +89,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
 class _Chip:
     """The graph and the chip that bound a layer.
 
-    In `graph`, layers on the vector unit are stencils already. `parts`: channel ranges of its streamed tensors.
+    `graph` has all rewrites. `parts`: channel ranges of its streamed tensors.
     """
 
     graph: Graph
@@ -124,9 +127,8 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
         yield "kind: fully_connected, but it has several output pixels, or groups"
 
 
-def _joined(decision: Decision, lowered: Graph) -> Iterator[str]:
-    """Yields a sentence for each joined layer that is left: it cannot be a part of the one that it names."""
-    left = layer_nodes(lowered)
+def _joined(decision: Decision, left: Container[str]) -> Iterator[str]:
+    """Yields a sentence for each joined layer that is `left`: it cannot be a part of the one that it names."""
     for key, layer in decision.layers.items():
         if isinstance(layer, JoinedLayer) and key in left:
             yield f"layer {key}: layer: {layer.layer}, which does not multiply the same pixels before it"
@@ -280,8 +282,8 @@ def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
     """Yields a sentence for each core on which layers take more crossbars than it has."""
     used: Counter[int] = Counter()
-    for key, layer in decision.layers.items():
-        used.update(dict(_xbars(chip, layer, nodes[key])))
+    for key, node in nodes.items():
+        used.update(dict(_xbars(chip, decision.layers[key], node)))
     for core, xbars in sorted(used.items()):
         if xbars > chip.arch.xbars_per_core:
             yield f"cores: core {core} holds {xbars} crossbars, it has {chip.arch.xbars_per_core}"

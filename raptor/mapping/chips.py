@@ -22,9 +22,9 @@ from raptor.graph.streams import is_streamed
 from raptor.mapping.chip_numbers import Found, number_by_use, numbered
 from raptor.mapping.crossing import ELSEWHERE, busy_flits, exchanged_flits, link_flits, size_flits
 from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding
-from raptor.mapping.estimate import estimate_lowered, least_xbars
+from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import Knobs
-from raptor.mapping.known import Known, layer_plans
+from raptor.mapping.plan_cache import PlanCache, layer_plans
 from raptor.mapping.stages import Problem
 from raptor.mapping.streaming import cut_channels, line_parts
 from raptor.mapping.token_stages import constants_of
@@ -41,7 +41,7 @@ MapLines = Callable[[Graph, Target, Collection[str]], Found | None]
 
 
 def map_chips(
-    graph: Graph, arch: Target, knobs: Knobs, known: Known, map_lines: MapLines, whole: Found | None
+    graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, map_lines: MapLines, whole: Found | None
 ) -> Found | None:
     """Maps a graph by lines to the chips of a target: all chips as one, or where links are too dear a stage on each.
 
@@ -49,7 +49,7 @@ def map_chips(
     kept: its layers share the cores best. (ResNet-50 on four chips of 36 cores, 50 ns a flit: 379 samples/s. With
     stages it had 174, as the last stage shares cores between its last layers.)
     """
-    chips = Chips(graph, arch, knobs, known, map_lines)
+    chips = Chips(graph, arch, knobs, cache, map_lines)
     if whole is None:
         return chips.best()
     whole = number_by_use(graph, whole, arch)
@@ -102,7 +102,7 @@ class Chips:
     graph: Graph
     arch: Target
     knobs: Knobs
-    known: Known
+    cache: PlanCache
     map_lines: MapLines
     unit_of: dict[str, int] = field(init=False)
     shapes: Shapes = field(init=False)
@@ -137,7 +137,7 @@ class Chips:
         decision = Decision("rows", 1, flow, layers)
 
         def interval_ns(more_ns: Mapping[int, float]) -> float:
-            return estimate_lowered(self.graph, decision, self.arch, self.known, more_ns).interval_ns
+            return estimate(self.graph, decision, self.arch, self.cache, more_ns).interval_ns
 
         moved_ns = {core: flits * self._flit_ns for core, flits in busy_flits(exchanged, self.arch).items()}
         most = max(link_flits(exchanged, self.arch), default=0.0)
@@ -213,7 +213,7 @@ class Chips:
         exchanged = exchanged_flits(part, layers, flow, self.arch, self._fed(part))
         moved = (exchanged + exchanged.T)[ELSEWHERE]
         moved_ns = {core: float(moved[core]) * self._flit_ns for core in np.flatnonzero(moved).tolist()}
-        times = estimate_lowered(part, Decision("rows", 1, flow, layers), self.chip, self.known, moved_ns)
+        times = estimate(part, Decision("rows", 1, flow, layers), self.chip, self.cache, moved_ns)
         loaded = sum(count * _columns(layers.get(key)) for key, count in constants_of(part).items())
         constants = loaded * self.arch.element_bytes // self.arch.network.flit_bytes
         return Stage(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
@@ -226,7 +226,7 @@ class Chips:
         found = [0.0] * (1 + max(self.unit_of.values(), default=0))
         if any(isinstance(node.operator, Dot) for node in self.graph.nodes):
             return found
-        for key, plans in layer_plans(self.graph, self.arch, self.knobs, known=self.known).items():
+        for key, plans in layer_plans(self.graph, self.arch, self.knobs, cache=self.cache).items():
             found[self.unit_of[key]] += min(plan.core_ns * plan.cores for plan in plans)
         return found
 

@@ -24,7 +24,7 @@ from raptor.graph.ir import (
     Numbers,
 )
 from raptor.mapping.paces import StoredPace
-from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit, Rewrites, described
 
 Range = Pair[int, int]
 
@@ -232,6 +232,12 @@ class Decision(Known):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
             yield from (core for grid in self.flow.products.values() for core in grid.cores)
 
+    @property
+    def rewrites(self) -> Rewrites:
+        """The rewrites of the graph that the decision was made for."""
+        records = {k: x if isinstance(x, OnVectorUnit | JoinedLayer) else None for k, x in self.layers.items()}
+        return Rewrites(isinstance(self.flow, ByLine), records)
+
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())
 
@@ -270,10 +276,8 @@ def _layer_lines(layer: Layer) -> Iterator[str]:
     match layer:
         case LineUnfolding(grid, cores):
             yield f"by line, {_grid(grid)}, core{'s' if len(cores) > 1 else ''} {' '.join(map(str, cores))}"
-        case OnVectorUnit():
-            yield "on the vector unit"
-        case JoinedLayer(other):
-            yield f"joined with %{other}"
+        case OnVectorUnit() | JoinedLayer():
+            yield described(layer)
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
             runs = [
                 (core, [m for _, m in run])

@@ -14,7 +14,7 @@ from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key, layer_nodes, layer_target
 from raptor.mapping.decision import ByLine, Decision, DotGrid, FullyConnected, KernelUnfolding, LineUnfolding
 from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.known import Known
+from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.streaming import Parts, line_parts
 from raptor.mapping.token_stages import dot_ns
 from raptor.mapping.widths import accumulating
@@ -30,24 +30,26 @@ class Estimate:
     interval_ns: float
 
 
-def estimate(graph: Graph, decision: Decision, arch: Target, known: Known | None = None) -> Estimate:
-    """Estimates the time of a prepared graph, computed as decided. `known`: see `layer_plans`."""
-    known = known or Known()
-    return estimate_lowered(known.lowered(graph, decision), decision, arch, known)
-
-
-def estimate_lowered(
-    lowered: Graph, decision: Decision, arch: Target, known: Known, more_ns: Mapping[int, float] | None = None
+def estimate(
+    graph: Graph,
+    decision: Decision,
+    arch: Target,
+    cache: PlanCache | None = None,
+    more_ns: Mapping[int, float] | None = None,
 ) -> Estimate:
-    """Estimates the time of a graph that is as the decision computes it. `more_ns`: other work of cores, by core."""
-    parts, after = line_parts(lowered, arch.xbar_rows), following(lowered, arch)
+    """Estimates the time of a graph with all rewrites, computed as decided.
+
+    `cache`: see `layer_plans`. `more_ns`: other work of cores in ns, by core.
+    """
+    cache = cache or PlanCache()
+    parts, after = line_parts(graph, arch.xbar_rows), following(graph, arch)
     busy: defaultdict[int, float] = defaultdict(float, more_ns or {})
-    begin_ns: dict[str, float] = dict.fromkeys(lowered.inputs, 0.0)
+    begin_ns: dict[str, float] = dict.fromkeys(graph.inputs, 0.0)
     end_ns = dict(begin_ns)
-    for node in lowered.nodes:
+    for node in graph.nodes:
         ready = [name for name in node.inputs if name in begin_ns]
         first, last = (max((times[n] for n in ready), default=0.0) for times in (begin_ns, end_ns))
-        cores = _cores_ns(lowered, node, decision, arch, parts, after, known)
+        cores = _cores_ns(graph, node, decision, arch, parts, after, cache)
         for core, ns in cores.items():
             busy[core] += ns
         longest = max(cores.values(), default=0.0)
@@ -81,7 +83,7 @@ def _cores_ns(
     arch: Target,
     parts: Mapping[str, Parts],
     after: Mapping[str, Following],
-    known: Known,
+    cache: PlanCache,
 ) -> dict[int, float]:
     """Returns the working time of each core for a layer, or for a product of two computed tensors."""
     grid = _products(decision).get(node.output)
@@ -93,7 +95,7 @@ def _cores_ns(
     chip, more = layer_target(graph, node, arch), after.get(filter_key(node), NOTHING)
     match decision.layers.get(filter_key(node)):
         case LineUnfolding(grid, cores):
-            ns = known.grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
+            ns = cache.grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
             return {core: ns * segments for core, segments in Counter(cores).items()}
         case KernelUnfolding() | FullyConnected() as layer:
             return _whole_ns(node.operator, layer, chip, more)

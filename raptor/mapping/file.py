@@ -16,7 +16,7 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import name
 from raptor.common.strict import Pair, Schema, faults
 from raptor.graph.ir import Graph
-from raptor.mapping.check import faults_of, other_layers
+from raptor.mapping.check import other_layers, record_faults
 from raptor.mapping.decision import Decision
 from raptor.target.arch import Target, hardware_json
 
@@ -118,7 +118,7 @@ def _faults(stored: MappingFile, graph: Graph, arch: Target) -> Iterator[str]:
     yield from other_layers(stored.decision, graph)
     if stored.model != model_digest(graph):
         yield "made for another model (or other input shapes), of layers of the same names"
-    yield from faults_of(stored.decision, graph, arch)
+    yield from record_faults(stored.decision, graph, arch)
 
 
 def _other_sizes(stored: MappingFile, arch: Target) -> Iterator[str]:

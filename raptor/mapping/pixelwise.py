@@ -9,7 +9,6 @@ from raptor.common.spelling import option
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import ByPixel, Decision, KernelUnfolding
-from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Target
 
@@ -23,7 +22,7 @@ def map_pixelwise(graph: Graph, arch: Target) -> Decision:
     Raises `CapacityError` like `map_raptor`, and `UserError` if there would be more than `MAX_OPERATIONS`.
     """
     decision = replace(map_raptor(graph, arch), strategy="pixelwise", flow=ByPixel())
-    check_operations(use_vector_unit(graph, decision), decision)
+    check_operations(graph, decision)
     return decision
 
 

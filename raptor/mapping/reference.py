@@ -7,7 +7,6 @@ from raptor.common.spelling import option
 from raptor.graph.ir import Graph, Node
 from raptor.graph.layers import filters_of, layer_nodes, tile_of
 from raptor.mapping.decision import ByTile, Decision, KernelUnfolding
-from raptor.mapping.depthwise import as_stencils, choose_depthwise
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding
 from raptor.target.arch import Target
 
@@ -17,13 +16,11 @@ def map_raptor(graph: Graph, arch: Target) -> Decision:
 
     Raises `CapacityError` if the chip has too few crossbars or cores.
     """
-    vector = choose_depthwise(graph, arch)
-    on_crossbars = as_stencils(graph, vector)
-    tile = tile_of(on_crossbars, arch)
-    layers, cores = _fill(on_crossbars, arch, tile)
+    tile = tile_of(graph, arch)
+    layers, cores = _fill(graph, arch, tile)
     if cores > arch.usable_cores:
-        raise _too_small(on_crossbars, layers, arch, cores)
-    return Decision("raptor", tile, ByTile(), {key: (layers | vector)[key] for key in filters_of(graph)})
+        raise _too_small(graph, layers, arch, cores)
+    return Decision("raptor", tile, ByTile(), layers)
 
 
 def _fill(graph: Graph, arch: Target, tile: int) -> tuple[dict[str, KernelUnfolding], int]:

@@ -10,23 +10,23 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from raptor.common.errors import RaptorError
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filters_of, is_dense, layer_nodes, layer_target, tile_of
 from raptor.graph.streams import is_tokens
 from raptor.mapping.chips import Found, map_chips
 from raptor.mapping.decision import ByLine, Decision, FullyConnected, KernelUnfolding, Layer, LineUnfolding, renumbered
-from raptor.mapping.estimate import estimate
 from raptor.mapping.following import NOTHING, following
 from raptor.mapping.fully_connected import dense_ns, dense_unfolding, spread_cores
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding
 from raptor.mapping.knobs import DEFAULT, Knobs, patience_on
-from raptor.mapping.known import Known, OnCrossbars, layer_plans
 from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_plans import loading
 from raptor.mapping.neighbours import Division, share_neighbours
 from raptor.mapping.packing import share_cores
 from raptor.mapping.phases import PhaseGroups, phase_numbers
 from raptor.mapping.pipeline import exchange_cores
+from raptor.mapping.plan_cache import PlanCache, layer_plans
 from raptor.mapping.plans import (
     Placed,
     Plan,
@@ -35,7 +35,6 @@ from raptor.mapping.plans import (
     pareto,
 )
 from raptor.mapping.recurrent import Steps, Whole, one_line, recurrent_steps, relaying, slowed
-from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_choice import choose_token_cores
 from raptor.mapping.token_cores import Stages, TokenCores
@@ -46,12 +45,6 @@ from raptor.target.timing import global_port_ns
 WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
 
-
-WORTH_JOINING = 0.99
-"""Time of the busiest core, relative to that with all layers apart, from which on layers are joined.
-
-On 500 cores, where small images leave many of them idle, ResNet-50 took 2 % more latency x interval for nothing.
-"""
 
 BESIDE_ATTENTION = 0.4
 """Factor on the patience where attention streams: its messages are many and short.
@@ -82,44 +75,34 @@ class _Task:
         return self.layers | self.inputs
 
 
-def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | None = None) -> Decision:
-    """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
+class NothingStreamsError(RaptorError):
+    """The chip is too small for the mapping by line, even with no layer by line: another strategy may fit."""
 
-    `known`: see `layer_plans`. Raises `CapacityError` if even the fewest cores that hold all layers are more than the
-    chip has.
+
+def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: Knobs = DEFAULT) -> Decision:
+    """Returns the decision of `rows` about a graph with the rewrites for streaming. `cache`: see `layer_plans`.
+
+    Raises `NothingStreamsError` if the chip is too small for any layer by line.
     """
-    known = known or Known()
-    found, *more = (_map_crossbars(way, arch, knobs, known) for way in known.on_crossbars(graph, arch))
-    if found is None:
-        return map_raptor(graph, arch)
-    for joined in more:
-        if joined is not None:
-            apart_ns, joined_ns = (estimate(graph, decision, arch, known).interval_ns for decision in (found, joined))
-            found = joined if joined_ns <= WORTH_JOINING * apart_ns else found
-    return replace(found, layers={key: found.layers[key] for key in filters_of(graph)})
-
-
-def _map_crossbars(found: OnCrossbars, arch: Target, knobs: Knobs, known: Known) -> Decision | None:
-    """Returns the decision about what is left for crossbars; None if the chip is too small for any layer by line."""
-    lines = _map_lines(found.graph, arch, knobs, known)
+    lines = _map_lines(graph, arch, knobs, cache)
     if arch.chips > 1 and arch.places is None:
-        lines = _map_stages(found.graph, arch, knobs, known, lines)
+        lines = _map_stages(graph, arch, knobs, cache, lines)
     if lines is None:
-        return None
+        raise NothingStreamsError("no layer can be computed by line on a chip of this size")
     layers, flow = lines
-    return Decision("rows", tile_of(found.graph, arch), flow, {**layers, **found.others})
+    return Decision("rows", tile_of(graph, arch), flow, layers)
 
 
-def _map_stages(graph: Graph, arch: Target, knobs: Knobs, known: Known, whole: Found | None) -> Found | None:
+def _map_stages(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, whole: Found | None) -> Found | None:
     """Returns the layers and the flow on several chips; `whole`: those that take all chips as one."""
 
     def mapped(part: Graph, chip: Target, fed: Collection[str]) -> Found | None:
-        return _map_lines(part, chip, knobs, known, fed)
+        return _map_lines(part, chip, knobs, cache, fed)
 
-    return map_chips(graph, arch, knobs, known, mapped, whole)
+    return map_chips(graph, arch, knobs, cache, mapped, whole)
 
 
-def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known, fed: Collection[str] = ()) -> Found | None:
+def _map_lines(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, fed: Collection[str] = ()) -> Found | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small.
 
     `fed`: inputs that other chips send, and that nobody loads.
@@ -134,23 +117,23 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known, fed: Coll
     }
     after = {key: each.elements_ns for key, each in work.items()}
     stages = find_stages(graph, arch, after)
-    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, known)
+    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, cache)
     if tokens is not None:
         return tokens
-    task = _Task(graph, arch, knobs, layer_plans(graph, arch, knobs, known=known), inputs)
+    task = _Task(graph, arch, knobs, layer_plans(graph, arch, knobs, cache=cache), inputs)
     fitting = _fit(task, after)
     return None if fitting is None else _numbered(task, *fitting, TokenCores())
 
 
 def _beside_tokens(
-    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs, known: Known
+    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs, cache: PlanCache
 ) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
 
     The slowest of the other layers gets more cores as long as that improves the product of interval and latency, to
     which the time of the slowest adds.
     """
-    others = layer_plans(graph, arch, knobs, stages.keys, known)
+    others = layer_plans(graph, arch, knobs, stages.keys, cache)
     task = _Task(graph, arch, knobs, others, inputs)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}

@@ -1,32 +1,52 @@
 """Mapping strategies by name, as `--mapping` takes them (docs/developers/design.md)."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
-from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import Pace, paced, usual_pace
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.paces import Pace
 from raptor.mapping.pixelwise import map_pixelwise
+from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
 from raptor.target.arch import Target
 
-Strategy = Callable[[Graph, Target], Decision]
 
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to map graphs.
 
-def rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
-    """Returns the decision of `map_rows`, by the usual pace for the graph and the chip.
-
-    Raises `CapacityError` if the chip is too small.
+    `place`: returns the decision about a graph after all rewrites, with a record for each of its layers; raises
+    `CapacityError` if the chip is too small. `streaming`: the graph gets the rewrites for streaming. `pace`: the times
+    by which `place` and the choices go; None for the usual ones for the graph and the chip. `fallback`: the strategy
+    for a chip that is too small to stream any layer, on which `place` raises `NothingStreamsError`.
     """
-    return at_pace(usual_pace(graph, arch), partial(map_rows, knobs=knobs), graph, arch)
+
+    place: Callable[[Graph, Target, PlanCache], Decision]
+    streaming: bool = False
+    pace: Pace | None = "own"
+    fallback: "Strategy | None" = None
+
+    def at_pace(self, pace: Pace | None) -> "Strategy":
+        """Returns the strategy with the times of another pace."""
+        return replace(self, pace=pace)
 
 
-def at_pace(pace: Pace, strategy: Strategy, graph: Graph, arch: Target) -> Decision:
-    """Returns the decision of a strategy by a pace. Raises `CapacityError` if the chip is too small."""
-    return replace(strategy(graph, paced(arch, pace)), pace=pace)
+RAPTOR = Strategy(lambda graph, arch, _: map_raptor(graph, arch))
+ROWS = Strategy(map_rows, streaming=True, fallback=RAPTOR)
+"""Maps by line with the times of the chip itself."""
 
 
-STRATEGIES: dict[str, Strategy] = {"rows": rows, "raptor": map_raptor, "pixelwise": map_pixelwise}
+def rows_with(knobs: Knobs) -> Strategy:
+    """Returns the strategy `rows` with other numbers."""
+    return replace(ROWS, place=partial(map_rows, knobs=knobs))
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "rows": ROWS.at_pace(None),
+    "raptor": RAPTOR,
+    "pixelwise": Strategy(lambda graph, arch, _: map_pixelwise(graph, arch)),
+}

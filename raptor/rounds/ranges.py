@@ -16,8 +16,7 @@ from raptor.graph.part import Shapes, subgraph
 from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.known import Known, layer_plans
-from raptor.mapping.rows import map_rows
+from raptor.mapping.plan_cache import PlanCache, layer_plans
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
@@ -50,7 +49,7 @@ class Way:
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """Memoised estimates of the ranges of a model's units. `strategy`: the mapping. `known`: cached plans of layers."""
+    """The ranges of a model in units on a chip. `strategy`: the mapping; `cache`: plans of layers."""
 
     units: Units
     arch: Target
@@ -59,7 +58,7 @@ class Ranges:
     requantising: Requantising
     batch: int
     goal: Goal = "time"
-    known: Known = field(default_factory=Known)
+    cache: PlanCache = field(default_factory=PlanCache)
     _graph: Graph | None = None
     _work: Floats | None = None
     _shapes: Shapes | None = None
@@ -119,7 +118,7 @@ class Ranges:
         attends = any(isinstance(node.operator, Dot) for node in self.graph.nodes)
         if self.goal == "writes" or self.strategy != "rows" or attends:
             return found
-        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, known=self.known).items():
+        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, cache=self.cache).items():
             unit = self.units.unit_of.get(key)
             if unit is not None:
                 found[unit] += min(plan.core_ns * plan.cores for plan in plans)
@@ -135,7 +134,7 @@ class Ranges:
             if first >= unit and last - first == 1:
                 return error
         try:
-            decide(self.strategy, self.part(unit, unit + 1), self.arch, self.known)
+            decide(self.strategy, self.part(unit, unit + 1), self.arch, self.cache)
         except CapacityError as error:
             return error
         return None
@@ -154,15 +153,15 @@ class Ranges:
                 return
 
     def _way(self, graph: Graph, arch: Target) -> Way:
-        decision = decide(self.strategy, graph, arch, self.known)
-        times = estimate(graph, decision, arch, self.known)
-        write_ns, cells = writing(graph, decision, arch, self.device)
+        mapped = decide(self.strategy, graph, arch, self.cache)
+        times = estimate(mapped.graph, mapped.decision, arch, self.cache)
+        write_ns, cells = writing(graph, mapped.decision, arch, self.device)
         return Way(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
 
 
-def decide(strategy: str, graph: Graph, arch: Target, known: Known) -> Decision:
-    """Returns the decision of a mapping strategy; `known` holds cached plans for `rows`."""
-    return map_rows(graph, arch, known=known) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
+def decide(strategy: str, graph: Graph, arch: Target, cache: PlanCache) -> pipeline.Mapped:
+    """Maps a prepared graph, by the times of the chip. `cache`: see `layer_plans`."""
+    return pipeline.decide(graph, arch, STRATEGIES[strategy].at_pace("own"), cache=cache)
 
 
 def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:

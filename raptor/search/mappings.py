@@ -25,12 +25,10 @@ from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.paces import SEARCHED, Pace, is_small
-from raptor.mapping.reference import map_raptor
-from raptor.mapping.rows import map_rows
-from raptor.mapping.strategies import Strategy, at_pace
+from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_with
 from raptor.mapping.trial import Cost, Trial
 from raptor.pim import PimProgram
-from raptor.pipeline import Results, run
+from raptor.pipeline import Mapped, Results, decide, run
 from raptor.search.cost import cost_for
 from raptor.spatial import Schedule
 from raptor.spatial.orders import BALANCED, Aim
@@ -70,9 +68,9 @@ class Candidate:
     aim: Aim
     pace: Pace = "own"
 
-    def decide(self, graph: Graph, arch: Target) -> Decision:
-        """Returns the decision for a graph and a chip. Raises `CapacityError` if the chip is too small."""
-        return at_pace(self.pace, self.strategy, graph, arch)
+    def decide(self, graph: Graph, arch: Target) -> Mapped:
+        """Maps a prepared graph. Raises `CapacityError` if the chip is too small."""
+        return decide(graph, arch, self.strategy.at_pace(self.pace))
 
 
 def search(
@@ -138,11 +136,11 @@ class _Trials:
         known: Results = {}
         name, unverified = candidate.name, Driver(verified=False)
         try:
-            decision = candidate.decide(self.graph, self.arch)
-            values = run(self.graph, decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
+            mapped = candidate.decide(self.graph, self.arch)
+            values = run(mapped.graph, mapped.decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
         except CapacityError as e:
-            return _RunningTrial(Trial(name, self.objective, fault=e))
-        ordered = replace(decision, flow=values[Schedule].flow)
+            return _Begun(Trial(name, self.objective, fault=e))
+        ordered = replace(mapped.decision, flow=values[Schedule].flow)
         cost = simulated(values[PimProgram], values[Streams])
         return _RunningTrial(Trial(name, self.objective, ordered), cost, known)
 
@@ -169,26 +167,23 @@ def candidates(objective: Objective) -> Iterator[Candidate]:
     """Yields candidates, the most promising first; the second is the reference mapping."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
     aim = _aim(objective)
-    yield Candidate("rows", partial(map_rows, knobs=usual), aim)
-    yield Candidate("raptor", map_raptor, aim)
-    for name, knobs in _knob_variations(usual, objective):
-        yield Candidate(f"rows, {name}", partial(map_rows, knobs=knobs), aim)
+    yield Candidate("rows", rows_with(usual), aim)
+    yield Candidate("raptor", RAPTOR, aim)
+    for name, knobs in _turned(usual, objective):
+        yield Candidate(f"rows, {name}", rows_with(knobs), aim)
 
 
 def paced_candidates(objective: Objective) -> Iterator[Candidate]:
     """Yields candidates for a small graph, which do not depend on the chip's times; the second is the reference."""
     usual = replace(DEFAULT, latency=LATENCY[objective])
-    first, *others = (
-        Candidate(f"rows, times of {pace}", partial(map_rows, knobs=usual), _aim(objective), pace) for pace in SEARCHED
-    )
+    first, *others = (Candidate(f"rows, times of {pace}", rows_with(usual), _aim(objective), pace) for pace in SEARCHED)
     yield first
-    yield Candidate("raptor", map_raptor, _aim(objective), SEARCHED[0])
+    yield Candidate("raptor", RAPTOR, _aim(objective), SEARCHED[0])
     yield from others
-    yield from (Candidate(f"rows, balanced, times of {pace}", map_rows, BALANCED, pace) for pace in SEARCHED)
-    for name, knobs in islice(_knob_variations(usual, objective), TURNED):
+    yield from (Candidate(f"rows, balanced, times of {pace}", ROWS, BALANCED, pace) for pace in SEARCHED)
+    for name, knobs in islice(_turned(usual, objective), TURNED):
         for pace in SEARCHED:
-            strategy = partial(map_rows, knobs=knobs)
-            yield Candidate(f"rows, {name}, times of {pace}", strategy, _aim(objective), pace)
+            yield Candidate(f"rows, {name}, times of {pace}", rows_with(knobs), _aim(objective), pace)
 
 
 def _aim(objective: Objective) -> Aim:

@@ -17,8 +17,8 @@ from raptor.common.collector import without_collector
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.spelling import option
 from raptor.driver import Driver, parse_driver
-from raptor.mapping.rows import map_rows
-from raptor.options import CompileOptions, PolicyKeywords, read_options
+from raptor.frontend.fixed import Fixed
+from raptor.mapping.strategies import ROWS
 from raptor.pim import PimProgram
 from raptor.quantise.choice import NO_POLICY, parse
 from raptor.quantise.cost import OutputNoise
@@ -202,5 +202,6 @@ class _Search:
         driver = Driver(verified=False)
         with without_collector():
             graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
-            values = pipeline.run(graph, map_rows(graph, self.chip), self.chip, aim=BALANCED, driver=driver)
+            mapped = pipeline.decide(graph, self.chip, ROWS)
+            values = pipeline.run(mapped.graph, mapped.decision, self.chip, aim=BALANCED, driver=driver)
             return cost_for(self.goal, values[PimProgram], values[Streams], self.chip).figure(self.goal)

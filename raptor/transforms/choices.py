@@ -1,6 +1,7 @@
-"""The choice of rewrites: which layers the vector unit computes, and which are computed by another layer's products."""
+"""The choice of rewrites of a graph: which layers get no matrices of their own, and whether tensors stream."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from raptor.common.strict import Known
@@ -22,3 +23,45 @@ class JoinedLayer(Known):
 
     layer: str
     kind: Literal["joined"] = "joined"
+
+
+WithoutMatrices = OnVectorUnit | JoinedLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """The choice of rewrites. A mapping file holds it too: `raptor.mapping.decision.Decision.rewrites`.
+
+    `streaming`: all tensors get layouts that can stream line by line. `layers`: every layer of the graph before the
+    rewrites, by key and in the order of the graph; None for a layer with matrices of its own.
+    """
+
+    streaming: bool
+    layers: Mapping[str, WithoutMatrices | None]
+
+    @property
+    def on_vector_unit(self) -> set[str]:
+        """The keys of the layers that the vector unit computes."""
+        return {key for key, record in self.layers.items() if isinstance(record, OnVectorUnit)}
+
+    @property
+    def joined(self) -> dict[str, JoinedLayer]:
+        """The layers that the products of other layers compute, by key."""
+        return {key: record for key, record in self.layers.items() if isinstance(record, JoinedLayer)}
+
+    def with_(self, records: Mapping[str, WithoutMatrices]) -> "Rewrites":
+        """Returns the choice with more layers without matrices of their own."""
+        return replace(self, layers={**self.layers, **records})
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"rewrites {{{'streamed by line' if self.streaming else 'not streamed'}}}"
+        for key, record in self.layers.items():
+            yield f"  %{key}: {'crossbars' if record is None else described(record)}"
+
+
+def described(record: WithoutMatrices) -> str:
+    """Returns the text of a layer without matrices of its own."""
+    return "on the vector unit" if isinstance(record, OnVectorUnit) else f"joined with %{record.layer}"

@@ -6,7 +6,7 @@ and a ReLU, is done for all channels at once; then each layer takes its own chan
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from raptor.graph.streams import is_tokens
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 from raptor.target.timing import mvmul_ns
-from raptor.transforms.choices import JoinedLayer
+from raptor.transforms.choices import JoinedLayer, Rewrites
 
 LEAST_SAVED = 0.1
 """Part of the time of all products that joined layers must save, since each layer also has to take its channels."""
@@ -36,7 +36,7 @@ class _Branch:
         return self.filter.operator.weights.shape[2]
 
 
-def choose_fusion(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
+def find_fusions(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
     """Returns the layers, by key, that an earlier layer computes with its products, where that saves enough time."""
     found: dict[str, JoinedLayer] = {}
     for first, *others in joinable(graph):
@@ -91,8 +91,14 @@ def _is_function(node: Node) -> bool:
     return all(o == 0 if isinstance(o, int) else o.pixels.shape[:2] == (1, 1) for o in node.operator.operands)
 
 
-def fuse_horizontally(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
-    """Returns the graph with layers as parts of others; `layers`: the record of each, by its key."""
+def fuse_horizontally(graph: Graph, rewrites: Rewrites) -> Graph:
+    """Returns the graph with one wide layer for each group of layers that the choice joins.
+
+    A layer stays as it is if it is in no group with the layer that its record names (`joinable`).
+    """
+    layers = rewrites.joined
+    if not layers:
+        return graph
     groups = [
         [first, *(b for b in others if layers.get(b.filter.output) == JoinedLayer(first.filter.output))]
         for first, *others in joinable(graph)

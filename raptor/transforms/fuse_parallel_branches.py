@@ -7,7 +7,7 @@ kernel are added where it lies in the largest one, and a copy of the image is a 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -19,7 +19,7 @@ from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operato
 from raptor.graph.layers import is_mean
 from raptor.graph.window import Window
 from raptor.target.element import MODELLED
-from raptor.transforms.choices import JoinedLayer
+from raptor.transforms.choices import JoinedLayer, Rewrites
 
 Doubles = npt.NDArray[np.float64]
 ONE: Doubles = np.ones(1)
@@ -88,8 +88,8 @@ class _Together:
             last = name
 
 
-def choose_branches(graph: Graph) -> dict[str, JoinedLayer]:
-    """Returns the layers, by key, that are part of an earlier one since their results are added."""
+def find_branches(graph: Graph) -> dict[str, JoinedLayer]:
+    """Returns the layers, by key, that become part of an earlier layer, because their results are added."""
     found: dict[str, JoinedLayer] = {}
     for together in _Sums(graph).found():
         first, *others = together.layers
@@ -97,11 +97,15 @@ def choose_branches(graph: Graph) -> dict[str, JoinedLayer]:
     return found
 
 
-def fuse_parallel_branches(graph: Graph, layers: Mapping[str, JoinedLayer]) -> Graph:
-    """Returns the graph with one layer for each sum of layers of one image; `layers`: the record of each, by its key.
+def fuse_parallel_branches(graph: Graph, rewrites: Rewrites) -> Graph:
+    """Returns the graph with one layer for each sum of layers of one image, if the choice joins all of its layers.
 
-    A layer whose record is not that of its sum keeps the sum as it is.
+    A sum stays as it is if the choice has other records for its layers, or if tensors do not stream. A layer and its
+    own image, added, are such a sum, too, and need no record.
     """
+    if not rewrites.streaming:
+        return graph
+    layers = rewrites.joined
     found: dict[str, _Together] = {}
     for together in _Sums(graph).found():
         first, *others = together.layers

@@ -54,13 +54,16 @@ _SPREAD = "tests/test_spread_tokens.py::test_"
 _NEIGHBOURS = "tests/test_neighbours.py::test_"
 _BUSIEST = f"{_NEIGHBOURS}the_busiest_core_is_as_quick_as_any_pairs_allow"
 _EXCHANGE = f"{_NEIGHBOURS}an_exchange_of_cores_gains"
-_JOINED = "tests/test_joined.py::test_"
-_LAID, _SUMS = "tests/test_token_layout.py::test_", "tests/test_sums.py::test_"
+_JOINED = "tests/transforms/test_fuse_horizontally.py::test_"
+_LAID, _SUMS = (
+    "tests/transforms/test_lay_out_tokens.py::test_",
+    "tests/transforms/test_fuse_parallel_branches.py::test_",
+)
 _STREAMS = "tests/test_blocks_stream.py::test_a_block_streams"
 _COUNTED = "tests/test_lines.py::test_blocks_are_counted_as_they_are_made"
 _FORMS = "tests/test_attention_forms.py::test_"
-_HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/test_early_maps.py::test_"
-_STRIDED = "tests/test_strided.py::test_"
+_HYBRID, _EARLY = "tests/test_token_stages.py::test_", "tests/transforms/test_sink_transposes.py::test_"
+_STRIDED = "tests/transforms/test_fold_space_to_depth.py::test_"
 TOKEN_STAGES = "raptor/mapping/token_stages.py"
 STRIDED, LATEST = "raptor/transforms/fold_space_to_depth.py", "raptor/mapping/latest.py"
 EARLY, LINES = "raptor/transforms/sink_transposes.py", "raptor/spatial/lower_lines.py"

@@ -9,12 +9,11 @@ from onnx import ModelProto
 
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.check import faults_of
 from raptor.target import arch as architectures
-from raptor.transforms.choices import JoinedLayer
-from raptor.transforms.fuse_parallel_branches import choose_branches, fuse_parallel_branches
+from raptor.transforms.choices import JoinedLayer, Rewrites
+from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import check, passes
+from tests.pipeline import check, faults, passes
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
@@ -73,7 +72,7 @@ def layers(graph: Graph) -> list[str]:
 def test_the_graph_computes_the_same(groups: int, stride: int, extra: str):
     model = block(groups=groups, stride=stride, extra=extra if stride == 1 else "")
     graph = prepared(model)
-    joined = fuse_parallel_branches(graph, choose_branches(graph))
+    joined = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
     assert [{*name.split(" + ")} for name in layers(joined)] == [{"image"}, {"a", "b"}]
     inputs = {"x": random(1, CHANNELS, 8, 9, seed=5)}
     wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
@@ -94,7 +93,7 @@ def two(**of_b: int) -> tuple[list[Any], dict[str, Any]]:
 def agree(model: ModelProto, left: list[set[str]]) -> None:
     """Checks that the joined graph has these layers, and the values of the graph before."""
     graph = prepared(model)
-    joined = fuse_parallel_branches(graph, choose_branches(graph))
+    joined = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
     joined.verify()
     assert sorted(sorted(name.split(" + ")) for name in layers(joined)) == sorted(map(sorted, left))
     inputs = {"x": random(1, CHANNELS, 8, 9, seed=5)}
@@ -140,7 +139,7 @@ def test_what_is_read_elsewhere_stays():
     nodes, weights = two()
     nodes += [node("Add", "a x", "ax", name="ax"), node("Add", "ax b", "y", name="last")]
     agree(built(nodes, weights, outputs=("y", "b")), [{"a"}, {"b"}])
-    assert "a" not in choose_branches(prepared(built(nodes, weights, outputs=("y", "b"))))
+    assert "a" not in find_branches(prepared(built(nodes, weights, outputs=("y", "b"))))
     agree(built(nodes, weights, outputs=("y", "ax", "b")), [{"a"}, {"b"}])
 
 
@@ -149,7 +148,7 @@ def test_a_layer_that_is_added_to_itself_is_read_twice():
     a, weights = conv("x", "a", 3)
     model = built([a, node("Add", "a a", "y", name="last")], weights)
     agree(model, [{"a"}])
-    assert not choose_branches(prepared(model))
+    assert not find_branches(prepared(model))
     check(model, **ROWS)
 
 
@@ -166,7 +165,7 @@ def test_the_mean_of_a_norm_is_no_layer_of_the_sum():
     nodes = [node("MatMul", "x w", "h", name="layer"), node("LayerNormalization", "h g", "y", axis=2, name="norm")]
     graph = prepared(make_model(nodes, {"x": (2, 5, 6)}, ["y"], {"w": random(6, 6), "g": random(6)}))
     assert layers(graph) == ["layer", "norm", "norm"]
-    assert fuse_parallel_branches(graph, choose_branches(graph)) is graph
+    assert fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph))) is graph
 
 
 def test_weights_that_are_too_large_together_stay_apart():
@@ -174,7 +173,7 @@ def test_weights_that_are_too_large_together_stay_apart():
     for name in "ab":
         weights[f"{name}_w"][1:] = 2e38
     graph = prepared(built([*nodes, node("Add", "a b", "y", name="last")], weights))
-    assert fuse_parallel_branches(graph, choose_branches(graph)) is graph
+    assert fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph))) is graph
 
 
 def test_long_sums_take_no_long_time():
@@ -182,17 +181,17 @@ def test_long_sums_take_no_long_time():
     nodes = [node("Relu", "x", "s0", name="s0")]
     nodes += [node("Add", f"s{i} x", f"s{i + 1}", name=f"s{i + 1}") for i in range(3000)]
     graph = prepared(built([*nodes, node("Relu", "s3000", "y", name="y")], {}))
-    assert not choose_branches(graph)
+    assert not find_branches(graph)
 
 
 def test_a_stored_decision_must_name_the_first_layer_of_the_sum():
     model = block()
     graph, decision = prepared(model), passes(model, **ROWS).decision
-    assert not [*faults_of(decision, graph, ARCH)]
+    assert not [*faults(decision, graph, ARCH)]
     key = next(key for key, layer in decision.layers.items() if isinstance(layer, JoinedLayer))
     other = next(n.output for n in graph.nodes if n.name == "image" and isinstance(n.operator, Filter))
     wrong = replace(decision, layers={**decision.layers, key: JoinedLayer(other)})
-    assert f"layer {key}: layer: {other}, which" in next(faults_of(wrong, graph, ARCH))
+    assert f"layer {key}: layer: {other}, which" in next(faults(wrong, graph, ARCH))
 
 
 def test_the_reference_sums_nothing():

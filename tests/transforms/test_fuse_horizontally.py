@@ -9,13 +9,12 @@ from onnx import ModelProto
 
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.check import faults_of
 from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.target import arch as architectures
-from raptor.transforms.choices import JoinedLayer
-from raptor.transforms.fuse_horizontally import choose_fusion, fuse_horizontally, joinable
+from raptor.transforms.choices import JoinedLayer, Rewrites
+from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally, joinable
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import check, passes
+from tests.pipeline import check, faults, passes
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
@@ -65,14 +64,14 @@ def test_branches_of_one_image_may_be_one():
 def test_the_sums_of_a_layer_that_are_wanted_stay_its_own():
     """The bias of `c` is an output, and of `b` the sum that the ReLU reads: both are made, and nothing is hidden."""
     graph = prepared(module(outputs=("y", "c1", "b1")))
-    joined = fuse_horizontally(graph, choose_fusion(graph, ARCH))
+    joined = fuse_horizontally(graph, Rewrites(streaming=True, layers=find_fusions(graph, ARCH)))
     assert set(graph.outputs) <= {n.output for n in joined.nodes}
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("y", "c1", "b1"), ("y", "a2")])
 def test_the_graph_computes_the_same(outputs: tuple[str, ...]):
     graph = prepared(module(outputs=outputs))
-    joined = fuse_horizontally(graph, choose_fusion(graph, ARCH))
+    joined = fuse_horizontally(graph, Rewrites(streaming=True, layers=find_fusions(graph, ARCH)))
     inputs = {"x": random(1, 2, 6, 7, seed=5)}
     wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
     for name in graph.outputs:
@@ -83,8 +82,8 @@ def test_the_graph_computes_the_same(outputs: tuple[str, ...]):
 
 
 def test_a_core_has_room_for_all_columns():
-    assert choose_fusion(prepared(module(channels=3)), ARCH)
-    assert not choose_fusion(prepared(module(channels=3)), replace_xbars(2))
+    assert find_fusions(prepared(module(channels=3)), ARCH)
+    assert not find_fusions(prepared(module(channels=3)), replace_xbars(2))
 
 
 def replace_xbars(xbars: int) -> Any:
@@ -110,14 +109,14 @@ def test_the_text_of_a_decision_names_the_other_layer():
 
 def test_a_stored_decision_that_joins_what_differs_is_refused():
     graph, decision = prepared(module()), decided(module())
-    assert not [*faults_of(decision, graph, ARCH)]
+    assert not [*faults(decision, graph, ARCH)]
     first = next(layer.layer for layer in decision.layers.values() if isinstance(layer, JoinedLayer))
     for name in ("wide", "other", "last"):
         key = next(n.output for n in graph.nodes if n.name == name and isinstance(n.operator, Filter))
         layers = {**decision.layers, key: JoinedLayer(first)}
-        assert f"layer {key}: layer: {first}" in next(faults_of(replace(decision, layers=layers), graph, ARCH))
+        assert f"layer {key}: layer: {first}" in next(faults(replace(decision, layers=layers), graph, ARCH))
     lone = {k: JoinedLayer(k) if isinstance(v, JoinedLayer) else v for k, v in decision.layers.items()}
-    assert "does not multiply the same pixels" in next(faults_of(replace(decision, layers=lone), graph, ARCH))
+    assert "does not multiply the same pixels" in next(faults(replace(decision, layers=lone), graph, ARCH))
 
 
 def test_layers_that_do_not_bind_stay_apart():

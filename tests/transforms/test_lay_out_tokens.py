@@ -12,13 +12,13 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
 from raptor.graph.streams import is_tokens
-from raptor.mapping.depthwise import as_lines, as_stencils
-from raptor.transforms.choose_units import choose_means
+from raptor.transforms.choices import Rewrites
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.split_rows import split_rows
+from raptor.transforms.use_vector_unit import find_means, use_vector_unit
 from tests.frontend import support
 from tests.frontend.support import make_model, random
-from tests.pipeline import check, chip, passes
+from tests.pipeline import check, chip, passes, streamed
 
 SMALL: dict[str, dict[str, Any]] = {
     "bert_tiny": {"tokens": 6, "dim": 16, "depth": 1},
@@ -34,7 +34,7 @@ def imported(name: str) -> Graph:
 @pytest.mark.parametrize("name", [*SMALL, *BLOCKS])
 def test_the_values_stay(name: str):
     graph = imported(name) if name in SMALL else load(BLOCKS[name]()).graph
-    laid = as_lines(as_stencils(graph, choose_means(graph, chip())))
+    laid = streamed(use_vector_unit(graph, Rewrites(streaming=True, layers=find_means(graph, chip()))))
     laid.verify()
     shapes = {n: graph.tensors[n].shape for n in graph.inputs}
     given = {n: np.random.default_rng(0).standard_normal(shape) for n, shape in shapes.items()}
@@ -193,6 +193,6 @@ def test_the_largest_element_of_a_token_is_no_sum():
     ]
     graph = load(make_model(nodes, {"x": (12,)}, ["y", "z"], {"w": random(3, 3), "s": np.array([2, 2, 3])})).graph
     given = {"x": random(12, seed=3)}
-    before, after = evaluate(graph, given), evaluate(as_lines(graph), given)
+    before, after = evaluate(graph, given), evaluate(streamed(graph), given)
     for name in before.keys() & after.keys():
         np.testing.assert_allclose(after[name], before[name], rtol=1e-5)

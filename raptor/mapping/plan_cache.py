@@ -1,0 +1,64 @@
+"""Plans of all layers of a graph that can be computed by line, and a cache of plans for graphs with equal layers."""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import Filter, Graph
+from raptor.graph.layers import filter_key, layer_target
+from raptor.mapping.decision import LineGrid
+from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.line_plans import grid_ns, plans_of
+from raptor.mapping.plans import Plan
+from raptor.mapping.streaming import Parts, line_parts, runs_by_line
+from raptor.target.arch import Target
+
+
+@dataclass(slots=True, eq=False)
+class PlanCache:
+    """Plans of layers on one kind of core: parts of a graph, on few cores and on many, have most of them in common.
+
+    `plans` and `grids_ns`: plans of layers, and working times of grids in ns, by all that they depend on.
+    """
+
+    plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
+    grids_ns: dict[object, float] = field(default_factory=dict[object, float])
+
+    def grid_ns(self, operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+        """Returns the working time of the busiest core of a grid for a sample."""
+        place = *layer_shape(operator, parts, arch, after), grid
+        if place not in self.grids_ns:
+            self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
+        return self.grids_ns[place]
+
+
+def layer_plans(
+    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), cache: PlanCache | None = None
+) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
+
+    `cache`: plans that were made before; new ones are added.
+    """
+    cache = cache or PlanCache()
+    parts = line_parts(graph, arch.xbar_rows)
+    after = following(graph, arch)
+    found: dict[str, list[Plan]] = {}
+    for node in graph.nodes:
+        if node.output in without:
+            continue
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch.xbar_rows):
+            chip = layer_target(graph, node, arch)
+            more = after.get(filter_key(node), NOTHING)
+            # A line is cut into no more pieces than there are cores.
+            pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
+            place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
+            if place not in cache.plans:
+                cache.plans[place] = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
+            if cache.plans[place]:
+                found[filter_key(node)] = cache.plans[place]
+    return found
+
+
+def layer_shape(operator: Filter, parts: Parts, arch: Target, after: Following) -> tuple[object, ...]:
+    """Returns all that plans of a layer and their times depend on, on one kind of core."""
+    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.shape
