@@ -97,7 +97,7 @@ def _cut_flits() -> tuple[list[float], list[float]]:
         model, driver=recorder, xbar=64, xbars_per_core=48, cores=24, chips=2, link="200:1"
     ).artifacts
     assert isinstance(artifacts, Artifacts), "a program of its own"
-    decision, graph = recorder.results["map"], recorder.results["compose_gathers"]
+    decision, graph = recorder.results["map"].decision, recorder.results["compose_gathers"]
     layers, flow = decision.layers, decision.flow
     attending = {core for grid in flow.products.values() for core in grid.cores}
     order = [*(core for core in range(48) if core not in attending), *sorted(attending)]

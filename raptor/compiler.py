@@ -28,8 +28,6 @@ from raptor.mapping.decide import Stored
 from raptor.mapping.file import mapping_file, read_mapping
 from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_with
-from raptor.mapping.trial import Trial
-from raptor.options import CompileOptions, MappingOptions, NumberOptions, RoundOptions
 from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
@@ -123,12 +121,11 @@ def _device(options: RoundOptions) -> DeviceFile | None:
 class Chosen:
     """The source of the decision: a strategy, a stored mapping, or the best one of a search.
 
-    `trials`: those of a search. `notes`: about a file that is replayed. `aim`: how the order of work is still to be
-    chosen, once all work has a place. `known`: results of passes for this decision, if a search has them.
+    `notes`: about a file that is replayed. `aim`: how the order of work is still to be chosen, once all work has a
+    place. `known`: results of passes for this decision, if a search has them.
     """
 
     source: Strategy | Stored
-    trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
     aim: Aim = STORED
     known: pipeline.Results = field(default_factory=dict[str, Any])
@@ -142,7 +139,7 @@ def choose(graph: Graph, arch: Target, choice: Choice, driver: Driver) -> Chosen
     """
     if choice.optimize is not None:
         found = driver.timed("search", search, graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
-        return Chosen(Stored(found.decision), found.trials, known=found.known)
+        return Chosen(Stored(found.decision, trials=found.trials), known=found.known)
     if choice.knobs != DEFAULT:
         return Chosen(rows_with(choice.knobs).at_pace(None), aim=BALANCED)
     if choice.strategy in STRATEGIES:
@@ -189,8 +186,9 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
         driver.finish()  # else the checks that run beside hold what they look at
     decision = replace(mapped.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
-    if options.mapping.emit_mapping is not None:
-        storage.write_for(option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
+    trials = chosen.source.trials if isinstance(chosen.source, Stored) else ()
+    if choice.emit is not None:
+        storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
     program, streams = values[PimProgram], values[Streams]
     if options.mapping.emit_ops is not None:
@@ -208,7 +206,7 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
         layers=contents.layers(program, streams),
         steps=contents.steps(program, streams),
         mapping=mapping,
-        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, chosen.trials),
+        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
         weights=contents.weights(program, tiles),
         constants=memory.constant_values,

@@ -14,7 +14,7 @@ from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.decide import Mapper, Stored, choose_branches, choose_fusion, choose_units, map
+from raptor.mapping.decide import Decided, Mapper, Stored, choose_branches, choose_fusion, choose_units, map
 from raptor.mapping.decision import Decision
 from raptor.mapping.paces import paced, usual_pace
 from raptor.mapping.plan_cache import PlanCache
@@ -167,7 +167,7 @@ def decide(
         if not isinstance(source, Strategy) or source.fallback is None:
             raise
         return decide(graph, arch, source.fallback.at_pace(pace), driver=driver, cache=cache)
-    return Mapped(values[Graph], values[Decision])
+    return Mapped(values[Graph], values[Decided].decision)
 
 
 def run(

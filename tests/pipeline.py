@@ -111,7 +111,8 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
-    return Passes(compiled.artifacts.arch, **{field: recorder.results[name] for field, name in _PASS.items()})
+    results = recorder.results | {"map": recorder.results["map"].decision}
+    return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
 
 
 def map_by_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:

@@ -114,7 +114,7 @@ def test_verbose_prints_a_line_for_each_stage(shell: Shell, model: str, more: li
     result = shell.ok("compile", model, *CHIP, "--verbose", *more)
     stages = result.err.splitlines()
     assert stages[0] == "raptor: load"
-    assert stages[-2:] == (["raptor: choose recipes", "raptor: map"] if more else ["raptor: write", "raptor: check"])
+    assert stages[-2:] == (["raptor: compose gathers", "raptor: map"] if more else ["raptor: write", "raptor: check"])
     assert len(stages) == len(set(stages))
 
 

@@ -8,12 +8,13 @@ import pytest
 import raptor
 from raptor import pipeline
 from raptor.codegen import Streams
-from raptor.common.errors import InternalError, UserError
+from raptor.common.errors import CapacityError, InternalError, UserError
 from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
 from raptor.mapping.decide import Mapper
-from raptor.mapping.strategies import RAPTOR
+from raptor.mapping.decision import Decision
+from raptor.mapping.strategies import RAPTOR, ROWS
 from raptor.spatial import Partition
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
@@ -32,7 +33,7 @@ def test_every_pass_finds_what_it_takes():
     for step in pipeline.DECISION:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
-    known |= {Aim}
+    known |= {Decision, Aim}
     for step in pipeline.LOWERING:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
@@ -99,3 +100,11 @@ def test_a_pass_that_changes_nothing_is_not_checked_again(monkeypatch: pytest.Mo
     monkeypatch.setitem(pipeline.INVARIANTS, Graph, check)
     assert pipeline.decide(given, chip(), RAPTOR, driver=Driver()).graph is given
     assert not checked
+
+
+def test_on_a_chip_too_small_to_stream_any_layer_the_fallback_begins_anew():
+    driver, graph = Driver(), passes(MODEL, cores=4).graph
+    with pytest.raises(CapacityError):
+        pipeline.decide(graph, chip((32, 32), xbars_per_core=8, cores=1), ROWS, driver=driver)
+    assert driver.done.count("compose_gathers") == 2
+    assert "map" not in driver.done

@@ -15,6 +15,7 @@ from raptor.mapping.paces import Pace
 from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.rows import NothingStreamsError
 from raptor.mapping.strategies import Strategy
+from raptor.mapping.trial import Trial
 from raptor.target.arch import Target
 from raptor.transforms.choices import Rewrites
 from raptor.transforms.compose_gathers import compose_gathers
@@ -31,10 +32,26 @@ On 500 cores, where small images leave many of them idle, ResNet-50 took 2 % mor
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A decision that was made before. `label`: the name of its file in messages; empty if it needs no check."""
+    """A decision that was made before: it is in a file, or a search found it in these `trials`.
+
+    `label`: the name of the file in messages; empty for the decision of a search, which needs no check.
+    """
 
     decision: Decision
     label: str = ""
+    trials: tuple[Trial, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision, with the trials of the search that found it."""
+
+    decision: Decision
+    trials: tuple[Trial, ...] = ()
+
+    def __str__(self) -> str:
+        tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
+        return f"{self.decision}{''.join(tried)}"
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +112,7 @@ def choose_fusion(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites
     return best
 
 
-def map(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Decision:
+def map(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Decided:
     """Decides how each layer is computed, and on which cores. `graph` has all rewrites.
 
     Raises `UserError` for a stored decision that is not for this graph and chip, `CapacityError` if the chip is too
@@ -106,10 +123,10 @@ def map(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Decis
         fault = next(faults_of(decision, graph, arch), None) if label else None
         if fault is not None:
             raise UserError(f"{label}: {fault}")
-        return decision
+        return Decided(decision, mapper.source.trials)
     if mapper.placed is not None and mapper.placed[0] is rewrites:
         _, placed = mapper.placed
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
     layers = {key: record or placed.layers[key] for key, record in rewrites.layers.items()}
-    return replace(placed, layers=layers, pace=mapper.pace)
+    return Decided(replace(placed, layers=layers, pace=mapper.pace))

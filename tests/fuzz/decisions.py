@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defects import FOLD, OPERATIONS, PARTS, PLANS, ROOT, SIGNALS, Defect
+from tests.fuzz.defects import FOLD, OPERATIONS, PARTS, PLANS, ROOT, SIGNALS, VECTOR_UNIT, Defect
 from tests.fuzz.isolation import isolated
 from tests.fuzz.planted import plant, seed_of_commit
 
@@ -28,7 +28,7 @@ class Wrong:
 SEARCH, TRIAL = "raptor/search/mappings.py", "raptor/mapping/trial.py"
 REPORT, STORED = "raptor/output/compile_report.py", "raptor/mapping/file.py"
 DECISION, COMPILER = "raptor/mapping/decision.py", "raptor/compiler.py"
-KNOBS, DEPTHWISE = "raptor/mapping/knobs.py", "raptor/mapping/depthwise.py"
+KNOBS, DECIDE = "raptor/mapping/knobs.py", "raptor/mapping/decide.py"
 PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"
 ALLOCATE, CHIP, COMMAND = "raptor/pim/allocate.py", "raptor/target/arch/loading.py", "raptor/cli/report.py"
 WRITES, CUTS, UNITS = "raptor/rounds/writes.py", "raptor/rounds/cuts.py", "raptor/frontend/segments/units.py"
@@ -89,12 +89,12 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, 'if objective == "energy":', 'if objective == "latency":')),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "return min(trials, key=lambda t: t.figure)", "return trials[0]")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "return min(trials", "return max(trials")),
-    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield Candidate("raptor", map_raptor, _aim(objective), SEARCHED[0])', 'yield Candidate("raptor", partial(map_rows, knobs=usual), _aim(objective), SEARCHED[0])')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield Candidate("raptor", RAPTOR, _aim(objective), SEARCHED[0])', 'yield Candidate("raptor", rows_with(usual), _aim(objective), SEARCHED[0])')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"throughput": self.interval_ns', '"throughput": self.latency_ns')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"energy": self.energy_pj}[objective]', '"energy": self.interval_ns}[objective]')),
-    Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, options.objective, ", 'search(graph, arch, "latency", ')),
+    Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search, graph, arch, choice.optimize, ", 'search, graph, arch, "latency", ')),
     Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
-    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if options.objective is not None:\n        found = search(", "if options.effort == 0:\n        found = search(")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        found = driver.timed(", "if choice.effort < 0:\n        found = driver.timed(")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "if trial is _best(self.trials):", "if trial.cost:")),
     # Transformers spread over all cores
     Wrong(f"{_SPREAD}homes_are_the_cores_that_have_sums", Defect(TOKEN_CUTS, "(p % len(ins), part)", "(0, part)")),
@@ -223,7 +223,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_JOINED}the_graph_computes_the_same", Defect(JOINED, "(1, 1, branch.channels)", "(1, 1, branch.channels))[..., ::-1] + np.zeros((1, 1, branch.channels)")),
     Wrong(f"{_JOINED}branches_of_one_image_may_be_one", Defect(JOINED, "groups[branch.filter.inputs, branch.filter.operator.window, ", "groups[branch.filter.inputs, ")),
     Wrong(f"{_JOINED}a_core_has_room_for_all_columns", Defect(JOINED, "if sum(xbars) <= arch.xbars_per_core and", "if")),
-    Wrong(f"{_JOINED}layers_that_do_not_bind_stay_apart", Defect(ROWS, "if joined_ns <= WORTH_JOINING * apart_ns else", "if joined_ns else")),
+    Wrong(f"{_JOINED}layers_that_do_not_bind_stay_apart", Defect(DECIDE, "interval_ns <= WORTH_JOINING * least_ns:", "interval_ns:")),
     Wrong(f"{_JOINED}a_stored_decision_that_joins_what_differs_is_refused", Defect(CHECKED, "isinstance(layer, JoinedLayer) and key in left", "isinstance(layer, OnVectorUnit) and key in left")),
     # Paces by default, and work that is evened out
     Wrong(f"{_PACE}[fields4-products x4]", Defect(PACES, "crossbars_ns(arch) > SLOWER *", "crossbars_ns(arch) < SLOWER *")),
@@ -250,8 +250,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_DECISIONS}a_mapping_for_another_model_of_the_same_layers_is_refused", Defect(STORED, "if stored.model != model_digest(graph):", "if not stored.model:")),
     Wrong(f"{_DECISIONS}a_mapping_for_a_chip_of_another_speed_replays_with_a_note", Defect(STORED, "if stored.target != target_digest(arch):", "if not stored.target:")),
     # What the user said
-    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "STRATEGIES[options.mapping](graph, arch)", "rows(graph, arch)")),
-    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(CHIP, 'matrix["cell_precision"] = options.cell_bits', "pass")),
+    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "Chosen(STRATEGIES[choice.strategy],", 'Chosen(STRATEGIES["rows"],')),
+    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(API, "        cell_bits=cell_bits,\n        element_bits=bits,", "        element_bits=bits,")),
     Wrong("tests/test_network.py::test_the_own_table_is_in_the_output_and_costs_what_it_says", Defect(CHIP, "return None if _has_bytes(path, mesh) else", "return None if path else")),
     Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate", "gather(out, None, validate=validate")),
     # What is written, where models are cut, what chips exchange
@@ -284,8 +284,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_FORMS}products_and_layers_are_computed_by_line[a head wider than a crossbar]", Defect(PARTS, "if keeps or isinstance(node.operator, Filter):", "if keeps:")),
     Wrong(f"{_FORMS}a_softmax_over_the_channels_of_a_signal", Defect(SIGNALS, "Concat | Elementwise | Softmax | ChannelSum", "Concat | Elementwise | ChannelSum")),
     Wrong("tests/test_lines_with_relu.py::test_a_layer_with_a_relu_is_computed_by_line[tokens-20]", Defect(PARTS, "if operator.key:", "if operator.key or operator.relu:")),
-    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
-    Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, 'Map("relu") if _single_product', 'Map("relu") if not _single_product')),
+    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(VECTOR_UNIT, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
+    Wrong("tests/transforms/test_fold_relu.py::test_a_single_product_clips_by_itself", Defect(FOLD, 'Map("relu") if _single_product', 'Map("relu") if not _single_product')),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if isinstance(decision.flow, ByLine) and graph.computes:", "if not graph:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not isinstance(flow, ByLine) or not count:", "if flow or count:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ALLOCATE, "return replace(program, cores={i: _reuse_on_core(core)", "return program or replace(program, cores={i: _reuse_on_core(core)")),

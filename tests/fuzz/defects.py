@@ -29,7 +29,8 @@ OPERATIONS = "raptor/spatial/operations.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "kernel_unfolding", "streaming"))
 AXIS = "raptor/mapping/window_axis.py"
-PLANS, PACKING, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "packing", "fold_relu", "depthwise"))
+PLANS, PACKING = (f"raptor/mapping/{n}.py" for n in ("plans", "packing"))
+FOLD, VECTOR_UNIT = (f"raptor/transforms/{n}.py" for n in ("fold_relu", "use_vector_unit"))
 
 _OF_PROGRAMS: tuple[Defect, ...] = (
     # Instructions
@@ -219,7 +220,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(WINDOW, "np.where((a >= 0) & (b >= 0), a * size + b, -1)", "np.where((a >= 0) & (b >= 0), a * size + b, 0)"),
     Defect(FOLD, "source is None or uses[source.output] > 1", "source is None"),
     Defect(FOLD, "return taps == 1 and", "return"),
-    Defect(DEPTHWISE, "operator.weights.swapaxes(0, 1)", "operator.weights.swapaxes(0, 1)[:, ::-1]"),
+    Defect(VECTOR_UNIT, "operator.weights.swapaxes(0, 1)", "operator.weights.swapaxes(0, 1)[:, ::-1]"),
     # Files
     Defect(CONTENTS, "cols=p.region.cols, address=at)", "cols=p.region.cols, address=at + 1)"),
     Defect(CONTENTS, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),

@@ -1,0 +1,168 @@
+"""The text of a small graph before and after each rewrite. `make goldens` writes the texts anew."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from raptor import pipeline
+from raptor.driver import Driver
+from raptor.frontend import load
+from raptor.graph.ir import Graph
+from raptor.mapping.strategies import ROWS
+from tests.frontend.support import make_model, node, random
+from tests.pipeline import chip
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "transforms"
+
+
+def relu() -> ModelProto:
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Relu", "c", "y", name="relu")]
+    return make_model(nodes, {"x": (1, 3, 2, 2)}, ["y"], {"w": random(2, 3, 1, 1)})
+
+
+def branches() -> ModelProto:
+    """RepVGG: a kernel of 3x3, one of 1x1, and the image itself."""
+    nodes = [
+        node("Conv", "x a", "wide", name="wide", pads=[1, 1, 1, 1]),
+        node("Conv", "x b", "narrow", name="narrow"),
+        node("Add", "wide narrow", "both", name="add"),
+        node("Add", "both x", "y", name="skip"),
+    ]
+    return make_model(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"a": random(2, 2, 3, 3), "b": random(2, 2, 1, 1)})
+
+
+def depthwise() -> ModelProto:
+    nodes = [node("Conv", "x w", "y", name="depthwise", group=4)]
+    return make_model(nodes, {"x": (1, 4, 4, 4)}, ["y"], {"w": random(4, 1, 3, 3)})
+
+
+def blocks() -> ModelProto:
+    nodes = [node("SpaceToDepth", "x", "s", name="blocks", blocksize=2), node("Conv", "s w", "y", name="conv")]
+    return make_model(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"w": random(3, 8, 1, 1)})
+
+
+def attention() -> ModelProto:
+    """Scores of an attention, with the factor after the transposition of the keys, which are half of the channels."""
+    nodes = [
+        node("MatMul", "x w", "both", name="layer"),
+        node("Split", "both", "queries keys", name="split", axis=2),
+        node("Transpose", "keys", "turned", name="turn", perm=[0, 2, 1]),
+        node("Mul", "turned half", "scaled", name="scale"),
+        node("MatMul", "queries scaled", "y", name="scores"),
+    ]
+    weights = {"w": random(4, 12), "half": np.array(0.5, np.float32)}
+    return make_model(nodes, {"x": (1, 5, 4)}, {"y": 3}, weights, opset=12)
+
+
+def attention_to_an_image() -> ModelProto:
+    """Two heads of queries on keys that are the pixels of an image."""
+    nodes = [
+        node("Conv", "x q", "wide", name="queries"),
+        node("Reshape", "wide heads", "h", name="heads"),
+        node("Transpose", "h", "queries", name="turn", perm=[0, 1, 3, 2]),
+        node("Conv", "x k", "image", name="keys"),
+        node("Reshape", "image flat", "keys", name="flatten"),
+        node("MatMul", "queries keys", "y", name="scores"),
+    ]
+    shapes = {"heads": np.array([1, 2, 4, 6]), "flat": np.array([1, 1, 4, 6])}
+    return make_model(nodes, {"x": (1, 3, 2, 3)}, ["y"], {"q": random(8, 3, 1, 1), "k": random(4, 3, 1, 1), **shapes})
+
+
+def detector() -> ModelProto:
+    """The pixels of two images, one after another in a long line."""
+    nodes = [
+        node("Conv", "x v", "large", name="large"),
+        node("Conv", "x w", "small", name="small", strides=[2, 2]),
+        node("Reshape", "large flat", "l", name="l"),
+        node("Reshape", "small flat", "s", name="s"),
+        node("Concat", "l s", "all", name="all", axis=2),
+        node("Sigmoid", "all", "y", name="sigmoid"),
+    ]
+    weights = {"v": random(2, 3, 1, 1), "w": random(2, 3, 1, 1), "flat": np.array([1, 2, -1])}
+    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y"], weights)
+
+
+def signal() -> ModelProto:
+    nodes = [node("Conv", "x w", "y", name="conv", pads=[1, 1])]
+    return make_model(nodes, {"x": (1, 2, 8)}, ["y"], {"w": random(3, 2, 3)})
+
+
+def module() -> ModelProto:
+    """Two branches of an Inception module."""
+    nodes = [
+        *(node("Conv", f"x {i} {i}0", f"{i}1", name=i) for i in "ab"),
+        *(node("Relu", f"{i}1", f"{i}2", name=f"relu of {i}") for i in "ab"),
+        node("Concat", "a2 b2", "y", name="both", axis=1),
+    ]
+    weights = {name: random(3, 5, 1, 1) for name in "ab"} | {f"{name}0": random(3) for name in "ab"}
+    return make_model(nodes, {"x": (1, 5, 6, 7)}, ["y"], weights)
+
+
+def shuffle() -> ModelProto:
+    """The halves of an image, one after the other in another order, before a layer."""
+    nodes = [
+        node("Split", "x", "a b", name="split", axis=1),
+        node("Concat", "b a", "c", name="swap", axis=1),
+        node("Slice", "c first last axis", "d", name="slice"),
+        node("Conv", "d w", "y", name="conv", pads=[1, 1, 1, 1]),
+    ]
+    weights = {"w": random(2, 3, 3, 3), "first": np.array([0]), "last": np.array([3]), "axis": np.array([1])}
+    return make_model(nodes, {"x": (1, 4, 4, 4)}, ["y"], weights, opset=12)
+
+
+MODELS = {
+    "fold_relu": relu,
+    "fuse_parallel_branches": branches,
+    "use_vector_unit": depthwise,
+    "fold_space_to_depth": blocks,
+    "lay_out_tokens": attention,
+    "sink_transposes": attention,
+    "lay_out_matmuls": attention_to_an_image,
+    "split_rows": detector,
+    "lift_to_2d": signal,
+    "fuse_horizontally": module,
+    "compose_gathers": shuffle,
+}
+
+
+@dataclass
+class Rewritten(Driver):
+    """A driver that keeps the graph after each pass."""
+
+    graphs: dict[str, Graph] = field(default_factory=dict[str, Graph])
+
+    def run(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().run(step, *args, **kwargs)
+        if isinstance(result, Graph):
+            self.graphs[step.__name__] = result
+        return result
+
+
+def rewritten(model: ModelProto) -> dict[str, Graph]:
+    """The graph as it was loaded, and after each pass that rewrites it, by the name of the pass."""
+    arch, driver = chip((16, 16), xbars_per_core=16, cores=8), Rewritten()
+    loaded = load(model).graph
+    pipeline.decide(pipeline.prepare(loaded, arch, driver=driver), arch, ROWS, driver=driver)
+    return {"load": loaded, **driver.graphs}
+
+
+def test_every_rewrite_has_a_text():
+    """But for the arithmetic of requantisations, which texts of graphs do not show."""
+    assert rewritten(relu()).keys() - {"load", "choose_recipes"} == MODELS.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_text_before_and_after(name: str, request: pytest.FixtureRequest):
+    graphs = rewritten(MODELS[name]())
+    before = [*graphs.values()][[*graphs].index(name) - 1]
+    assert str(graphs[name]) != str(before), "the rewrite does something"
+    text, path = f"// before {name}\n{before}\n// after {name}\n{graphs[name]}", GOLDEN / f"{name}.txt"
+    if request.config.getoption("--update-golden"):
+        GOLDEN.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return
+    assert path.read_text() == text, "if that is right: make goldens"
