@@ -105,6 +105,6 @@ def test_a_pass_that_changes_nothing_is_not_checked_again(monkeypatch: pytest.Mo
 def test_on_a_chip_too_small_to_stream_any_layer_the_fallback_begins_anew():
     driver, graph = Driver(), passes(MODEL, cores=4).graph
     with pytest.raises(CapacityError):
-        pipeline.decide(graph, chip((32, 32), xbars_per_core=8, cores=1), ROWS, driver=driver)
+        pipeline.decide(graph, chip((4, 4), xbars_per_core=1, cores=1), ROWS, driver=driver)
     assert driver.done.count("compose_gathers") == 2
     assert "map" not in driver.done
