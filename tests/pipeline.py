@@ -121,7 +121,7 @@ def map_by_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 
 
 def faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
-    """All that is wrong with a decision about a prepared graph."""
+    """Sentences about what is wrong with a decision about a prepared graph."""
     yield from record_faults(decision, graph, arch)
     yield from faults_of(decision, pipeline.decide(graph, arch, Stored(decision)).graph, arch)
 
