@@ -24,6 +24,7 @@ import raptor
 from raptor.common.errors import CapacityError
 from raptor.common.option_values import CUTS, DEFAULT_STRATEGY
 from raptor.frontend.segments.units import units_of
+from raptor.options import ModelInputs
 from raptor.rounds.ranges import Ranges
 from raptor.target import arch as architectures
 from raptor.target.device_file import load_device

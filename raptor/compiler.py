@@ -26,8 +26,9 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.decide import Stored
 from raptor.mapping.file import mapping_file, read_mapping
-from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.knobs import DEFAULT, Knobs, changed, parse_knobs
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_with
+from raptor.options import CompileOptions, NumberOptions, RoundOptions
 from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
@@ -35,7 +36,8 @@ from raptor.pim import GlobalMemory, PimProgram
 from raptor.search.mappings import search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
-from raptor.target.arch import Target, check_network_size
+from raptor.target.arch import Target, check_network_size, load_chip
+from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import Requantising, flip_notes
 
 if TYPE_CHECKING:
@@ -131,21 +133,23 @@ class Chosen:
     known: pipeline.Results = field(default_factory=dict[str, Any])
 
 
-def choose(graph: Graph, arch: Target, choice: Choice, driver: Driver) -> Chosen:
+def choose(graph: Graph, request: CompileRequest, driver: Driver) -> Chosen:
     """Finds the source of the decision about a prepared graph.
 
     Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if a search finds
     no mapping that fits the chip.
     """
-    if choice.optimize is not None:
-        found = driver.timed("search", search, graph, arch, choice.optimize, choice.effort, in_two=choice.in_two)
-        return Chosen(Stored(found.decision, trials=found.trials), known=found.known)
-    if choice.knobs != DEFAULT:
-        return Chosen(rows_with(choice.knobs).at_pace(None), aim=BALANCED)
-    if choice.strategy in STRATEGIES:
-        return Chosen(STRATEGIES[choice.strategy], aim=BALANCED)
-    label = option("mapping", Path(choice.strategy))
-    decision, notes = read_mapping(Path(choice.strategy), label, graph, arch)
+    arch, options = request.arch, request.options.mapping
+    if options.objective is not None:
+        in_two = driver.beside is not None
+        best = driver.timed("search", search, graph, arch, options.objective, options.effort, in_two=in_two)
+        return Chosen(Stored(best.decision, trials=best.trials), known=best.known)
+    if request.knobs != DEFAULT:
+        return Chosen(rows_with(request.knobs).at_pace(None), aim=BALANCED)
+    if options.mapping in STRATEGIES:
+        return Chosen(STRATEGIES[options.mapping], aim=BALANCED)
+    label = option("mapping", Path(options.mapping))
+    decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
     return Chosen(Stored(decision, label), notes=notes)
 
 
@@ -173,9 +177,9 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
     arch, options = request.arch, request.options
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
-    _check_numbers(model.graph, arch, requant, base_isa=base_isa)
-    graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
-    chosen = choose(graph, arch, choice, driver)
+    _check_numbers(model.graph, arch, options.numbers)
+    graph = pipeline.prepare(model.graph, arch, request.requantising, driver=driver)
+    chosen = choose(graph, request, driver)
     mapped = pipeline.decide(graph, arch, chosen.source, driver=driver)
     known = chosen.known or None  # nothing is kept longer than needed if nothing is known
     values = pipeline.run(mapped.graph, mapped.decision, arch, aim=chosen.aim, driver=driver, known=known)
@@ -187,13 +191,13 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
     decision = replace(mapped.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
     trials = chosen.source.trials if isinstance(chosen.source, Stored) else ()
-    if choice.emit is not None:
-        storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
+    if options.mapping.emit_mapping is not None:
+        storage.write_for(option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
     program, streams = values[PimProgram], values[Streams]
     if options.mapping.emit_ops is not None:
         flow = operator_flow(values[Graph], program, streams, arch)
-        storage.write_for(option("emit_ops"), choice.emit_ops, "".join(f"{line}\n" for line in flow).encode())
+        storage.write_for(option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode())
     warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,
@@ -248,6 +252,10 @@ def _check_weights(graph: Graph, arch: Target) -> None:
 
 def _verify_model(model: Model) -> None:
     model.graph.verify()
+
+
+def accept(_: Node) -> None:
+    """Refuses no operator."""
 
 
 def _refuse_extensions(graph: Graph) -> None:

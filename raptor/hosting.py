@@ -30,8 +30,7 @@ from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
 from raptor.rounds.compiling import Compiled, Round, compile_rounds, in_words, rounds_of, waits_of
 from raptor.target.arch import Target
-from raptor.target.device_file import DeviceFile, load_device
-from raptor.transforms.choose_recipes import Requantising
+from raptor.target.device_file import load_device
 
 if TYPE_CHECKING:
     import onnx

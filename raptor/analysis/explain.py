@@ -25,6 +25,7 @@ from raptor.mapping.knobs import Knobs
 from raptor.mapping.plan_cache import layer_plans
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.token_stages import find_stages
+from raptor.options import ChipOptions, ModelInputs, options_in, read_options
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
@@ -227,7 +228,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
-    graph, mapped, arch = _decided(folder, manifest)
+    graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))
     return Explanation(
         program=str(folder),
@@ -334,7 +335,7 @@ def _layer(
     )
 
 
-def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipeline.Mapped, Target]:
+def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipeline.Mapped, Target]:
     """Reads the decision of an output. Returns the prepared graph, what the decision makes of it, and the chip."""
     graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
@@ -348,7 +349,7 @@ _CHAINED = "in a chain of layers between two attentions, whose cores are chosen 
 
 
 def _options(graph: Graph, mapped: pipeline.Mapped, arch: Target) -> Mapping[str, Options]:
-    """Returns the options of all nodes with weights of the prepared graph, by node."""
+    """Returns the grid options of all nodes with weights of the prepared graph, keyed by node."""
     decision = mapped.decision
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"

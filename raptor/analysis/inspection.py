@@ -11,7 +11,7 @@ from pydantic import Field
 from rich.table import Table
 
 from raptor import frontend, pipeline
-from raptor.common import arguments, storage
+from raptor.common import storage
 from raptor.common.console import Console
 from raptor.common.errors import UnsupportedNode
 from raptor.common.names import fit
@@ -36,8 +36,8 @@ from raptor.graph.layers import filter_key
 from raptor.graph.macs import count_macs
 from raptor.mapping.decision import Decision, KernelUnfolding, Matrix
 from raptor.mapping.strategies import RAPTOR
-from raptor.target import arch as architectures
-from raptor.target.arch import Target
+from raptor.options import CompileOptions, InspectKeywords, read_options
+from raptor.target.arch import Target, load_chip
 
 if TYPE_CHECKING:
     import onnx

@@ -12,6 +12,7 @@ from raptor.compiler import CompileRequest
 from raptor.frontend import Model
 from raptor.frontend.segments.cutting import Cut
 from raptor.frontend.segments.units import ModelSource, Units, units_of
+from raptor.options import ModelInputs
 from raptor.output import files
 from raptor.output.writer import Artifacts
 from raptor.rounds.plan import Alternative, Memory, Plan, plan_rounds, too_large
@@ -21,7 +22,6 @@ from raptor.rounds.writes import crossbars, groups_of, steady_writes
 from raptor.target.arch import Target
 from raptor.target.device_file import CrossbarWrite, DeviceFile
 from raptor.target.element import bytes_of
-from raptor.transforms.choose_recipes import Requantising
 
 MOST_SLICINGS = 4
 """Most times that the slices of a layer are sliced again until each of them fits the chip."""

@@ -139,7 +139,7 @@ class _Trials:
             mapped = candidate.decide(self.graph, self.arch)
             values = run(mapped.graph, mapped.decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
         except CapacityError as e:
-            return _Begun(Trial(name, self.objective, fault=e))
+            return _RunningTrial(Trial(name, self.objective, fault=e))
         ordered = replace(mapped.decision, flow=values[Schedule].flow)
         cost = simulated(values[PimProgram], values[Streams])
         return _RunningTrial(Trial(name, self.objective, ordered), cost, known)
@@ -169,7 +169,7 @@ def candidates(objective: Objective) -> Iterator[Candidate]:
     aim = _aim(objective)
     yield Candidate("rows", rows_with(usual), aim)
     yield Candidate("raptor", RAPTOR, aim)
-    for name, knobs in _turned(usual, objective):
+    for name, knobs in _knob_variations(usual, objective):
         yield Candidate(f"rows, {name}", rows_with(knobs), aim)
 
 
@@ -181,7 +181,7 @@ def paced_candidates(objective: Objective) -> Iterator[Candidate]:
     yield Candidate("raptor", RAPTOR, _aim(objective), SEARCHED[0])
     yield from others
     yield from (Candidate(f"rows, balanced, times of {pace}", ROWS, BALANCED, pace) for pace in SEARCHED)
-    for name, knobs in islice(_turned(usual, objective), TURNED):
+    for name, knobs in islice(_knob_variations(usual, objective), TURNED):
         for pace in SEARCHED:
             yield Candidate(f"rows, {name}, times of {pace}", rows_with(knobs), _aim(objective), pace)
 

@@ -17,8 +17,8 @@ from raptor.common.collector import without_collector
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.spelling import option
 from raptor.driver import Driver, parse_driver
-from raptor.frontend.fixed import Fixed
 from raptor.mapping.strategies import ROWS
+from raptor.options import CompileOptions, PolicyKeywords, read_options
 from raptor.pim import PimProgram
 from raptor.quantise.choice import NO_POLICY, parse
 from raptor.quantise.cost import OutputNoise

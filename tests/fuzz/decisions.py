@@ -92,9 +92,9 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield Candidate("raptor", RAPTOR, _aim(objective), SEARCHED[0])', 'yield Candidate("raptor", rows_with(usual), _aim(objective), SEARCHED[0])')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"throughput": self.interval_ns', '"throughput": self.latency_ns')),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"energy": self.energy_pj}[objective]', '"energy": self.interval_ns}[objective]')),
-    Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search, graph, arch, choice.optimize, ", 'search, graph, arch, "latency", ')),
+    Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search, graph, arch, options.objective, ", 'search, graph, arch, "latency", ')),
     Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
-    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        found = driver.timed(", "if choice.effort < 0:\n        found = driver.timed(")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if options.objective is not None:\n        in_two", "if options.effort == 0:\n        in_two")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "if trial is _best(self.trials):", "if trial.cost:")),
     # Transformers spread over all cores
     Wrong(f"{_SPREAD}homes_are_the_cores_that_have_sums", Defect(TOKEN_CUTS, "(p % len(ins), part)", "(0, part)")),
@@ -250,8 +250,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_DECISIONS}a_mapping_for_another_model_of_the_same_layers_is_refused", Defect(STORED, "if stored.model != model_digest(graph):", "if not stored.model:")),
     Wrong(f"{_DECISIONS}a_mapping_for_a_chip_of_another_speed_replays_with_a_note", Defect(STORED, "if stored.target != target_digest(arch):", "if not stored.target:")),
     # What the user said
-    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "Chosen(STRATEGIES[choice.strategy],", 'Chosen(STRATEGIES["rows"],')),
-    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(API, "        cell_bits=cell_bits,\n        element_bits=bits,", "        element_bits=bits,")),
+    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "Chosen(STRATEGIES[options.mapping],", 'Chosen(STRATEGIES["rows"],')),
+    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(CHIP, 'matrix["cell_precision"] = options.cell_bits', "pass")),
     Wrong("tests/test_network.py::test_the_own_table_is_in_the_output_and_costs_what_it_says", Defect(CHIP, "return None if _has_bytes(path, mesh) else", "return None if path else")),
     Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate", "gather(out, None, validate=validate")),
     # What is written, where models are cut, what chips exchange

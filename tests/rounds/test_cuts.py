@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from raptor.frontend.segments.units import units_of
+from raptor.options import ModelInputs
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
 from raptor.rounds.ranges import Ranges
 from raptor.target.arch import load
