@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
+from raptor.backend import RaptorBackend
 from raptor.frontend import load
 from raptor.graph.ir import Dot, Filter, Move
-from tests.frontend.support import compare, make_model, node, random
+from tests.frontend.support import compare, golden, make_model, node, random
 from tests.pipeline import check
 
 CHIP = {"xbar": 8, "xbars_per_core": 16}
@@ -99,6 +100,15 @@ def test_gemm_with_one_weight(constant: str):
     values = {constant: random(1, 1), "c": random()}
     inputs = {n: s for n, s in shapes.items() if n not in values}
     compare(make_model([node("Gemm", "a b c", alpha=2.0, beta=0.5)], inputs, {"y": 2}, values))
+
+
+def test_an_operand_with_factor_zero_is_not_read():
+    """0 * infinity would be NaN."""
+    nodes = [node("Log", "c", "l"), node("Gemm", "a b l", beta=0.0)]
+    model = make_model(nodes, {"a": (2, 3), "c": (4,)}, {"y": 2}, {"b": random(3, 4)})
+    a, c = random(2, 3, seed=1), np.zeros(4, np.float32)
+    (got,) = RaptorBackend.run_model(model, [a, c])
+    np.testing.assert_allclose(got, golden(model, {"a": a, "c": c})["y"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("constants", ["", "a", "bc"])

@@ -61,12 +61,12 @@ def _times(values: Floats, factor: float) -> Floats:
 
 def _biased(node: NodeView, f: Formula, result: Value) -> Value:
     name, beta = node.input(2), node.number("beta", 1)
-    if name is None:
+    if name is None or beta == 0:  # 0 times infinity would be NaN
         return result
     if f.ctx.constant(name) is None:
         return f.add(result, f.mul(f.operand(name), beta))
     bias = f.ctx.weights(name)
-    if not bias.any() or beta == 0:
+    if not bias.any():
         return result
     return f.add(result, f.constant(bias if beta == 1 else _times(bias, beta)))
 
