@@ -54,10 +54,19 @@ def test_two_compilations_give_the_same_bytes(tmp_path: Path, stream_format: Str
 
 SCRIPT = """
 import sys
-from tests.test_output import compiled
+from tests.test_output import compiled, in_rounds
 for weights in ("json", "npz"):
     compiled().save(f"{sys.argv[1]}/{weights}", stream_format="both", weight_format=weights)
+in_rounds().save(f"{sys.argv[1]}/rounds")
 """
+
+
+def in_rounds() -> "raptor.Program":
+    """A model that is cut into segments, each with inner tensors."""
+    nodes = [node("Conv", "x w", "c"), node("Relu", "c", "r"), node("MaxPool", "r", "p", kernel_shape=[2, 2])]
+    nodes += [node("Conv", "p v", "d", name="second"), node("Relu", "d", "e", name="last"), node("Tanh", "e", "y")]
+    model = make_model(nodes, {"x": (1, 2, 9, 9)}, ["y"], {"w": random(12, 2, 3, 3), "v": random(12, 12, 2, 2)})
+    return raptor.compile(model, xbar=16, xbars_per_core=4, cores=3, rounds=True)
 
 
 def test_every_process_writes_the_same_bytes(tmp_path: Path):

@@ -85,9 +85,9 @@ def piece(
     Its inputs are the tensors that it reads and does not compute. Raises `UserError` if it exceeds 2 GiB.
     """
     chosen = _with_shared(flow, nodes)
-    own = {o for i in chosen for o in flow.nodes[i].output}
-    makes = tuple(makes)
-    wanted = {n for i in chosen for n in reads(flow.nodes[i])} | set(makes)
+    own = dict.fromkeys(o for i in chosen for o in flow.nodes[i].output)  # in order: same input, same bytes
+    makes = dict.fromkeys(makes)
+    wanted = {n for i in chosen for n in reads(flow.nodes[i])} | makes.keys()
     inputs = dict.fromkeys(n for i in chosen for n in flow.reads[i] if n not in own)
     cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = cut.graph
@@ -97,7 +97,7 @@ def piece(
     graph.sparse_initializer.extend(t for t in proto.graph.sparse_initializer if t.values.name in wanted)
     graph.input.extend(types.value(n) for n in inputs)
     graph.output.extend(types.value(n) for n in makes)
-    graph.value_info.extend(types.value(n) for n in own.difference(makes) if n in types.known)
+    graph.value_info.extend(types.value(n) for n in own if n not in makes and n in types.known)
     if cut.ByteSize() > reading.LIMIT_BYTES:
         raise UserError(f"{name}: with its weights, this segment is larger than 2 GiB, the limit of ONNX")
     return cut
