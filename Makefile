@@ -6,10 +6,12 @@ READY := $(VENV)/.ready
 FRAMEWORKS := .venv-frameworks
 TORCH ?= torch==2.13.0
 DEMO := demo
-JOBS ?= 2
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEED ?= 0
 NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
+NOT_OTHERS := not slow and not release and not browser and not frameworks
+SUITE = $(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py tests/transforms/test_goldens.py
 # Stores the tables that a benchmark prints for the pages, with STORE=1: names of the tables, `-` for none of them.
 stored = $(if $(STORE),| $(BIN)/python benchmarks/store.py $(1))
@@ -18,7 +20,7 @@ FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-sizes bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-sizes bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -29,8 +31,13 @@ demo: $(READY)  ## build ResNet-18, compile it, validate it
 	$(BIN)/raptor compile $(DEMO)/resnet18.onnx --xbar 128 --cores 200 -o $(DEMO)/out --force
 	$(BIN)/raptor validate $(DEMO)/out
 
-test: $(READY)  ## the test suite without its slow part; BROWSER=required fails without Chromium
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
+test: $(READY)  ## the test suite: the quick cases of every test; BROWSER=required fails without Chromium
+	$(SUITE) -m "not thorough and $(NOT_OTHERS)"
+
+test-thorough: $(READY)  ## the other cases of it (tests/tiers.toml)
+	$(SUITE) -m "thorough and $(NOT_OTHERS)"
+
+test-all: test test-thorough  ## both
 
 test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 	$(BIN)/pytest -q -m slow -n $(JOBS); slow=$$?; $(PLANTED) && exit $$slow

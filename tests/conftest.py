@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import chromium
+from tests import chromium, tiers
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="optional",
         help="whether tests that open pages are skipped, or fail, where there is no Chromium",
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark(items)
 
 
 def pytest_collection_finish() -> None:
