@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class _Case:
-    """What `mark` looks at of a collected case."""
+    """Stand-in for a collected case: its id, and the marks that it gets."""
 
     def __init__(self, nodeid: str) -> None:
         self.nodeid, self.marks = nodeid, list[str]()
