@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 TABLE: Mapping[str, Mapping[str, int | Sequence[str]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-"""By file and test: the number of cases that are quick, or their ids."""
+"""Number of quick cases, or their ids, of each test in each file."""
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
