@@ -130,9 +130,8 @@ class Ranges:
 
     def refusal(self, unit: int) -> UserError | None:
         """Returns why a unit alone does not fit the chip; None if that is not known."""
-        for (first, last), error in self.refused.items():
-            if first >= unit and last - first == 1:
-                return error
+        if (known := self.refused.get((unit, unit + 1))) is not None:
+            return known
         try:
             decide(self.strategy, self.part(unit, unit + 1), self.arch, self.cache)
         except CapacityError as error:

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from raptor.common.errors import UserError
 from raptor.frontend.segments.units import units_of
 from raptor.options import ModelInputs
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
@@ -95,3 +96,15 @@ def test_longest_first_and_one_by_one():
     assert one_by_one(5, {1, 2, 3, 4}, cost) == ((1, 2, 3, 4), 50.0)
     assert first_fit(5, {4}, cost) is None
     assert one_by_one(5, {4}, cost) is None
+
+
+def test_the_refusal_of_a_unit_is_its_own():
+    """Refusals of later units may have been found before."""
+    nodes = [node("Conv", "x v", "a", name="wide"), node("Conv", "a w", "y", name="wider")]
+    model = make_model(nodes, {"x": [1, 8, 6, 6]}, ["y"], {"v": random(40, 8, 3, 3), "w": random(60, 40, 3, 3)})
+    arch = load(xbar=16, cores=1, xbars_per_core=4)
+    units = units_of(model, ModelInputs(), lambda _: None)
+    ranges = Ranges(units, arch, load_device("reram-puma"), "rows", Requantising("exact"), 1)
+    ranges.refused[1, 2] = UserError("of the second unit")
+    assert "full at layer wide (" in str(ranges.refusal(0))
+    assert str(ranges.refusal(1)) == "of the second unit"
