@@ -159,6 +159,16 @@ def _wide() -> ModelProto:
     return make_model(nodes, {"x": (1, 100, 2, 14)}, ["y"], {"w": random(100, 1, 3, 3)})
 
 
+def _long_sums() -> ModelProto:
+    """Means over more pixels than one block of a sum has, also of the number of pixels that three levels need."""
+    nodes = [
+        node("GlobalAveragePool", "x", "y"),
+        node("AveragePool", "x", "z", kernel_shape=[9, 34], strides=[9, 34]),
+        node("AveragePool", "x", "u", name="padded", kernel_shape=[9, 10], strides=[9, 8], pads=[2, 1, 0, 0]),
+    ]
+    return make_model(nodes, {"x": (1, 3, 9, 34)}, ["y", "z", "u"])
+
+
 def _dilated() -> ModelProto:
     """A layer of one output pixel that reads pixels which do not lie side by side, and one with gaps in its lines."""
     nodes = [
@@ -320,6 +330,8 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_classifier", {"xbar": (8, 16), "xbars_per_core": 30, "cores": 30, "mapping": "rows"}),
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "knobs": {"step_ns": 200}}),
     ("_classifier", {"xbar": 32, "xbars_per_core": 8, "cores": 12, "mapping": "rows"}),
+    ("_long_sums", {"xbar": 8, "xbars_per_core": 4, "cores": 4, "mapping": "raptor"}),
+    ("_long_sums", {"xbar": 8, "xbars_per_core": 4, "cores": 4, "mapping": "rows"}),
     ("_dilated", {"xbar": 8, "xbars_per_core": 20, "cores": 4, "mapping": "rows"}),
     ("_dilated", {"xbar": 12, "xbars_per_core": 60, "cores": 12, "mapping": "rows"}),
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
