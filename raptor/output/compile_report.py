@@ -118,7 +118,7 @@ def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
 
 
 def read_any_report(folder: Path) -> CompileReport:
-    """Reads the report of an output directory with one or several segments. Raises `UserError` if it is none."""
+    """Reads the report of an output directory with one or several segments. Raises `UserError` for any other."""
     if not (folder / files.SEGMENTS).is_file():
         return read_report(folder)[0]
     storage.read(files.Segments, folder, files.SEGMENTS)

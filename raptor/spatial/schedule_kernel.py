@@ -116,7 +116,7 @@ def idle(work: Work, samples: int) -> Chip:
 
 
 def all_of(work: Work, samples: int) -> Todo:
-    """Returns the work of several samples, with nothing done."""
+    """Returns the bookkeeping of the remaining steps of `samples` samples, none of which has begun."""
     cores, count = len(work.first_pair) - 1, len(work.core)
     both = np.concatenate([work.core, work.peer])
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count

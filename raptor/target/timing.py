@@ -235,7 +235,7 @@ def longest_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: f
 
 
 def _lengths(records: isa.Records) -> Iterator[tuple[int, int]]:
-    """Yields each length of instructions, and the number of those that have it."""
+    """Yields each value of the field `d` (elements or bytes), and the number of instructions that have it."""
     lengths, counts = np.unique(records["d"], return_counts=True)
     yield from zip(lengths.tolist(), counts.tolist(), strict=True)
 

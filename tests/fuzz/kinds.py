@@ -44,19 +44,23 @@ def meanings(case: Case, kind: str, seed: int) -> tuple[dict[str, Array], bool, 
     """
     inputs = of_kind(case, kind, seed)
     try:
-        outputs = golden(case.model, inputs)
         every = golden(case.model, inputs, [o for node in case.model.graph.node for o in node.output if o])
     except Exception:  # onnxruntime refuses what some operator reads; its exceptions have no common base
         return inputs, False, False
-    if _feeds_recurrent(case, inputs | every):
+    values = inputs | every
+    if _feeds_recurrent(case, values):
         return inputs, False, False
     floats = [array for array in every.values() if array.dtype.kind == "f"]
     numbers = not any((np.isnan(array) | (array == np.inf) | (array == -_MOST)).any() for array in floats)
+    outputs = {o.name: values[o.name] for o in case.model.graph.output if o.name in values}  # others are constants
     return inputs, numbers and _are_finite(outputs), _are_finite(every)
 
 
 def _feeds_recurrent(case: Case, values: Mapping[str, Array]) -> bool:
-    """Tells whether a recurrent layer reads infinity, whose kernel in onnxruntime makes numbers of the NaN inside."""
+    """Returns whether a recurrent layer reads an infinite input.
+
+    onnxruntime's kernels of these layers clip a NaN inside of them to a finite number.
+    """
     read = [i for node in case.model.graph.node if node.op_type in _RECURRENT for i in node.input if i in values]
     return not _are_finite({name: values[name] for name in read})
 

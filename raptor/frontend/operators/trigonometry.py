@@ -80,7 +80,7 @@ def area_sine(f: Formula, x: Value) -> Value:
     square, other = f.mul(part, part), f.mul(one, one)
     root = f.apply("sqrt", f.add(square, other))
     beyond = f.add(part, f.div(f.add(square, f.sub(other, 1)), f.add(root, 1)))
-    result = f.add(f.apply("log", most), _log_of_one_and(f, beyond, beyond))
+    result = f.add(f.apply("log", most), _log1p(f, beyond, beyond))
     return f.min(f.max(x, f.neg(result)), result)  # the result is not larger than |x|
 
 
@@ -98,10 +98,10 @@ def area_tangent(f: Formula, x: Value) -> Value:
 
 def _area_tangent(f: Formula, x: Value) -> Value:
     beyond = f.div(f.mul(x, 2), f.sub(1, x))
-    return f.mul(_log_of_one_and(f, beyond, f.min(beyond, 1)), 0.5)
+    return f.mul(_log1p(f, beyond, f.min(beyond, 1)), 0.5)
 
 
-def _log_of_one_and(f: Formula, x: Value, near: Value) -> Value:
+def _log1p(f: Formula, x: Value, near: Value) -> Value:
     """Emits log(1 + x) for x >= 0, corrected by the bits that 1 + x loses; `near`: x where x <= 1, and finite."""
     return f.add(f.apply("log", f.add(x, 1)), f.sub(near, f.sub(f.add(near, 1), 1)))
 
