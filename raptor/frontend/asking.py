@@ -1,4 +1,4 @@
-"""Support query: whether the chip can compute each node of a model; for models that it cannot compute alone."""
+"""Support query: which nodes of a model the chip can compute; for models that need the host as well."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Asked:
     """A model in canonical form (inputs bound, branches resolved, constants folded), with the support of each node.
 
     onnx_bytes: the original model. proto: the canonical model with all weights inside and all types that can be
-    inferred. graph: what the accepted nodes became. answers: one for each node of `proto`. of_floats: the answers if no
-    node is quantised.
+    inferred. graph: the accepted nodes as imported. answers: result of importing each node of `proto`. of_floats: the
+    same for a float program, which refuses quantised operators.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 def ask(model: reading.Source, inputs: ModelInputs) -> Asked:
-    """Asks about all nodes of a model that was read. Raises `UserError` as `load` does, but not for refused nodes."""
+    """Tries to import every node of a model. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, inputs, keep_integers=True)
     origin = Origin.of(model)
@@ -78,14 +78,14 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
 
 
 def is_typed(kind: TypeProto) -> bool:
-    """Tells whether a type states its element type."""
+    """Checks whether a type states its element type."""
     if kind.HasField("tensor_type"):
         return kind.tensor_type.elem_type != TensorProto.UNDEFINED
     return kind.WhichOneof("value") is not None
 
 
 def _is_complete(kind: TypeProto) -> bool:
-    """Tells whether a type states element type and rank; sizes may be open."""
+    """Checks whether a type states element type and rank; sizes may be open."""
     return is_typed(kind) and (not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape"))
 
 

@@ -1,4 +1,4 @@
-"""Reductions over axes of a tensor in whatever layout it has; used by reductions, pools and normalisations."""
+"""Reductions over axes of a tensor in any layout; used by reductions, pools and normalisations."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ class View:
 
     @property
     def kept(self) -> npt.NDArray[np.int64]:
-        """[channels] -> number of the reduced channel to which each channel contributes."""
+        """[channels] -> result channel to which each channel contributes, where only some `parts` are reduced."""
         sizes, results = [n for n, _ in self.parts], [1 if chosen else n for n, chosen in self.parts]
         return np.broadcast_to(np.arange(math.prod(results)).reshape(results), sizes).reshape(-1)
 
@@ -56,8 +56,8 @@ class View:
 def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = False) -> View:
     """Returns a view of x that reduces the `axes` of its shape.
 
-    Elements move only where a reshape has split the channels. With `grouped` they stay there, too, if only some of the
-    parts are reduced, as for the norm of groups of channels (`View.parts`).
+    Elements move only where a reshape has split the channels. With `grouped`, they stay in place even there if only
+    some of the parts are reduced, as in a group normalisation (`View.parts`).
     """
     if grouped and (seen := _grouped(build, x, axes)) is not None:
         return seen

@@ -87,7 +87,7 @@ class Builder:
         return self.add(Filter(values, Window.point(x.image.pixel_dims or (1,)), weight_bits=bits), image, x)
 
     def has_crossbars(self, x: Tensor) -> bool:
-        """Tells whether crossbars can multiply this tensor: in an integer model they multiply integers only."""
+        """Checks whether crossbars can multiply this tensor: in an integer model they multiply integers only."""
         return x.element.kind == "int" or x.element == MODELLED
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:

@@ -187,7 +187,7 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
 
 
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input is a flag, size or name, which must become a constant."""
+    """Checks whether an input is a flag, size or name, which must become a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
     if kind not in INDICES or rank > 1 or _is_quantised(proto, value):
         return False
@@ -195,7 +195,7 @@ def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _decides(proto: ModelProto, name: str) -> bool:
-    """Tells whether a parameter of some operator (`PARAMETERS`) is the tensor `name`, or computed from it.
+    """Checks whether a parameter of some operator (`PARAMETERS`) is the tensor `name`, or computed from it.
 
     Results of layers and rows of tables that the tensor selects are data, not parameters, and are not followed.
     """
@@ -211,14 +211,14 @@ def _decides(proto: ModelProto, name: str) -> bool:
 
 
 def _makes_data(node: NodeProto, given: Set[str]) -> bool:
-    """Tells whether a node computes data from the tensors `given`: a layer, or a lookup with them as indices."""
+    """Checks whether a node computes data from the tensors `given`: a layer, or a lookup with them as indices."""
     if node.op_type in _LAYERS:
         return not any(node.input[i] in given for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input))
     return node.op_type in _LOOKUPS and node.input[0] not in given
 
 
 def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input is data, by its type and readers; other inputs are sizes, indices or zero points."""
+    """Checks whether an input is data, by its type and readers; other inputs are sizes, indices or zero points."""
     if value.type.tensor_type.elem_type in FLOATS:
         return True
     if any(node.op_type in QUANTISED for node in proto.graph.node):
@@ -227,7 +227,7 @@ def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input holds quantised integers that an integer operator reads as data."""
+    """Checks whether an input holds quantised integers that an integer operator reads as data."""
     if value.type.tensor_type.elem_type not in INTEGERS:
         return False
     same = {value.name}

@@ -37,7 +37,7 @@ _Y_SCALE = 7
 
 
 def has_contributed(proto: ModelProto) -> bool:
-    """Tells whether a model has operators of these domains."""
+    """Checks whether a model has operators of these domains."""
     return any(node.domain in (CONTRIBUTED, _LEARNING) for node in proto.graph.node)
 
 

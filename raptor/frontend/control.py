@@ -34,7 +34,7 @@ def resolve(proto: ModelProto) -> Mapping[str, str]:
 
 
 def is_control(node: NodeProto) -> bool:
-    """Tells whether a node is an If, Loop or Scan."""
+    """Checks whether a node is an If, Loop or Scan."""
     return node.op_type in _OPERATORS and node.domain in STANDARD_DOMAINS
 
 
@@ -64,7 +64,7 @@ class _Resolver:
         return self.reasons
 
     def _used(self) -> list[NodeProto]:
-        """Returns the nodes other than those that only computed a condition: the chip may lack an operator for them."""
+        """Returns the nodes except those that only computed a condition, for which the chip may lack an operator."""
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
         for node in reversed(self.known.nodes):

@@ -101,7 +101,7 @@ class Decisions:
         return self._at[name]
 
     def _is_of_a_shape(self, name: str) -> bool:
-        """Tells whether a Shape or Size computes the tensor; if so, stores its value."""
+        """Checks whether a Shape or Size computes the tensor; if so, stores its value."""
         node = self.nodes[self._at[name]] if name in self._at else NodeProto()
         if node.op_type not in ("Shape", "Size") or node.domain not in STANDARD_DOMAINS or not node.input:
             return False

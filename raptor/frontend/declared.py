@@ -10,7 +10,7 @@ UNNAMED = "?"
 
 
 def has_shape(value: ValueInfoProto) -> bool:
-    """Tells whether a shape is declared, maybe with open sizes. The shape of a scalar is empty."""
+    """Checks whether a shape is declared, maybe with open sizes. The shape of a scalar is empty."""
     return value.type.tensor_type.HasField("shape")
 
 

@@ -133,7 +133,7 @@ def page() -> Iterator[str]:
 
 
 def _is_expanded(schema: Any) -> bool:
-    """Tells whether an operator's function body is compiled: not if it is random or computes a scale at run time."""
+    """Checks whether an operator's function body is compiled: False if it is random or computes a scale at run time."""
     return schema.node_determinism != schema.NodeDeterminism.NonDeterministic and not is_refused(schema.name)
 
 

@@ -25,7 +25,7 @@ _MOST_CODE = 2**15
 
 
 def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
-    """Folds a node whose operands are all constants. Returns False, having done nothing, if it does not apply."""
+    """Folds a node whose operands are all constants. Returns False, without any change, if it cannot be folded."""
     names = [i for i in node.input if i]
     known = bool(names) and all(map(ctx.is_constant, names))
     if not known or node.op_type in RANDOM or any(True for _ in subgraphs(node)):
@@ -68,7 +68,7 @@ def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
 
 
 def _fills(node: NodeProto, ctx: ImportContext) -> bool:
-    """Tells whether a Pad adds values other than 0, which may have no quantised representation."""
+    """Checks whether a Pad adds values other than 0, which may have no quantised representation."""
     if node.op_type != "Pad":
         return False
     value = ctx.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
@@ -89,7 +89,7 @@ def _narrowed(scale: Array) -> Floats:
 
 
 def _coded_again(node: NodeProto, ctx: ImportContext, values: Array) -> Array | Coded:
-    """Returns real values as multiples of an operand's scale if all of them are, exactly; else unchanged."""
+    """Requantises real values with an operand's scale if all are exact multiples of it; else returns them unchanged."""
     operands = (ctx.coded(i) for i in node.input)
     coded = next((c for c in operands if c is not None), None)
     if coded is None or values.dtype != np.float32 or not _broadcasts(coded.scale.shape, values.shape):

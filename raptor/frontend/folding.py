@@ -35,7 +35,7 @@ _BOUNDED = frozenset(
 
 
 def lacks_kernel(error: Exception) -> bool:
-    """Tells whether an onnxruntime exception reports a missing kernel."""
+    """Checks whether an onnxruntime exception reports a missing kernel."""
     return any(words in str(error) for words in _NO_KERNEL)
 
 
@@ -59,7 +59,7 @@ def fold(proto: ModelProto, folder: Path) -> bool:
 
 
 def can_fold(graph: GraphProto) -> bool:
-    """Tells whether a node depends on constants only, other than quantisers and dequantisers."""
+    """Checks whether a node depends on constants only, other than quantisers and dequantisers."""
     fixed = {t.name for t in graph.initializer}
     for node in graph.node:
         if _is_computable(node) and all(i in fixed for i in reads(node)):
@@ -91,7 +91,7 @@ class _Folding:
         self._left = MOST_BYTES
 
     def replaces(self, node: NodeProto) -> bool:
-        """Tells whether a node can be removed because its results are now known."""
+        """Checks whether a node can be removed because its results are now known."""
         if node.op_type in ("Shape", "Size") and node.domain in STANDARD_DOMAINS and node.input:
             return self._measure(node)
         if not _is_computable(node) or not all(map(self._is_fixed, reads(node))):

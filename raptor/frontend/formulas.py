@@ -38,7 +38,7 @@ Operand = Value | float
 
 @dataclass(slots=True)
 class Formula:
-    """Writes the formula of one node. Its methods emit at most a few maps and return the result.
+    """Builds the formula of one node. Its methods emit at most a few maps and return the result.
 
     All results have `shape` and `image`. Operations on constants only are folded.
     """
@@ -52,7 +52,7 @@ class Formula:
     def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
         """Starts the formula of a node.
 
-        Its image is that of the first tensor among `names` that has the result's shape.
+        Its image is the image of the first tensor among `names` that has the result's shape.
         """
         shape = ctx.shape(node.output)
         return cls(node, ctx, shape, result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape))

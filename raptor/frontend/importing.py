@@ -115,17 +115,17 @@ class ImportContext:
         return self._kinds.get(name, _FLOAT) if value is None else value.dtype
 
     def is_whole(self, name: str) -> bool:
-        """Tells whether the model's type of a tensor is integer or bool."""
+        """Checks whether the model's type of a tensor is integer or bool."""
         return is_whole_type(self.kind(name))
 
     def is_cast_of_input(self, node: NodeView) -> bool:
-        """Tells whether a node casts a model input. (Computed tensors are not rounded to narrow float types.)"""
+        """Checks whether a node casts a model input. (Computed tensors are not rounded to narrow float types.)"""
         return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
 
     def is_extended(self, tensor: Tensor) -> bool:
-        """Tells whether extended instructions compute a tensor, directly or indirectly.
+        """Checks whether extended instructions compute a tensor, directly or indirectly.
 
-        Such a tensor may hold NaN (0 / 0), and using more of these instructions excludes no further machine.
+        Such a tensor may hold NaN (0 / 0), and its program needs a machine with extended instructions in any case.
         """
         return tensor.name in self._extended
 
@@ -154,14 +154,13 @@ class ImportContext:
             self._wide[name] = ANY
 
     def is_assumed(self, tensor: Tensor) -> bool:
-        """Tells whether the range of a tensor is assumed from what its readers need, not proved from its operators."""
+        """Checks whether the range of a tensor is assumed from what its readers need, not proved from its operators."""
         return tensor.name in self._assumed
 
     def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
-        """Returns `whole(tensor)` after the host was told to reject input values outside `limits`.
+        """Has the host reject values of an integer model input outside `limits`; returns the new `whole(tensor)`.
 
-        Only elements of an integer model input can be checked by the host; other tensors keep their range. The limits
-        must contain 0.
+        The tensor may be a rearrangement of the input; any other tensor keeps its range. The limits must contain 0.
         """
         chain = [tensor.name]
         while (made := self._made.get(chain[-1])) and isinstance(made.operator, Rename | Move):
@@ -289,7 +288,7 @@ class ImportContext:
         return name in self._constants or name in self._coded
 
     def is_known(self, name: str) -> bool:
-        """Tells whether a tensor has been imported; False for an output of a refused node whose shape is unknown."""
+        """Checks whether a tensor has been imported; False for an output of a refused node whose shape is unknown."""
         return name in self.tensors or name in self.views or self.is_constant(name)
 
     def constant(self, name: str | None) -> Array | None:

@@ -97,7 +97,7 @@ def exact_code(term: Term, bound: float) -> float | None:
 
 
 def single(node: NodeView, ctx: ImportContext, name: str) -> Term | None:
-    """Returns the only term of a settled view if all its elements have the same parameters; else None."""
+    """Returns the term of an affine view (`settled`) that has only one, with equal parameters everywhere; else None."""
     view = settled(node, ctx, name)
     term = None if view is None else view.only
     return term if term is not None and view is not None and term.tensor.shape == view.shape else None

@@ -50,7 +50,7 @@ class Axis:
         return self.new_size if self.by_sizes or abs(exact - self.new_size) < WHOLE else exact
 
     def aligns_to_a_fraction(self, method: "Method") -> bool:
-        """Tells whether corners are aligned to a fractional length, as in ONNX's own test suite.
+        """Checks whether corners are aligned to a fractional length, as in ONNX's own test suite.
 
         NOTE: onnxruntime rounds the length first, as torch does.
         """

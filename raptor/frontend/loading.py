@@ -74,7 +74,7 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Mo
 
 
 def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Survey:
-    """Reads what a model contains.
+    """Counts the operators and parameters of a model, and imports the part that the chip can compute.
 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that cannot be on the chip instead of
     raising.

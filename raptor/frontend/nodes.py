@@ -77,7 +77,7 @@ class Constants:
         self._computed[name] = values
 
     def is_computed(self, name: str) -> bool:
-        """Tells whether an importer computed the constant."""
+        """Checks whether an importer computed the constant."""
         return name in self._computed
 
     def values(self) -> Iterator[Array]:

@@ -95,7 +95,7 @@ def result_of(
 
 
 def _values(operator: Operator) -> Numbers | None:
-    """Returns the constants of which the result consists, if it does not depend on arithmetic; else None."""
+    """Returns the constants that the result elements are taken from, if the operator does no arithmetic; else None."""
     match operator:
         case ConstantTensor(pixels):
             return pixels

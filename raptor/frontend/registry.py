@@ -150,12 +150,12 @@ def find_importer(op_type: str, version: int, domain: str = "") -> Importer | No
 
 
 def is_supported_op(domain: str, op_type: str) -> bool:
-    """Tells whether some version of an operator has an importer."""
+    """Checks whether some version of an operator has an importer."""
     return any(_of(op_type, domain))
 
 
 def is_refused(op_type: str) -> bool:
-    """Tells whether an operator of the standard is known, and never supported."""
+    """Checks whether a standard operator is known but never supported."""
     return op_type in _REFUSED
 
 

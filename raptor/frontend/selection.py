@@ -45,12 +45,12 @@ def number_where(f: Formula, x: Value, mask: Value) -> Value:
 
 
 def is_extended(f: Formula, *values: Value) -> bool:
-    """Tells whether one of the values may be NaN because extended instructions compute it."""
+    """Checks whether one of the values may be NaN because extended instructions compute it."""
     return any(not isinstance(v, Constant) and f.ctx.is_extended(v) for v in values)
 
 
 def is_finite(f: Formula, x: Value) -> bool:
-    """Tells whether no element can be infinite: finite constants, and integers in a proved range."""
+    """Checks whether no element can be infinite: finite constants, and integers in a proved range."""
     return bool(np.isfinite(x.pixels).all()) if isinstance(x, Constant) else f.ctx.whole(x) is not None
 
 

@@ -29,7 +29,7 @@ class Bound:
 
 
 def bind_inputs(proto: ModelProto, fixed: ModelInputs) -> Bound:
-    """Writes what is fixed into `proto`; then every input has a static shape, and constants are not inputs any more.
+    """Writes shapes, sizes and constants into `proto`: each input gets a static shape, or becomes a constant.
 
     A named dimension (`batch`) has the same size in all inputs. An open first dimension is the batch and becomes 1.
     Raises `UserError` for unknown names, wrong ranks and conflicts, and `IncompleteError` listing everything that is
@@ -133,7 +133,7 @@ def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
 
 
 def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
-    """Tells whether the name `dim` stands for a batch everywhere: at most once in a shape, never after an open size.
+    """Checks whether the name `dim` stands for a batch everywhere: at most once in a shape, never after an open size.
 
     It may follow a fixed size: states of recurrent layers are [layers, batch, size].
     """

@@ -14,7 +14,7 @@ MOST_BITS = 8
 
 
 def table(ctx: ImportContext, name: str) -> TableView | None:
-    """Returns a tensor as a table, if it is a function of one integer tensor of at most 8 bits; else None."""
+    """Returns the lookup table of a tensor that is a function of one integer tensor of at most 8 bits; else None."""
     view = ctx.views.get(name)
     if isinstance(view, TableView):
         return view

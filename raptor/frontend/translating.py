@@ -39,7 +39,7 @@ from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Names and facts of the original model, in terms of which errors are reported."""
+    """Names and other facts of the original model, to which error messages refer."""
 
     node_names: frozenset[str]
     producers: Mapping[str, str]
@@ -97,7 +97,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 class Answers(NamedTuple):
-    """Results of importing every node. graph: the lowered nodes. of_floats: the results if no node is quantised."""
+    """Results of importing every node. graph: the lowered nodes. of_floats: results of a float program."""
 
     graph: Graph
     answers: tuple[Answer, ...]
@@ -107,7 +107,8 @@ class Answers(NamedTuple):
 def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> Answers:
     """Tries to import every node of a canonical model; outputs of refused nodes count as inputs of the chip.
 
-    An integer model is tried twice, because nodes between its integers may be computed by a float program.
+    An integer model is tried twice: its nodes between quantised tensors may also be computed by a float program, which
+    refuses quantised operators.
     """
     name = proto.graph.name
     best = _best(proto, folder, name, origin)
@@ -206,7 +207,7 @@ def _reason(refusal: Refusal, graph: GraphProto) -> str:
 
 
 def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
-    """Returns the inputs that must become constants: the one named by the refusal, or all but the first (the data)."""
+    """Returns the inputs that must become constants: the input that the refusal names, or all but the data."""
     return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 
@@ -232,7 +233,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
 
 
 def _has_integers(graph: GraphProto, constants: Constants) -> bool:
-    """Tells whether the model computes with quantised integers; quantised constants alone do not count."""
+    """Checks whether the model computes with quantised integers; quantised constants alone do not count."""
     computed = {v.name for v in graph.input if v.name not in constants}
     for node in graph.node:
         if not computed.isdisjoint(node.input):

@@ -118,7 +118,7 @@ def differs(f: Formula, x: Value, y: Value) -> Value:
 
 
 def is_whole(f: Formula, x: Value) -> bool:
-    """Tells whether all values of an operand are integers that float32 holds exactly."""
+    """Checks whether all values of an operand are integers that float32 holds exactly."""
     if isinstance(x, Constant):
         return bool((np.rint(x.pixels) == x.pixels).all())
     return f.ctx.whole(x) is not None

@@ -235,7 +235,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """Concatenation of views whose integers have different scales until they are quantised alike.
+    """Concatenation of views whose integers have different scales until they are quantised with one scale.
 
     join: the Concat node.
     """

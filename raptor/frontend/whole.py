@@ -40,12 +40,12 @@ class BoundRefusal(Refusal):
 
 
 def is_whole_type(kind: "np.dtype[Any]") -> bool:
-    """Tells whether a type is integer or bool. (Types of less than 8 bits come from `ml_dtypes`, not from numpy.)"""
+    """Checks whether a type is integer or bool. (Types of less than 8 bits come from `ml_dtypes`, not from numpy.)"""
     return kind.kind in "iub" or kind.name.lstrip("u").startswith("int")
 
 
 def is_small_float(kind: "np.dtype[Any]") -> bool:
-    """Tells whether a type is a float of 4 or 8 bits."""
+    """Checks whether a type is a float of 4 or 8 bits."""
     return kind.name.startswith(("float4", "float8"))
 
 
@@ -58,7 +58,7 @@ def limits_of(kind: "np.dtype[Any]") -> Range:
 
 
 def is_within(found: Range, limits: Range) -> bool:
-    """Tells whether a range lies inside `limits`."""
+    """Checks whether a range lies inside `limits`."""
     return limits.low <= found.low and found.high <= limits.high
 
 

@@ -125,7 +125,7 @@ def _scaler(w: _Writer) -> bool:
 
 
 def _is_table(w: _Writer, values: Array) -> bool:
-    """Tells whether there is one number, or one per column of a table; onnxruntime treats images differently."""
+    """Checks whether there is one number, or one per column of a table; onnxruntime treats images differently."""
     return values.size == 1 or w.rank in (1, 2)
 
 

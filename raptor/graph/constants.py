@@ -1,4 +1,4 @@
-"""Arrays of constants: copies of their own, without repetitions."""
+"""Arrays of constants: contiguous copies, and copies without repeated values."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ _INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
 def owned(values: npt.ArrayLike) -> Numbers:
     """Returns a contiguous copy in float32. (Constants come as views of a file that will be deleted.)
 
-    Integers of 16 and 32 bits stay what they are.
+    Integers of 16 and 32 bits keep their type.
     """
     source = np.asarray(values)
     dtype = source.dtype if source.dtype in _INTEGERS else np.dtype(np.float32)

@@ -65,7 +65,7 @@ class Filter:
     weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
     channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
     for a filter of its own. `relu`: negative sums become 0; set by `raptor.transforms.fold_relu` only. `weight_bits`:
-    bits of a weight that is an integer; 0 for floats, whose width is that of the target.
+    bits of a weight that is an integer; 0 for floats, which have the width of the target's weights.
     """
 
     weights: Numbers
@@ -228,7 +228,7 @@ class Lookup:
 
 
 def needs_extension(operator: "Operator") -> bool:
-    """Tells whether a float operator needs extended instructions, which the published instruction set lacks."""
+    """Checks whether a float operator needs extended instructions, which the published instruction set lacks."""
     return isinstance(operator, Softmax) or (isinstance(operator, Map) and operator.function in EXTENDED)
 
 

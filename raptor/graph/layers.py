@@ -29,14 +29,14 @@ def filters_of(graph: Graph) -> dict[str, Filter]:
 
 
 def is_pointwise(window: object) -> bool:
-    """Tells whether every output pixel reads the input pixel of the same number."""
+    """Checks whether every output pixel reads the input pixel of the same number."""
     if not isinstance(window, Window) or window.tap_count != 1 or window.transposed:
         return False
     return window.in_dims == window.out_dims and not any(window.pads) and set(window.strides) <= {1}
 
 
 def is_depthwise(operator: Filter) -> bool:
-    """Tells whether the vector unit can compute the layer: every channel is a group of its own.
+    """Checks whether the vector unit can compute the layer: every channel is a group of its own.
 
     It must share no crossbars with other layers, and have no ReLU folded into it.
     """
@@ -45,9 +45,9 @@ def is_depthwise(operator: Filter) -> bool:
 
 
 def is_dense(filter_: Filter) -> bool:
-    """Tells whether a layer has one output pixel that reads an input, and can have matrices of several output tiles.
+    """Checks whether a layer has a single output pixel, no groups and no ReLU folded into it.
 
-    It must have no groups and no ReLU folded into it.
+    Such a layer can have matrices of several output tiles. Its pixel must read at least one pixel of the image.
     """
     alone = filter_.window.out_pixels == 1 and filter_.groups == 1 and not filter_.relu
     return alone and len(inner_taps(filter_)) > 0
@@ -59,7 +59,7 @@ def inner_taps(filter_: Filter) -> list[int]:
 
 
 def is_mean(graph: Graph, node: Node) -> bool:
-    """Tells whether all weights of a layer are one number, so that it adds up the channels of each pixel."""
+    """Checks whether all weights of a layer are one number, so that it adds up the channels of each pixel."""
     filter_, floats = node.operator, all(graph.tensors[n].element == MODELLED for n in (*node.inputs, node.output))
     if not isinstance(filter_, Filter) or filter_.groups > 1 or filter_.key or filter_.relu or not floats:
         return False
@@ -69,7 +69,7 @@ def is_mean(graph: Graph, node: Node) -> bool:
 
 
 def has_narrow_weights(graph: Graph, node: Node) -> bool:
-    """Tells whether the weights of a layer fit elements of its input: a vector product reads both at one width.
+    """Checks whether the weights of a layer fit elements of its input: a vector product reads both at one width.
 
     Weights of uint8 with a zero point have up to 9 bits. Floats always fit.
     """
@@ -87,16 +87,16 @@ def layer_target(graph: Graph, node: Node, arch: Target) -> Target:
 
 
 def tile_of(graph: Graph, arch: Target) -> int:
-    """Returns the number of channels of a tile of a graph, whose weights may be wider than those of the target."""
+    """Returns the number of channels of a tile, given the widest weights of a graph."""
     return tile_channels(arch, max((filter_.weight_bits for filter_ in filters_of(graph).values()), default=0))
 
 
 def tile_channels(arch: Target, weight_bits: int = 0) -> int:
-    """Returns the number of channels of a tile: the outputs of as many crossbars side by side as fit a crossbar's rows.
+    """Returns the number of channels of a tile: the outputs of crossbars side by side, up to the rows of a crossbar.
 
-    These are at least one crossbar and at most those of a core. For a square crossbar whose cell holds a whole weight,
-    a tile has as many channels as the crossbar has rows (thesis, 4.3.1). Several crossbars form a tile if they are
-    narrow, or if weights are sliced over cells. weight_bits: those of the widest weights, 0 for those of the target.
+    It spans at least one crossbar and at most all crossbars of a core. For a square crossbar whose cell holds a whole
+    weight, a tile has as many channels as the crossbar has rows (thesis, 4.3.1). Several crossbars form a tile if they
+    are narrow, or if weights are sliced over cells. weight_bits: bits of the widest weights; 0: the target's.
     """
     outputs = min(arch.outputs_per_xbar, arch.outputs_of(weight_bits))
     side_by_side = max(1, min(arch.xbar_rows // outputs, arch.xbars_per_core))

@@ -6,17 +6,17 @@ from raptor.graph.ir import Concat, Graph, Move, Node, Rename
 from raptor.target.layout import Image
 
 MOST_LINES = 4
-"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
-line that needs all of it is not there earlier than the whole."""
+"""Largest number of lines that a line may take elements from. More would be a large part of most images, and a line
+that needs a whole image is not ready before the image is complete."""
 
 
 def is_tokens(image: Image) -> bool:
-    """Tells whether an image is laid out as lines of tokens, with the channels of a token behind one another."""
+    """Checks whether an image is laid out as lines of tokens, with the channels of a token in consecutive elements."""
     return len(image.shape) == 3 and image.channel_axis == 2 and image.pixels > 1
 
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is lines of tokens, or images of two dimensions and channels."""
+    """Checks whether an image has a layout that streams: lines of tokens, or two-dimensional images, channels first."""
     if is_tokens(image):
         return True
     return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1

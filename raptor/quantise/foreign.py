@@ -36,7 +36,7 @@ def quantise(source: Path, target: Path, samples: CalibrationDataReader, options
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """Drops log messages inside the block: those of the quantiser would set up the root logger permanently."""
+    """Drops log messages inside the block; the quantiser's messages would configure the root logger permanently."""
     root, silence = logging.getLogger(), logging.NullHandler()
     before = root.manager.disable
     root.addHandler(silence)

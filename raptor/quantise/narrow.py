@@ -97,7 +97,7 @@ def _largest_code(width: int, *, unsigned: bool) -> int:
 
 
 def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yields the Q/DQ pairs before a layer that may take its width, from the layer upwards.
+    """Yields the Q/DQ pairs before a layer that can take its width, the nearest first.
 
     No other layer reads them, they share scale and zero point, and only selecting operators are between them.
     """

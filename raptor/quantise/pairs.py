@@ -88,7 +88,7 @@ class Quantised:
             yield pair
 
     def _is_cut(self, pair: Pair) -> bool:
-        """Tells whether the only reader of a pair is a Relu or Clip whose result is quantised as well."""
+        """Checks whether the only reader of a pair is a Relu or Clip whose result is quantised as well."""
         readers = self.readers[pair.restored]
         if pair.producer is None or len(readers) != 1 or readers[0][0].op_type not in ("Relu", "Clip"):
             return False

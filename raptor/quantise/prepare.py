@@ -36,8 +36,7 @@ class Prepared:
 def prepare(source: "str | Path | ModelProto", inputs: ModelInputs, opset: int, scratch: Path) -> Prepared:
     """Reads a float model and brings it to the operator set `opset` at least. `scratch`: folder for temporary files.
 
-    `scratch`: temporary folder. Raises `UserError` if the model is unreadable, quantised, or without layers to
-    quantise.
+    Raises `UserError` if the model is unreadable, quantised, or without layers to quantise.
     """
     model = standard.read(source)
     _refuse_quantised(model.proto)

@@ -1,4 +1,4 @@
-"""The choice of rewrites of a graph: which layers get no matrices of their own, and whether tensors stream."""
+"""The choice of graph rewrites: which layers get no matrices of their own, and whether tensors stream."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class Rewrites:
         return {key: record for key, record in self.layers.items() if isinstance(record, JoinedLayer)}
 
     def with_(self, records: Mapping[str, WithoutMatrices]) -> "Rewrites":
-        """Returns the choice with more layers without matrices of their own."""
+        """Returns the choice with `records` of further layers without matrices of their own."""
         return replace(self, layers={**self.layers, **records})
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from raptor.graph.steps import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Requantising:
-    """The way to compute requantisations: exactly, with short multipliers, or by the extended instruction."""
+    """Method of computing requantisations: exactly, with short multipliers, or by the extended instruction."""
 
     how: Requant = "exact"
 
@@ -62,7 +62,7 @@ def _flips(operator: Requantise) -> int:
 
 
 def verify_graph(graph: Graph) -> None:
-    """Raises `VerifyError` for a wrong graph, or a recipe whose results are not those of the definition."""
+    """Raises `VerifyError` for a wrong graph, or a recipe whose results differ from the definition."""
     graph.verify()
     for node in graph.nodes:
         if isinstance(node.operator, Requantise) and node.operator.recipe is not None:

@@ -1,13 +1,13 @@
-"""Joins rearrangements of elements, so that layers by line gather a few long pieces of lines and nothing else moves.
+"""Composes rearrangements of elements, so that streaming layers gather a few long runs and no other element moves.
 
-A split, a slice and a channel shuffle are `Move`s, one after another. Two steps leave little of them:
+A split, a slice and a channel shuffle are `Move`s, one after another. Two steps remove most of them:
 
-- A `Move` of a `Move`, or of a concatenation, takes its elements from where those take them. A `Move` that nobody reads
-  any more is dropped. It goes no further than to the operands of a concatenation. So an operand that is itself a
-  rearrangement is made, and passed on from unit to unit: no core keeps an old value until the last of them is done.
-- The channels of a `Move` are put into the order in which they lie in its operands, where all readers can live with
-  any order: a layer puts the rows of its matrix into the same one. After a shuffle of two halves, each half is one
-  piece of a pixel then, and not a piece for each channel.
+- A `Move` of a `Move`, or of a concatenation, reads the operands of these instead. A `Move` without readers is dropped.
+  Composition stops at the operands of a concatenation: an operand that is itself a rearrangement is computed and passed
+  on from layer to layer, so that no core keeps an old value until its last reader has finished.
+- The channels of a `Move` are put into the order in which they lie in its operands, if all readers accept any order: a
+  layer permutes the rows of its matrix in the same way. After a shuffle of two halves, each half is then one run of
+  channels of a pixel, and not one run per channel.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from raptor.target.layout import Image
 
 
 def compose_gathers(graph: Graph) -> Graph:
-    """Returns the graph with as few `Move`s between streamed tensors as possible, of as few pieces as possible."""
+    """Returns the graph with as few `Move`s between streamed tensors, and as few runs in each, as possible."""
     joiner = _Joiner(graph)
     joined = replace(graph, nodes=tuple(joiner.joined(node) for node in graph.nodes))
     return _Orders(_without_unread(joined, graph)).reordered()
 
 
 def _without_unread(graph: Graph, before: Graph) -> Graph:
-    """Returns the graph without the rearrangements that were read in the graph `before`, and now are not."""
+    """Removes the rearrangements that lost their last reader: read in the graph `before`, unread now."""
     read = {name for node in before.nodes for name in node.inputs}
     wanted, kept = set(graph.outputs), list[Node]()
     for node in reversed(graph.nodes):
@@ -43,18 +43,18 @@ def _without_unread(graph: Graph, before: Graph) -> Graph:
 
 
 _Origin = tuple[tuple[str, ...], Indices]
-"""Tensors, and for each element of another tensor the number of an element of these, counted as in `Move`."""
+"""Source tensors, and for each element of a tensor the number of its source element, counted as in `Move`."""
 
 
 @dataclass(slots=True)
 class _Joiner:
-    """Joins the `Move`s of a graph. `origins`: where each of the tensors so far takes its elements from."""
+    """Composes the `Move`s of a graph. `origins`: origin of each rearranged tensor so far, by name."""
 
     graph: Graph
     origins: dict[str, _Origin] = field(default_factory=dict[str, _Origin])
 
     def joined(self, node: Node) -> Node:
-        """Returns the node, as a `Move` of the tensors that its operands are made of if it is a `Move` of streams."""
+        """Returns the node; a `Move` between tensors that can stream reads the origins of its operands instead."""
         match node.operator:
             case Rename() if node.inputs[0] in self.origins:
                 self.origins[node.output] = self.origin(node.inputs[0])
@@ -71,7 +71,7 @@ class _Joiner:
         return node
 
     def origin(self, name: str) -> _Origin:
-        """Returns where a tensor takes its elements from: from itself if no rearrangement makes it."""
+        """Returns the origin of a tensor: the tensor itself if no rearrangement computes it, or if it is an output."""
         if name in self.origins and name not in self.graph.outputs:
             return self.origins[name]
         return (name,), np.arange(self.elements((name,)))
@@ -80,7 +80,7 @@ class _Joiner:
         return sum(self.graph.tensors[name].image.elements for name in names)
 
     def through(self, node: Node, operator: Move) -> _Origin:
-        """Returns where the result of a `Move` takes its elements from."""
+        """Returns the origin of the result of a `Move`, through the rearrangements of its inputs."""
         inputs: tuple[str, ...] = ()
         numbers: list[Indices] = []
         for name in node.inputs:
@@ -91,15 +91,15 @@ class _Joiner:
 
 
 def _streams(graph: Graph, node: Node) -> bool:
-    """Tells whether the result and all inputs of a node can be lines."""
+    """Checks whether the layouts of the result and of all inputs of a node stream."""
     return all(is_streamed(graph.tensors[name].image) for name in (node.output, *node.inputs))
 
 
 @dataclass(slots=True)
 class _Orders:
-    """Puts channels into other orders. `orders`: for each channel of a tensor as it is stored, its number in the model.
+    """Permutes channels. `orders`: tensor -> number in the model of each stored channel.
 
-    A tensor that is not among `orders` is stored as it is in the model.
+    A tensor without an entry is stored in the order of the model.
     """
 
     graph: Graph
@@ -107,7 +107,7 @@ class _Orders:
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
 
     def reordered(self) -> Graph:
-        """Returns the graph with the channels of each `Move` in the order of its operands, where that is possible."""
+        """Returns the graph with the channels of each `Move` in the order of its operands, where possible."""
         self.readers = self.graph.readers()
         nodes = tuple(replace(node, operator=self.operator(node)) for node in self.graph.nodes)
         # Another order of channels than the model's: the two cannot be compared.
@@ -137,7 +137,7 @@ class _Orders:
         return np.concatenate(list(each))
 
     def moved(self, node: Node, operator: Move) -> Operator:
-        """Returns a `Move` of the inputs as they are stored; a concatenation or another name if that is all it does."""
+        """Returns the `Move` of the stored inputs, or an equivalent `Concat` or `Rename`; records the stored order."""
         images = [self.graph.tensors[name].image for name in node.inputs]
         stored = np.concatenate([*self.stored(node.inputs, images), np.array([-1])])
         sources = stored[operator.sources]
@@ -157,7 +157,7 @@ class _Orders:
         return Move(np.ascontiguousarray(sources))
 
     def stored(self, names: Sequence[str], images: Sequence[Image]) -> list[Indices]:
-        """Returns for each element of some tensors, one after another, its number as they are stored."""
+        """Returns for each tensor the stored number of each element, counted over all tensors."""
         found: list[Indices] = []
         first = 0
         for name, image in zip(names, images, strict=True):
@@ -169,13 +169,13 @@ class _Orders:
         return found
 
     def is_free(self, name: str) -> bool:
-        """Tells whether all that reads a tensor can live with any order of its channels."""
+        """Checks whether all readers of a tensor accept any order of its channels; False for an output of the model."""
         if name in self.graph.outputs:
             return False
         return all(self.takes_any_order(node) for node in self.readers.get(name, ()))
 
     def takes_any_order(self, node: Node) -> bool:
-        """Tells whether the inputs of a node may have any order of channels."""
+        """Checks whether a node accepts inputs with any order of channels."""
         match node.operator:
             case Move():
                 return True
@@ -194,7 +194,7 @@ class _Orders:
 
 
 def _with_order(operator: Operator, order: Indices) -> Operator:
-    """Returns an operator for channels in this order."""
+    """Returns the operator for an input whose channels are stored in this order."""
     match operator:
         case Filter(weights) if operator.groups > 1:
             return replace(operator, weights=np.ascontiguousarray(weights[:, :, order]))
@@ -215,5 +215,5 @@ def _constant_in_order(operand: int | Constant, order: Indices) -> int | Constan
 
 
 def _pieces(channels: Indices) -> int:
-    """Counts the pieces of neighbouring elements from which the channels of a pixel are taken."""
+    """Counts the runs of consecutive elements from which the channels of a pixel are taken."""
     return 1 + int(np.count_nonzero(np.diff(channels) != 1))

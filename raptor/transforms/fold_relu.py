@@ -1,4 +1,4 @@
-"""Moves ReLUs into the layers before them, where they cost nothing: from Graph to Graph."""
+"""Folds ReLUs into the layers before them, where they cost nothing, and bounds of integers into requantisations."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +9,7 @@ from raptor.target.arch import Target
 
 
 def fold_relu(graph: Graph, arch: Target) -> Graph:
-    """Returns the graph with a ReLU folded into the layer before it, where one `mvmul` makes each output of that layer.
+    """Returns the graph with each ReLU folded into the layer before it, if one `mvmul` computes each of its outputs.
 
     The ReLU must be the only reader. With several products for an output (kernel positions or input tiles) or a bias,
     it would clip the sum too early. Bounds of integers are folded into the clamp of the requantisation before them.
@@ -32,7 +32,7 @@ def fold_relu(graph: Graph, arch: Target) -> Graph:
 
 
 def _both(source: Node, node: Node, graph: Graph, arch: Target) -> Operator | None:
-    """Returns the operator of `source` that also does what `node` does behind it; None if there is none."""
+    """Returns one operator that computes `source` and then `node`; None if there is none."""
     match source.operator, node.operator:
         case Filter() as layer, Map("relu") if _single_product(source, graph, arch):
             return replace(layer, relu=True)
@@ -47,13 +47,13 @@ def _both(source: Node, node: Node, graph: Graph, arch: Target) -> Operator | No
 
 
 def _alike(source: Node, node: Node, graph: Graph) -> bool:
-    """Tells whether the results have one type and layout."""
+    """Checks whether the results have one type and layout."""
     a, b = (graph.tensors[n.output] for n in (source, node))
     return (a.element, a.image, a.shape) == (b.element, b.image, b.shape)
 
 
 def _single_product(node: Node, graph: Graph, arch: Target) -> bool:
-    """Tells whether a node is a filter whose every output is the result of one MVM."""
+    """Checks whether a node is a filter whose every output is the result of one MVM."""
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape

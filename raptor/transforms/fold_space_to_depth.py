@@ -1,9 +1,9 @@
-"""Layers of images whose blocks of pixels were put into channels, as layers with a larger kernel and stride.
+"""Folds a space-to-depth into the layer after it, which then reads the image with a larger kernel and stride.
 
-Space to depth in front of a layer (TResNet, the focus of YOLOv5) moves every element. But a layer of the image itself
-reads the same ones, with a kernel and a stride that are as many times larger as a block is. It has the same weights in
-another order. Patches that become tokens stay as they are: their moves follow the loads of the image, and a layer of
-all lines of a patch would wait for the last one.
+A space-to-depth (TResNet, the focus layer of YOLOv5) moves every element. A layer of the image itself reads the same
+elements if its kernel and stride are larger by the size of a block; it has the same weights in another order. Patches
+that become tokens stay as they are: their moves follow the loads of the image, and a layer over all lines of a patch
+would wait for the last line.
 """
 
 import math
@@ -19,10 +19,10 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """An image cut into blocks, each of which is a pixel of another tensor.
+    """A space-to-depth: an image cut into blocks, each of which becomes one pixel of the result.
 
-    counts, sizes: in each dimension of the image the number of blocks, and the pixels of a block. places: [channels of
-    the other tensor, dimensions], the pixel of the block that a channel comes from. channels: the channel of the image.
+    counts, sizes: number of blocks, and pixels of a block, in each dimension of the image. places: [result channels,
+    dimensions], the position in the block that a channel comes from. channels: [result channels], its image channel.
     """
 
     counts: tuple[int, ...]
@@ -36,14 +36,14 @@ class _Blocks:
         return _times(self.counts, self.sizes)
 
     def elements(self, channels: int) -> Indices:
-        """Returns the elements of an image of `channels` channels: [blocks, channels of the other tensor]."""
+        """Returns [blocks, result channels] -> element of an image of `channels` channels."""
         begins = np.stack(np.unravel_index(np.arange(math.prod(self.counts)), self.counts), axis=-1) * self.sizes
         places = np.moveaxis(begins[:, None] + self.places, -1, 0)
         return np.ravel_multi_index(tuple(places), self.dims) * channels + self.channels
 
 
 def fold_space_to_depth(graph: Graph) -> Graph:
-    """Returns the graph with layers that read blocks of an image's pixels where they are."""
+    """Returns the graph in which layers that read a space-to-depth of an image read the image itself."""
     made = {node.output: node for node in graph.nodes}
     nodes = tuple(_in_place(node, made, graph.tensors) for node in graph.nodes)
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
@@ -52,7 +52,7 @@ def fold_space_to_depth(graph: Graph) -> Graph:
 
 
 def _in_place(node: Node, made: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> Node:
-    """Returns the node, as a layer of the image itself if it reads blocks of one."""
+    """Returns the node; a layer that reads a space-to-depth becomes a layer of the image."""
     if not isinstance(node.operator, Filter) or not _is_simple(node.operator):
         return node
     source = _only_source(node.inputs[0], made)
@@ -66,14 +66,14 @@ def _in_place(node: Node, made: Mapping[str, Node], tensors: Mapping[str, Tensor
 
 
 def _is_simple(operator: Filter) -> bool:
-    """Tells whether a layer with weights of its own reads neighbouring pixels, with all their channels."""
+    """Checks whether a layer has no batch, groups, dilation, shared weights or transposed window."""
     window = operator.window
     plain = window.batch == 1 and not window.transposed and set(window.dilations) <= {1}
     return plain and operator.groups == 1 and not operator.key
 
 
 def _only_source(name: str, made: Mapping[str, Node]) -> str | None:
-    """Returns the one tensor whose elements a tensor consists of, if they were moved; else None."""
+    """Returns the only tensor whose elements moves put into the tensor `name`; None for several, or without moves."""
     sources, moves, pending = set[str](), False, [name]
     while pending and len(sources) < 2:
         name = pending.pop()
@@ -87,7 +87,7 @@ def _only_source(name: str, made: Mapping[str, Node]) -> str | None:
 
 
 def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> Indices:
-    """Returns for each element of a tensor, [pixels, channels], the number of the one of `source` that it is, or -1."""
+    """Returns [pixels, channels] of a tensor -> element of `source` that is moved there, or -1 for zero."""
     image = tensors[name].image
     if name == source:
         return np.arange(image.elements).reshape(image.pixels, image.channels)
@@ -103,9 +103,9 @@ def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[st
 
 
 def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _Blocks | None:
-    """Returns the blocks of an image, `counts` in each dimension, that these elements are: [pixels, channels].
+    """Returns the blocks, `counts` in each dimension, if `taken` [pixels, channels] is a space-to-depth of an image.
 
-    None if they are no blocks, or blocks of one pixel.
+    None if it is not, and for blocks of a single pixel or of the whole image.
     """
     dims = image.pixel_dims[-len(counts) :]
     if len(dims) < len(counts) or (math.prod(dims), math.prod(counts)) != (image.pixels, len(taken)):
@@ -126,7 +126,7 @@ def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _Blocks | 
 
 
 def _layer(operator: Filter, blocks: _Blocks, channels: int) -> Filter:
-    """Returns the layer of the image, which has `channels` channels."""
+    """Returns the layer of the image itself, which has `channels` channels."""
     old, weights = operator.window, operator.weights
     kernel, strides, pads = (_times(each, blocks.sizes) for each in (old.kernel, old.strides, old.pads))
     outer = np.stack(np.unravel_index(np.arange(old.tap_count), old.kernel), axis=-1) * blocks.sizes

@@ -1,8 +1,8 @@
-"""Layers that multiply the same pixels of one image, as branches of an Inception module do, computed as one layer.
+"""Fuses 1x1 layers of one image, such as the branches of an Inception module, into one layer (horizontal fusion).
 
-The time of a product hardly depends on how many columns its matrix has. So the weights of these layers stand side by
-side in the same crossbars, and each pixel is multiplied once for all of them. What follows all of them alike, a bias
-and a ReLU, is done for all channels at once; then each layer takes its own channels.
+The time of a product hardly depends on the number of columns of its matrix. So the weights of these layers stand side
+by side in the same crossbars, and each pixel is multiplied once for all of them. Functions that follow all layers
+alike, such as a bias and a ReLU, are computed for all channels at once; then each layer takes its own channels.
 """
 
 from collections import defaultdict
@@ -20,12 +20,12 @@ from raptor.target.timing import mvmul_ns
 from raptor.transforms.choices import JoinedLayer, Rewrites
 
 LEAST_SAVED = 0.1
-"""Part of the time of all products that joined layers must save, since each layer also has to take its channels."""
+"""Share of the time of all products that a fusion must save, because each layer then has to take its channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A layer by its filter, and the functions of its result alone, each of which is the only reader of the last."""
+    """A layer, and the chain of element-wise functions after it, each the only reader of the one before."""
 
     filter: Node
     functions: tuple[Node, ...]
@@ -37,7 +37,7 @@ class _Branch:
 
 
 def find_fusions(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
-    """Returns the layers, by key, that an earlier layer computes with its products, where that saves enough time."""
+    """Returns the layers to fuse into an earlier layer, by key, where that saves a share `LEAST_SAVED` of the time."""
     found: dict[str, JoinedLayer] = {}
     for first, *others in joinable(graph):
         xbars = [-(-branch.channels // arch.outputs_per_xbar) for branch in (first, *others)]
@@ -48,7 +48,7 @@ def find_fusions(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
 
 
 def joinable(graph: Graph) -> list[list[_Branch]]:
-    """Returns the layers that may be one, in groups of at least two, in the order of the graph."""
+    """Returns the groups of two or more layers that can be fused, in the order of the graph."""
     groups: defaultdict[object, list[_Branch]] = defaultdict(list)
     for branch in _branches(graph):
         assert isinstance(branch.filter.operator, Filter)
@@ -57,11 +57,11 @@ def joinable(graph: Graph) -> list[list[_Branch]]:
 
 
 def _branches(graph: Graph) -> Iterator[_Branch]:
-    """Yields the layers of floats with a kernel of 1x1 whose result only a function reads, such as a bias."""
+    """Yields the 1x1 layers of floats whose result only one element-wise function reads, such as a bias."""
     readers = graph.readers()
 
     def functions(node: Node) -> Iterator[Node]:
-        """Yields the functions behind a node, as long as nothing else reads what is between them."""
+        """Yields the chain of functions after a node; it ends where a result has another reader."""
         while node.output not in graph.outputs and len(readers.get(node.output, ())) == 1:
             (node,) = readers[node.output]
             if not _is_function(node):
@@ -76,7 +76,7 @@ def _branches(graph: Graph) -> Iterator[_Branch]:
 
 
 def _is_simple(graph: Graph, node: Node, operator: Filter) -> bool:
-    """Tells whether a layer multiplies single pixels of an image of floats, and its result is not the model's own."""
+    """Checks whether a layer is 1x1, of floats, without groups, ReLU or shared weights, and its result is internal."""
     result, window = graph.tensors[node.output], operator.window
     alone = operator.groups == 1 and not operator.key and not operator.relu and not result.in_model
     floats = result.element == MODELLED and graph.tensors[node.inputs[0]].element == MODELLED
@@ -85,7 +85,7 @@ def _is_simple(graph: Graph, node: Node, operator: Filter) -> bool:
 
 
 def _is_function(node: Node) -> bool:
-    """Tells whether a node is a function of one tensor and of a constant for each channel."""
+    """Checks whether a node is an element-wise function of one tensor and of constants per channel."""
     if not isinstance(node.operator, Map) or len(node.inputs) != 1:
         return False
     return all(o == 0 if isinstance(o, int) else o.pixels.shape[:2] == (1, 1) for o in node.operator.operands)
@@ -94,7 +94,7 @@ def _is_function(node: Node) -> bool:
 def fuse_horizontally(graph: Graph, rewrites: Rewrites) -> Graph:
     """Returns the graph with one wide layer for each group of layers that the choice joins.
 
-    A layer stays as it is if it is in no group with the layer that its record names (`joinable`).
+    A layer stays as it is if it cannot be fused with the layer that its record names (`joinable`).
     """
     layers = rewrites.joined
     if not layers:
@@ -120,26 +120,26 @@ def fuse_horizontally(graph: Graph, rewrites: Rewrites) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Layers that become one, of which the first gives the name of its result."""
+    """A group of layers that become one layer, whose result has the name of the first."""
 
     graph: Graph
     branches: Sequence[_Branch]
 
     @property
     def alike(self) -> int:
-        """The number of functions that all layers have alike, before the first that differs."""
+        """Length of the common prefix of the function chains of all layers."""
         steps = zip(*(branch.functions for branch in self.branches), strict=False)
         different = (i for i, step in enumerate(steps) if len({_function(node) for node in step}) > 1)
         return next(different, min(len(branch.functions) for branch in self.branches))
 
     @property
     def replaced(self) -> set[str]:
-        """The results of the nodes that are gone, or that are made in another way."""
+        """The results of the nodes that are removed or replaced."""
         nodes = (node for branch in self.branches for node in (branch.filter, *branch.functions[: self.alike]))
         return {node.output for node in nodes}
 
     def nodes(self) -> Iterator[tuple[Node, Tensor]]:
-        """Yields the nodes in place of all of these layers, with their results."""
+        """Yields the nodes that replace these layers, with their results."""
         filters = [branch.filter for branch in self.branches]
         weights = np.concatenate([f.operator.weights for f in filters if isinstance(f.operator, Filter)], axis=2)
         assert isinstance(filters[0].operator, Filter)
@@ -155,7 +155,7 @@ class _Joined:
     def node(
         self, nodes: Sequence[Node], operator: Filter | Map, inputs: tuple[str, ...], output: str
     ) -> tuple[Node, Tensor]:
-        """Returns a node for all channels of some nodes, and its result."""
+        """Returns one node that computes the channels of all `nodes`, and its result."""
         tensor = self.graph.tensors[nodes[0].output]
         axis, shape = tensor.image.channel_axis, list(tensor.shape)
         shape[axis] = sum(branch.channels for branch in self.branches)
@@ -165,7 +165,7 @@ class _Joined:
         return Node(names, nodes[0].op_type, operator, inputs, output), wide
 
     def function(self, nodes: Sequence[Node]) -> Map:
-        """Returns the function of all channels that does what each node does with its own."""
+        """Returns one function of all channels, which applies the function of each node to its own channels."""
         found = [node.operator for node in nodes if isinstance(node.operator, Map)]
         operands = zip(*(operator.operands for operator in found), strict=True)
         return replace(found[0], operands=tuple(self.operand(same) for same in operands))
@@ -192,6 +192,6 @@ class _Joined:
 
 
 def _function(node: Node) -> tuple[object, ...]:
-    """Returns what must be equal for nodes to be one: the function, and which of its operands is constant."""
+    """Returns a key that is equal for nodes that can be merged: the function, and which operands are constants."""
     assert isinstance(node.operator, Map)
     return node.operator.function, *(isinstance(o, Constant) for o in node.operator.operands)

@@ -1,4 +1,4 @@
-"""Sums of layers of one image, computed as one layer.
+"""Fuses parallel linear layers of one image, whose results are added, into one layer.
 
 Some networks are trained with parallel layers whose results are added: convolutions of several sizes, a scaled copy of
 the image, the image itself (RepVGG, MobileOne). Each is linear, so their sum is a layer, too. The weights of a smaller
@@ -28,7 +28,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Term:
-    """A part of a sum: `factor`, for all channels or for each, times a layer of `source`, or the tensor itself."""
+    """A term of a sum: `factor` (scalar or per channel) times a layer of `source`; without `layer`, `source` itself."""
 
     source: str
     layer: Node | None
@@ -41,7 +41,7 @@ class _Term:
 
 @dataclass(slots=True, eq=False)
 class _Sum:
-    """A tensor as a sum: its `terms`, constants of all channels or of each, and the nodes that are then not needed."""
+    """A tensor as a sum of `terms` and `constants` (scalar or per channel). `inner`: nodes that the sum replaces."""
 
     node: Node
     terms: list[_Term] = field(default_factory=list[_Term])
@@ -56,7 +56,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Together:
-    """Terms of a sum that are one layer; the others are added to it."""
+    """Terms of a sum that one layer, `operator`, computes; the remaining terms are added to its result."""
 
     sum: _Sum
     terms: Sequence[_Term]
@@ -71,7 +71,7 @@ class _Together:
         return [term for term in self.sum.terms if term not in self.terms]
 
     def nodes(self, tensors: dict[str, Tensor]) -> Iterator[Node]:
-        """Yields the nodes in place of the sum; adds their results to `tensors`."""
+        """Yields the nodes that replace the sum; adds their results to `tensors`."""
         node, first, names = self.sum.node, self.layers[0], " + ".join(dict.fromkeys(n.name for n in self.layers))
         result = tensors[node.output]
         tensors[first.output] = replace(tensors[first.output], in_model=False)
@@ -89,7 +89,7 @@ class _Together:
 
 
 def find_branches(graph: Graph) -> dict[str, JoinedLayer]:
-    """Returns the layers, by key, that become part of an earlier layer, because their results are added."""
+    """Returns the layers, by key, that an earlier layer can absorb, because their results are added."""
     found: dict[str, JoinedLayer] = {}
     for together in _Sums(graph).found():
         first, *others = together.layers
@@ -100,8 +100,8 @@ def find_branches(graph: Graph) -> dict[str, JoinedLayer]:
 def fuse_parallel_branches(graph: Graph, rewrites: Rewrites) -> Graph:
     """Returns the graph with one layer for each sum of layers of one image, if the choice joins all of its layers.
 
-    A sum stays as it is if the choice has other records for its layers, or if tensors do not stream. A layer and its
-    own image, added, are such a sum, too, and need no record.
+    A sum stays as it is if the choice has other records for its layers, or if tensors do not stream. The sum of a layer
+    and its own input is such a sum, too, and needs no record.
     """
     if not rewrites.streaming:
         return graph
@@ -140,7 +140,7 @@ class _Sums:
         return Counter(name for node in self.graph.nodes for name in _operands(node)) + Counter(self.graph.outputs)
 
     def found(self) -> list[_Together]:
-        """Returns the sums in which several terms are one layer, in the order of the graph."""
+        """Returns the sums of which one layer can compute several terms, in the order of the graph."""
         found: list[_Together] = []
         seen: set[str] = set()
         for node in reversed(self.graph.nodes):
@@ -155,7 +155,7 @@ class _Sums:
         return found[::-1]
 
     def sum_of(self, node: Node) -> _Sum:
-        """Returns a tensor as a sum of layers and of other tensors. What it goes through is read by the sum alone."""
+        """Returns a tensor as a sum of layers and other tensors, expanded through nodes that only the sum reads."""
         found = _Sum(node)
         parts = [(node.output, ONE)]
         while parts:
@@ -201,7 +201,7 @@ class _Sums:
         return parts
 
     def together(self, whole: _Sum) -> Iterator[_Together]:
-        """Yields the terms of a sum that are one layer, by the image that they read."""
+        """Yields the groups of terms of a sum that one layer can compute; the terms of a group read one image."""
         by_source: defaultdict[str, list[_Term]] = defaultdict(list)
         for term in whole.terms:
             by_source[term.source].append(term)
@@ -226,14 +226,14 @@ class _Sums:
 
 
 def _operands(node: Node) -> list[str]:
-    """Returns the tensors that a node reads; one that it reads twice, twice."""
+    """Returns the tensors that a node reads, with repetitions."""
     if isinstance(node.operator, Map):
         return [node.inputs[o] for o in node.operator.operands if isinstance(o, int)]
     return [*node.inputs]
 
 
 def _is_simple(operator: Filter) -> bool:
-    """Tells whether a layer has weights of its own, and nothing but products."""
+    """Checks whether a layer has no shared weights, ReLU or transposed window."""
     return not operator.key and not operator.relu and not operator.window.transposed
 
 
@@ -242,12 +242,12 @@ def _of_channels(constant: Constant) -> bool:
 
 
 def _is_plain(together: _Together) -> bool:
-    """Tells whether the terms that stay are added as they are."""
+    """Checks whether all remaining terms have the factor 1."""
     return all((term.factor == 1).all() for term in together.rest)
 
 
 def _lies_in(filter_: Filter | None, largest: Filter) -> bool:
-    """Tells whether each pixel that a layer reads is one that the largest one reads; None: the image itself."""
+    """Checks whether a layer reads only pixels that the largest layer reads. `filter_`: None for the image itself."""
     window = largest.window
     if filter_ is None:
         stands = window.in_dims == window.out_dims and all(s == 1 for s in window.strides)
@@ -259,7 +259,7 @@ def _lies_in(filter_: Filter | None, largest: Filter) -> bool:
 
 
 def _taps(window: Window | None, largest: Window) -> list[int] | None:
-    """Returns the kernel position of the largest window for each one of another; None if one of them has none.
+    """Returns the position in the largest kernel of each kernel position of `window`; None if one is outside.
 
     window: None for the pixel itself.
     """
@@ -274,7 +274,7 @@ def _taps(window: Window | None, largest: Window) -> list[int] | None:
 
 
 def _added(terms: Sequence[_Term], largest: Filter) -> Doubles:
-    """Returns the weights of the layer that does what all terms do."""
+    """Returns the weights of the layer that computes the sum of all terms."""
     weights: Doubles = np.zeros(largest.weights.shape)
     for term in terms:
         taps = _taps(term.filter.window if term.filter else None, largest.window)

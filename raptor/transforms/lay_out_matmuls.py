@@ -1,7 +1,7 @@
-"""Gives products of computed tensors their operands as lines: the batch in lines, what is multiplied in pixels.
+"""Lays out the operands of products of two computed tensors: one line for each matrix of the batch.
 
-An attention to the pixels of an image, as in MobileNet-v4, has the lines of that image in its keys. So each operand
-that is an image becomes a view of it, with as many lines as the product.
+The keys of an attention to the pixels of an image, as in MobileNet-v4, have the lines of that image. So each operand
+that is an image becomes a view of it, with as many lines as the product has matrices.
 """
 
 from dataclasses import replace
@@ -32,5 +32,5 @@ def lay_out_matmuls(graph: Graph) -> Graph:
 
 
 def _is_image(image: Image) -> bool:
-    """Tells whether a tensor has several lines behind its channels."""
+    """Checks whether an image has its channels first, and several lines."""
     return len(image.shape) == 4 and image.channel_axis == 1 and image.rows > 1

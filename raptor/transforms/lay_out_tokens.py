@@ -1,12 +1,12 @@
 """Lays sequences out for streaming: a token is a pixel with all its channels, and a sequence is a line of tokens.
 
 The front end takes axis 1 of every tensor for the channels, as ONNX does for images. In a sequence [1, N, D] these are
-the tokens: then a mean over D is a pool along a line, and elements move before every product. Here such tensors get the
-layout that the products want, moves that follow one another become one, and sums over D become a `ChannelSum`. Nothing
-is computed otherwise. A tensor [H, N, d] of the heads of an attention is an image of H lines.
+the tokens: then a mean over D is a pool along a line, and elements move before every product. This pass gives such
+tensors the layout that the products need, composes consecutive moves, and turns sums over D into a `ChannelSum`. The
+results stay the same. A tensor [H, N, d] of the heads of an attention becomes an image of H lines.
 
 A tensor [1, H, W, C] that is a transposed image [1, C, H, W] gets the pixels and the lines of that image: H lines of W
-tokens. So transpositions between the two only rename, and what lies between them streams as the image does.
+tokens. So transpositions between the two become renames, and the operators between them stream as on the image.
 """
 
 from collections.abc import Iterator
@@ -61,12 +61,13 @@ def lay_out_tokens(graph: Graph) -> Graph:
 class _Layouts:
     """Finds the tensors that are sequences, and the images that they get.
 
-    alike: tensors of one layout, because element-wise operators and renames connect them. fixed: sets whose layout an
-    operator needs as it is. odd: sets with an operator for which tokens are no lines. varied: sets with constants of a
-    `Requantise` that differ between pixels or channels, and so need the order of these. pools: operators that put
-    pixels or channels together, and whose operand may get another layout. repeated: a set, and another of one pixel
-    that an element-wise operator repeats for all pixels of the first. sums: the sets that pools make which become sums
-    over channels. over: the results of those that become pools over all tokens. made: the node that makes each tensor.
+    alike: sets of tensors of one layout, because element-wise operators and renames connect them; a set is named by its
+    representative. fixed: sets whose present layout an operator needs. odd: sets with an operator that cannot compute
+    on lines of tokens. varied: sets with constants of a `Requantise` that differ between pixels or channels, and so fix
+    their order. pools: reductions of pixels or channels, whose operand may get another layout. repeated: pairs of a set
+    and a set of one pixel, which an element-wise operator broadcasts to the pixels of the first. sums: sets of results
+    of pools that become sums over channels. over: results of pools that become pools over all tokens. made: tensor ->
+    node that computes it.
     """
 
     graph: Graph
@@ -94,7 +95,7 @@ class _Layouts:
         return self.graph.tensors[name].image
 
     def bind(self, node: Node) -> None:
-        """Records what a node asks of the layouts of its operands and its result."""
+        """Records the constraints of a node on the layouts of its operands and its result."""
         sets = {self.alike.find(name) for name in (*node.inputs, node.output)}
         match node.operator:
             case Move() | Rename():
@@ -119,7 +120,7 @@ class _Layouts:
                 self.odd |= sets
 
     def is_turned(self, name: str) -> bool:
-        """Tells whether a tensor has several pixels, and its channels are not the last dimension."""
+        """Checks whether a tensor has several pixels, and its channels are not the last dimension."""
         return self.image(name).pixels > 1 and not _is_last(self.image(name))
 
     def images(self) -> dict[str, Image]:
@@ -152,7 +153,7 @@ class _Layouts:
         return self.with_sums(known)
 
     def spread(self, node: Node, names: dict[str, str], known: dict[str, int]) -> None:
-        """Adds to the `known` sets those that a move connects with one of them. names: its tensors, with their sets."""
+        """Adds the sets that a move connects with a `known` set. names: tensor of the move -> its set."""
         if known.keys() >= {*names.values()}:
             return
         for one, key in names.items():
@@ -168,17 +169,17 @@ class _Layouts:
             return
 
     def takes(self, key: str, channels: int) -> bool:
-        """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so."""
+        """Checks whether a set may become tokens of `channels` channels; a `varied` set must have this layout."""
         if key in self.varied and (not _is_last(self.image(key)) or self.image(key).channels != channels):
             return False
         return key not in self.fixed | self.odd
 
     def turned(self) -> Iterator[tuple[str, int, int]]:
-        """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W].
+        """Yields (tensor, channels, lines) of tensors that are an image with the channels last, [1, H, W, C].
 
-        Moves make one of the other, and an operator needs the layout of the image as it is. The elements of the tensor,
-        in C order, are those of the image, pixel by pixel, or pieces of its pixels, as the anchors of a detector are:
-        [1, A, H, W, C] of [1, A * C, H, W]. With each come its channels and its lines.
+        Moves make one from the other, and an operator needs the layout of the image [1, C, H, W]. In C order, the
+        tensor holds the pixels of the image one after another, or parts of each pixel, such as the anchors of a
+        detector: [1, A, H, W, C] of [1, A * C, H, W].
         """
         for node in self.graph.nodes:
             if not isinstance(node.operator, Move):
@@ -194,9 +195,10 @@ class _Layouts:
                     break
 
     def origins(self, name: str) -> Iterator[tuple[str, Ints]]:
-        """Yields the tensors of which moves make a tensor, the nearest first, and which of their elements it takes.
+        """Yields (source, its elements that the tensor `name` takes) along a chain of moves, the nearest source first.
 
-        They have at least as many elements as the tensor. Elements are numbered pixel by pixel.
+        The chain ends at a source with fewer elements than the tensor, at a move of several inputs, or one that adds
+        zeros. Elements are numbered pixel by pixel.
         """
         elements = self.image(name).elements
         sources = np.arange(elements)
@@ -209,13 +211,13 @@ class _Layouts:
             yield name, sources
 
     def is_kept(self, name: str) -> bool:
-        """Tells whether a tensor has pixels and channels, and stays the image that it is."""
+        """Checks whether a tensor has several pixels and channels, and is an image that keeps its layout."""
         key, image = self.alike.find(name), self.image(name)
         stays = key in self.odd or (key in self.fixed and not _is_last(image))
         return stays and min(image.pixels, image.channels) > 1
 
     def is_same_order(self, node: Node) -> bool:
-        """Tells whether a move keeps the elements in C order, so that it only changes the layout."""
+        """Checks whether a move keeps the elements in C order, so that it only changes the layout."""
         assert isinstance(node.operator, Move)
         given, made = self.image(node.inputs[0]), self.image(node.output)
         if given.elements != made.elements:
@@ -223,9 +225,9 @@ class _Layouts:
         return np.array_equal(_positions(given)[node.operator.sources.reshape(-1)], _positions(made))
 
     def keeps_tokens(self, node: Node, count: int) -> bool:
-        """Tells whether a move takes the elements of each of `count` tokens from the tokens of the same number.
+        """Checks whether a move takes the elements of each of `count` tokens from the tokens of the same number.
 
-        It may take some of their channels, as a split does, or those of several operands, and add zeros.
+        It may take some of their channels, as a split does, or the channels of several operands, and add zeros.
         """
         assert isinstance(node.operator, Move)
         given, made = [self.image(name) for name in node.inputs], self.image(node.output)
@@ -237,7 +239,7 @@ class _Layouts:
         return bool(taken.any()) and np.array_equal(token[sources[taken]], wanted[taken])
 
     def picks_tokens(self, node: Node, channels: int) -> bool:
-        """Tells whether a move only puts whole tokens of so many channels in another order, or leaves some out."""
+        """Checks whether a move only permutes, repeats or drops whole tokens of `channels` channels."""
         assert isinstance(node.operator, Move)
         given, made = [self.image(name) for name in node.inputs], self.image(node.output)
         if any(image.elements % channels for image in (*given, made)):
@@ -249,9 +251,9 @@ class _Layouts:
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
 
-        Sets of another layout than before are left out if a pool reads or makes them that is neither such a sum nor
-        over all tokens, or if something else than such a sum is repeated for their pixels. For the pixels of sums,
-        nothing can be repeated.
+        A set whose layout would change is dropped if a pool reads or writes it that is neither such a sum nor over all
+        tokens, or if another tensor than such a sum is broadcast to its pixels. Nothing can be broadcast to the pixels
+        of sums.
         """
         pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
         banned = self.fixed | self.odd | known.keys()
@@ -272,19 +274,19 @@ class _Layouts:
             banned |= wrong & sums
 
     def adds_channels(self, node: Node, channels: int) -> bool:
-        """Tells whether each result of a pool is the sum of `channels` elements that follow one another in C order."""
+        """Checks whether each result of a pool is the sum of `channels` consecutive elements in C order."""
         if not isinstance(node.operator, Pool) or node.operator.function != "sum":
             return False
         elements = self.image(node.inputs[0]).elements
         return self.puts_together(node, np.arange(elements).reshape(-1, channels))
 
     def is_over_tokens(self, node: Node, channels: int) -> bool:
-        """Tells whether a pool puts together all tokens of `channels` elements in C order, each channel by itself."""
+        """Checks whether a pool reduces all tokens of `channels` elements in C order, each channel separately."""
         elements = self.image(node.inputs[0]).elements
         return self.puts_together(node, np.arange(elements).reshape(-1, channels).T)
 
     def puts_together(self, node: Node, wanted: Ints) -> bool:
-        """Tells whether each result of a pool is made of the elements of its row in `wanted`; both in C order."""
+        """Checks whether each result of a pool reduces the elements in its row of `wanted`; both in C order."""
         given, made = self.image(node.inputs[0]), self.image(node.output)
         if wanted.size != given.elements or made.elements != len(wanted):
             return False
@@ -297,9 +299,9 @@ class _Layouts:
         return np.array_equal(np.sort(positions, axis=1), wanted[_positions(made)])
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
-        """Returns the number of lines of each set: of the heads next to products of computed tensors, or of an image.
+        """Returns the number of lines of each set: the heads of adjacent products of computed tensors, or image lines.
 
-        It is 1 if there are neither, or if the tokens of a set are not as many for each head.
+        It is 1 if there are neither, or if the tokens of a set do not divide into equal lines.
         """
         near = DisjointSets()
         for node in self.graph.nodes:
@@ -320,9 +322,9 @@ class _Layouts:
         return found
 
     def rows(self, near: DisjointSets, channels: dict[str, int]) -> dict[str, set[int]]:
-        """Returns the rows of images whose pixels are the tokens of some sets, by sets of these.
+        """Returns set of `near` -> numbers of rows of the images whose pixels are its tokens.
 
-        near: sets that have the same lines; those that a move only lays out anew are joined.
+        near: sets with equal numbers of lines; sets that a move only lays out anew are joined, in place.
         """
         for node in self.graph.nodes:
             if isinstance(node.operator, Move) and len(node.inputs) == 1:
@@ -336,27 +338,27 @@ class _Layouts:
         for node in self.graph.nodes:
             key = near.find(self.alike.find(node.output))
             if key in found and isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
-                # Its constants are those of the rows of the image as it is.
+                # Its constants belong to the rows of the image in its present layout.
                 found[key].add(self.image(node.output).rows)
         return found
 
 
 def _differs(operator: Requantise, axes: tuple[int, ...]) -> bool:
-    """Tells whether constants differ along axes of the image [rows, width, channels]."""
+    """Checks whether constants differ along axes of the image [rows, width, channels]."""
     arrays = (array for term in operator.terms for array in (term.multiplier, term.offset))
     return any(array.shape[axis] > 1 for array in arrays for axis in axes)
 
 
 def _is_last(image: Image) -> bool:
-    """Tells whether the channels are the last dimension that is larger than 1, and there are several pixels."""
+    """Checks whether the channels are the last dimension that is larger than 1, and there are several pixels."""
     behind = image.shape[image.channel_axis + 1 :]
     return image.pixels > 1 and all(n == 1 for n in behind)
 
 
 def _piece(given: Image, made: Image, sources: Ints) -> int:
-    """Returns of how many neighbouring channels of a pixel a moved image consists, in C order; 0 if it varies.
+    """Returns the length of the runs of neighbouring channels that make up a moved image in C order; 0 if it varies.
 
-    sources: for each element of `made`, counted pixel by pixel, that of `given`.
+    sources: for each element of `made`, counted pixel by pixel, the element of `given` that it is.
     """
     element = _in_order(sources, made)
     starts = np.flatnonzero(np.diff(element, prepend=-1) * (element % given.channels != 0) != 1)
@@ -364,7 +366,7 @@ def _piece(given: Image, made: Image, sources: Ints) -> int:
 
 
 def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
-    """Returns in how many lines the pieces of pixels are, so that each is of one line of `given`; else 1."""
+    """Returns the number of lines of runs (`_piece`) such that each line comes from one line of `given`; else 1."""
     row = _in_order(sources, made)[::channels] // (given.channels * given.width)
     if len(row) % given.width:
         return 1
@@ -373,12 +375,12 @@ def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
 
 
 def _in_order(values: Ints, image: Image) -> Ints:
-    """Returns values of the elements of an image, which are counted pixel by pixel, in C order."""
+    """Reorders values of the elements of an image from pixel by pixel to C order."""
     return image.from_pixels(values.reshape(image.rows, image.width, image.channels)).reshape(-1)
 
 
 def _may_change(pool: Pool) -> bool:
-    """Tells whether a pool can be of tokens: a sum, or the maximum of all pixels along some dimensions."""
+    """Checks whether a pool can get another layout: a sum, or a maximum over whole dimensions."""
     window = pool.window
     whole = all(size in (1, pixels) for size, pixels in zip(window.kernel, window.in_dims, strict=True))
     return pool.function == "sum" or (whole and not any(window.pads))
@@ -396,7 +398,7 @@ def _positions(image: Image) -> Ints:
 
 
 def _moved_from(operator: Move, given: list[Image], made: Image) -> Ints:
-    """Returns for each element that a move makes that of its operands, all in C order; -1 for a zero."""
+    """Returns result element of a move -> element of its operands, both in C order; -1 for a zero."""
     firsts = np.cumsum([0, *(image.elements for image in given)])
     place = np.concatenate([*(_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
     found = np.empty(operator.sources.size, np.int64)
@@ -406,10 +408,10 @@ def _moved_from(operator: Move, given: list[Image], made: Image) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """Makes the nodes of the new graph.
+    """Builds the nodes for the new layouts.
 
-    `graph`: the old one. `tensors`: the new tensors. `images`: the images that changed. `sums`: the tensors that are
-    sums over channels now. `over`: those that are pools over all tokens now.
+    `graph`: before the change. `tensors`: with the new images. `images`: the changed images. `sums`: tensors that
+    become sums over channels. `over`: results of pools that become pools over all tokens.
     """
 
     graph: Graph
@@ -438,7 +440,7 @@ class _Changed:
         yield replace(node, operator=self.operator(node))
 
     def over_tokens(self, node: Node) -> Iterator[Node]:
-        """Yields a pool over all tokens, and what else makes its channels the pixels of the old result."""
+        """Yields a pool over all tokens, and the operators that turn its channels into the pixels of the old result."""
         image, operator = self.tensors[node.inputs[0]].image, node.operator
         function = operator.function if isinstance(operator, Pool) else "sum"
         steps: list[Operator] = [Pool(function, _over_all(image))]
@@ -495,7 +497,7 @@ class _Changed:
 
 
 def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Yields the nodes; of moves that follow one another, the last one reads what the first one reads.
+    """Yields the nodes with consecutive moves composed: the last one reads the inputs of the first.
 
     A move that leaves all elements in place becomes a rename. A rename of moved elements that a dot product reads
     becomes a move, which can be a view.
@@ -522,7 +524,7 @@ def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[N
 def _through(
     names: tuple[str, ...], sources: Ints, tensors: dict[str, Tensor], known: dict[str, tuple[tuple[str, ...], Ints]]
 ) -> tuple[tuple[str, ...], Ints]:
-    """Returns the tensors from which a move takes its elements in the end, and the elements."""
+    """Returns the tensors from which a move takes its elements, through earlier moves, and these elements."""
     inputs: list[str] = []
     places: list[Ints] = []
     first = 0

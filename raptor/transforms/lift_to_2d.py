@@ -1,10 +1,10 @@
-"""Sees signals and volumes as images, and batches as another dimension, so that convolutions are computed by line.
+"""Lifts signals and volumes to images, and batches to a dimension, so that convolutions stream line by line.
 
-The pixels of a signal [N, C, T] are those of images of one line, [N, C, 1, T], and those of a volume [N, C, D, H, W]
-are those of images [N, C, D * H, W]: nothing moves. Their columns go to several cores, as those of an image do. Windows
-over volumes keep their three dimensions, and those over a batch get it as a dimension: all but the last say which
-lines they read (`raptor.mapping.window_axis`). Tables of pixels stay as they are. Only signals and volumes that a
-layer or a product connects are seen so.
+A signal [N, C, T] has the pixels of images of one line, [N, C, 1, T], and a volume [N, C, D, H, W] has the pixels of
+images [N, C, D * H, W]: nothing moves. Their columns go to several cores, as the columns of an image do. Windows over
+volumes keep their three dimensions, and windows over a batch get the batch as a dimension: all dimensions but the last
+say which lines they read (`raptor.mapping.window_axis`). Tables of pixels stay as they are. Only signals and volumes
+that are connected to a layer or a product are lifted.
 """
 
 import math
@@ -45,9 +45,9 @@ def lift_to_2d(graph: Graph) -> Graph:
 
 
 def _unfold_images(graph: Graph) -> Graph:
-    """Returns the graph with signals as the images that they are before and after reshapes, if nothing else reads them.
+    """Gives signals the image from and to which they are reshaped, if it is the only image that their nodes need.
 
-    Norms are written on [N, C, H * W]: then lines would be put together for them, and cut again behind them.
+    Exporters write norms on [N, C, H * W]: without this, lines would be joined before a norm and split again after it.
     """
     signals = {name for name in graph.tensors if _is_signal(graph, name)}
     alike = DisjointSets()
@@ -87,15 +87,15 @@ def _folded(image: Image) -> Image:
 
 
 def _repeats(operator: Map) -> bool:
-    """Tells whether the constants are the same for all pixels."""
+    """Checks whether the constants are the same for all pixels."""
     constants = (o.pixels.shape[:2] for o in operator.operands if isinstance(o, Constant))
     return all(shape == (1, 1) for shape in constants)
 
 
 def _lifted(graph: Graph) -> set[str]:
-    """Returns the signals and volumes that operators which take lines connect to a convolution or a product.
+    """Returns the signals and volumes that are connected to a convolution or a product, by operators on lines.
 
-    A product of two computed tensors reads one that is moved there as a view, whatever its image is.
+    A moved operand of a product of two computed tensors is no such signal: it is read as a view, whatever its image is.
     """
     found = _multiplied(graph)
     joined = [{name} for name in found]
@@ -111,20 +111,20 @@ def _lifted(graph: Graph) -> set[str]:
 
 
 def _multiplied(graph: Graph) -> set[str]:
-    """Returns the signals that a product of two computed tensors reads where they are."""
+    """Returns the signals that a product of two computed tensors reads, and that no move computes."""
     moved = {node.output for node in graph.nodes if isinstance(node.operator, Move)}
     operands = {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
     return {name for name in operands - moved if _is_signal(graph, name)}
 
 
 def _can_be_lines(graph: Graph, name: str) -> bool:
-    """Tells whether a tensor is a signal [C, T] or a volume [C, D, H, W], or a batch of some, and not too large."""
+    """Checks whether a tensor is a signal [C, T], a volume [C, D, H, W] or a batch of these, and can stream."""
     image = graph.tensors[name].image
     return image.channel_axis <= 1 and _dims(image) in (1, 3) and is_streamed(_lines(image))
 
 
 def _takes_lines(graph: Graph, node: Node) -> bool:
-    """Tells whether a node makes a signal of signals, or a volume of volumes, and its windows have their dimensions."""
+    """Checks whether a node computes a signal from signals or a volume from volumes, with a window of as many axes."""
     if not _can_be_lines(graph, node.output):
         return False
     operator = node.operator
@@ -140,18 +140,18 @@ def _takes_lines(graph: Graph, node: Node) -> bool:
 
 
 def _dims(image: Image) -> int:
-    """Returns the number of axes behind the channels."""
+    """Returns the number of axes after the channels."""
     return len(image.shape) - image.channel_axis - 1
 
 
 def _lines(image: Image) -> Image:
-    """Returns the images of two dimensions that have the pixels of a signal or a volume."""
+    """Returns the two-dimensional images that have the pixels of a signal or a volume."""
     before, after = image.shape[: image.channel_axis + 1], image.shape[image.channel_axis + 1 :]
     return Image((*before, math.prod(after[:-1]), after[-1]), image.channel_axis)
 
 
 def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:
-    """Returns the node with the batch of its window as a dimension, if it works on images; as it is if it need not."""
+    """Returns the node with the batch as a dimension of its window, if it streams as images and needs that."""
     operator = node.operator
     if not isinstance(operator, _Weighing) or not isinstance(operator.window, Window):
         return node

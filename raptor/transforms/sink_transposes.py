@@ -1,9 +1,9 @@
-"""Computes element-wise functions of operands of products before the moves that turn these.
+"""Sinks transpositions of operands of products below element-wise functions, which are then computed on the tokens.
 
-PyTorch writes the attention of a query on keys as (a q) (a k)^T, with the factor behind the transposition of the keys.
-A transposition of tokens is a view, of which only what is asked for exists. A function of one is a tensor of its own,
-which would be put together first. So the function is computed for the tokens, and the view is one of its results. The
-keys may also be channels of an image, as in CoAtNet.
+PyTorch writes the attention of a query on keys as (a q) (a k)^T, with the factor after the transposition of the keys. A
+transposition of tokens is a view, of which only the elements exist that are read. A function of a view is a tensor of
+its own, which would have to be complete first. So the function is computed on the tokens, and the view reads its
+results. The keys may also be channels of an image, as in CoAtNet.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def sink_transposes(graph: Graph) -> Graph:
 
 
 def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields functions of one operand that a move makes of tokens, if nothing but products reads the result.
+    """Yields (result, move) for each function of one operand that a move makes from tokens.
 
-    With the name of the result comes the move.
+    Only products read the result, directly or after a rename.
     """
     made = {node.output: node for node in graph.nodes}
     others = {name for node in graph.nodes if not isinstance(node.operator, Dot | Rename) for name in node.inputs}
@@ -51,7 +51,7 @@ def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _turns(move: Node, graph: Graph) -> bool:
-    """Tells whether a move makes something that does not stream of tokens, or of some channels of an image."""
+    """Checks whether a move makes a tensor that cannot stream from tokens, or from some channels of an image."""
     given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
     if all(map(is_tokens, given)):
         return not is_tokens(made)
@@ -61,14 +61,14 @@ def _turns(move: Node, graph: Graph) -> bool:
 
 
 def _is_uniform(node: Node) -> bool:
-    """Tells whether a node computes the same function of one operand for each element."""
+    """Checks whether a node computes the same function of one operand for each element."""
     if not isinstance(node.operator, Map) or len(node.inputs) != 1:
         return False
     return all(o.pixels.size == 1 for o in node.operator.operands if isinstance(o, Constant))
 
 
 def _taken(sources: Indices, given: Image) -> Indices | None:
-    """Returns the channels that a move takes, if it takes the same of each pixel, each once; else None."""
+    """Returns the channels that a move takes, if it takes the same channels of each pixel, each once; else None."""
     elements = sources.reshape(-1)
     if elements.size == 0 or elements.min() < 0:
         return None
@@ -80,10 +80,10 @@ def _taken(sources: Indices, given: Image) -> Indices | None:
 
 
 def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Yields for a function of a moved tensor: the tokens that are moved, the function of them, the move.
+    """Yields the nodes that compute a function before a move: the tokens that are moved, their function, the move.
 
-    Where the move takes the same channels of all tokens, these are a part of each of them. Otherwise the tokens are
-    pixels of the moved tensor.
+    If the move takes the same channels of all tokens, the function is computed on these channels. Otherwise it is
+    computed on the pixels of the moved tensor.
     """
     assert isinstance(move.operator, Move)
     sources, given = move.operator.sources, tensors[move.inputs[0]].image

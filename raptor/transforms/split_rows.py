@@ -1,8 +1,8 @@
-"""Cuts long lines of pixels into lines of an image that they come from.
+"""Splits long lines of pixels into shorter ones, each of which depends on a few lines of an image.
 
-A detector puts the pixels of all its images behind one another, [1, C, H * W + ...]: one line that comes from very many
-lines. Operators that look at single pixels do not care where a line ends. So these lines are cut to the width that all
-images have in common, and each comes from few lines of an image. No element moves by that.
+A detector concatenates the pixels of all its images, [1, C, H * W + ...]: one line that depends on very many lines.
+Operators on single pixels do not depend on where a line ends. So these lines are cut to a width that divides the lines
+of all images, and each depends on few lines of an image. No element moves.
 """
 
 import math
@@ -21,7 +21,7 @@ from raptor.graph.window import Window
 from raptor.target.layout import Image
 
 FEWEST = 4
-"""Fewest pixels of a line: shorter ones would be too many."""
+"""Fewest pixels of a line; shorter lines would be too many."""
 
 
 def split_rows(graph: Graph) -> Graph:
@@ -36,16 +36,16 @@ def split_rows(graph: Graph) -> Graph:
 
 
 def _cut(image: Image, width: int) -> Image:
-    """Returns the same pixels as lines of this width."""
+    """Returns an image of the same pixels with lines of this width."""
     return Image((*image.shape[: image.channel_axis + 1], image.pixels // width, width), image.channel_axis)
 
 
 @dataclass(slots=True)
 class _Sequences:
-    """Finds lines to cut.
+    """Finds the lines to cut.
 
-    alike: tensors that get the same width, because an operator works on each of their pixels. kept: sets with an
-    operator that looks at several pixels, or whose tensors cannot be cut.
+    alike: sets of tensors that must have one width, because operators compute them pixel by pixel. kept: sets with an
+    operator that reads several pixels at once, or with a tensor that cannot be cut.
     """
 
     graph: Graph
@@ -67,7 +67,7 @@ class _Sequences:
                 self.kept |= {self.alike.find(name) for name in (*node.inputs, node.output)}
 
     def allows(self, node: Node) -> bool:
-        """Tells whether the lines that an operator reads and makes can be cut."""
+        """Checks whether the lines that an operator reads and makes can be cut."""
         if not _is_by_pixel(node):
             return isinstance(node.operator, Move | Rename)
         return all(self.image(n).pixels == 1 or self.same_lines(n, node.output) for n in node.inputs)
@@ -76,12 +76,12 @@ class _Sequences:
         return self.graph.tensors[name].image
 
     def same_lines(self, name: str, other: str) -> bool:
-        """Tells whether two tensors have as many lines, of as many pixels."""
+        """Checks whether two tensors have equal numbers of lines, and of pixels per line."""
         one, two = self.image(name), self.image(other)
         return (one.rows, one.width) == (two.rows, two.width)
 
     def can_be_cut(self, name: str) -> bool:
-        """Tells whether a tensor consists of several pixels of floats, which are its last dimensions, in order."""
+        """Checks whether a float tensor has several pixels, and no batch before its channels."""
         tensor = self.graph.tensors[name]
         before = math.prod(tensor.image.shape[: tensor.image.channel_axis])
         return tensor.element.kind == "float" and before == 1 and tensor.image.pixels > 1
@@ -105,7 +105,7 @@ class _Sequences:
         return found
 
     def moved(self) -> Iterator[tuple[list[str], list[int]]]:
-        """Yields for each move the sets that can be cut among its operands and result, and the widths of the others."""
+        """Yields for each move the sets of its tensors that can be cut, and the widths of its other tensors."""
         for node in self.graph.nodes:
             if isinstance(node.operator, Move | Rename):
                 names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
@@ -115,9 +115,9 @@ class _Sequences:
 
 
 def _width(lines: Sequence[int], borders: Collection[int]) -> int:
-    """Returns a width of which each of the lines is a multiple, and which is that of as many lines of images as may be.
+    """Returns the largest width that divides all `lines` and is at most `MOST_LINES` times the narrowest image.
 
-    A layer has no more cores than its lines have pixels. `borders`: the widths of images.
+    Wide lines are better, because a layer has no more cores than its lines have pixels. `borders`: widths of images.
     """
     common = math.gcd(*lines, *borders)
     times = (n for n in range(MOST_LINES, 0, -1) if n * common <= MOST_LINES * min(borders))
@@ -125,7 +125,7 @@ def _width(lines: Sequence[int], borders: Collection[int]) -> int:
 
 
 def _is_by_pixel(node: Node) -> bool:
-    """Tells whether an operator computes each pixel from the same pixel of its operands."""
+    """Checks whether an operator computes each pixel from the same pixel of its operands."""
     if isinstance(node.operator, Filter):
         return is_pointwise(node.operator.window) and node.operator.window.batch == 1 and not node.operator.key
     return isinstance(node.operator, Map | Softmax | ChannelSum | Concat)

@@ -43,8 +43,8 @@ def _on_vector_unit(node: Node, layers: Container[str]) -> Node:
 def find_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     """Returns the depthwise layers, by key, that take less time on the vector unit than on crossbars.
 
-    A kernel position costs an MVM with a crossbar of which only a diagonal is used, or a vector product. The additions
-    over the positions cost the same in both cases. Filters that share their crossbars, that have a ReLU folded into
+    A kernel position costs an MVM that uses only the diagonal of a crossbar, or a vector product. The additions over
+    the positions cost the same in both cases. Filters that share their crossbars, that have a ReLU folded into
     them, or whose weights are wider than their input, stay on crossbars.
     """
     layers = layer_nodes(graph)
@@ -76,7 +76,7 @@ def sum_ns(arch: Target, channels: int, results: int) -> float:
 
 
 def _is_faster_as_vectors(operator: Filter, arch: Target) -> bool:
-    """Tells whether one kernel position takes less time as vector products than as MVMs."""
+    """Checks whether one kernel position takes less time as vector products than as MVMs."""
     tile = tile_channels(arch)
     sizes = [min(tile, operator.groups - start) for start in range(0, operator.groups, tile)]
     vectors = sum(vector_ns(arch, size, operands=2) for size in sizes)

@@ -125,7 +125,7 @@ def _preference(x: Factor, y: Factor) -> tuple[bool, bool]:
 
 
 def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
-    """Returns the dimensions of a product that later products need; those of `y` replace the summed ones."""
+    """Returns the dimensions of a product that later products need; dimensions of `y` replace the summed ones."""
     added = tuple(n for n in y.names if n in needed and n not in x.names)
     summed = next((i for i, n in enumerate(x.names) if n not in needed), len(x.names))
     kept = tuple(n for n in x.names[summed:] if n in needed)

@@ -167,7 +167,7 @@ def _bias(
     weights: Coded | None,
     alpha: np.float32 = _ONE,
 ) -> tuple[str, ...]:
-    """Returns the name of the dequantised bias, whose scale is that of the products; empty if absent."""
+    """Returns the name of the dequantised bias, whose scale is the scale of the products; empty if absent."""
     name = node.input(position)
     if name is None:
         return ()

@@ -173,7 +173,7 @@ class _Gru(_Layer):
         return _State(_tensor(f.add(new, f.mul(update, kept))))
 
     def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
-        """Emits the recurrent part of g: of r * h, or r times that of h (linear_before_reset); None if it is zero."""
+        """Emits the recurrent part of g: of r * h, or r times the part of h (linear_before_reset); None if zero."""
         f = self.formula()
         bias = Constant(self.biases[1, 2 * self.hidden :].reshape(1, 1, -1))
         if not self.linear_before_reset:

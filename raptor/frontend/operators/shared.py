@@ -13,7 +13,7 @@ def outer_size(shape: tuple[int, ...], axis: int) -> int:
 
 
 def is_channel_axis(tensor: Tensor, axis: int) -> bool:
-    """Tells whether `axis` of the ONNX shape is the channel axis of the image."""
+    """Checks whether `axis` of the ONNX shape is the channel axis of the image."""
     image = tensor.image
     same_start = outer_size(tensor.shape, axis) == outer_size(image.shape, image.channel_axis)
     return same_start and tensor.shape[axis] == image.channels

@@ -115,7 +115,7 @@ def _within_turn(f: Formula, x: Value) -> Value:
 
 
 def _minus(f: Formula, constant: Sequence[float], x: Value) -> Value:
-    """Emits constant - x; the constant is a sum of numbers, the first of which has few bits."""
+    """Emits constant - x; the constant is given as summands, the first with few bits."""
     return f.add(f.sub(constant[0], x), constant[1])
 
 

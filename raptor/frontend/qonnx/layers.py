@@ -71,7 +71,7 @@ def output_axis(node: NodeProto, rank: int) -> int | None:
 
 
 def is_plain(node: NodeProto) -> bool:
-    """Tells whether a layer has no scaling factors (alpha, beta) and no transposed input."""
+    """Checks whether a layer has no scaling factors (alpha, beta) and no transposed input."""
     given = attributes_of(node)
     return given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA", 0)
 
@@ -88,6 +88,6 @@ def coded_floats(values: Array) -> Coded | None:
 
 
 def is_ternary(values: Array) -> bool:
-    """Tells whether all numbers are 0, a scale, or its negative."""
+    """Checks whether all numbers are 0, a scale, or its negative."""
     sizes = np.abs(values)
     return bool(values.size and ((sizes == 0) | (sizes == sizes.max())).all())

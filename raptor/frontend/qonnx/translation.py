@@ -45,12 +45,12 @@ _MOST_FOLDED = 1 << 24
 
 
 def is_qonnx(model: ModelProto) -> bool:
-    """Tells whether a model has QONNX operators."""
+    """Checks whether a model has QONNX operators."""
     return any(node.domain in DOMAINS for graph in graphs_of(model.graph) for node in graph.node)
 
 
 def is_of_signs(model: ModelProto) -> bool:
-    """Tells whether a float model is binarised: all layers read results of Sign and have binary or ternary weights."""
+    """Checks whether a float model is binarised: all layers read results of Sign and have binary or ternary weights."""
     layers = [n for n in model.graph.node if n.op_type in chains.LAYERS]
     if not layers or not any(n.op_type == "Sign" for n in model.graph.node):
         return False
@@ -287,7 +287,7 @@ class _Translation:
         self.writer.keep(node)
 
     def _is_rounded(self, name: str) -> bool:
-        """Tells whether all readers of a tensor quantise it, maybe after a Relu."""
+        """Checks whether all readers of a tensor quantise it, maybe after a Relu."""
         readers = [n for n in self.model.graph.node if name in n.input]
         outputs = {v.name for v in self.model.graph.output}
         done = (n.op_type in QUANTISERS or (n.op_type == "Relu" and self._is_rounded(n.output[0])) for n in readers)

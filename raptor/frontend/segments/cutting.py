@@ -39,8 +39,8 @@ ALONE = "in a segment without weights, which is quicker on the host"
 class Segment:
     """A convex part of the model. `model`: its imported form for the chip; None on the host.
 
-    nodes: names of its nodes. reads, makes: tensors that cross its border. macs: its multiply-accumulates without those
-    of `uncounted` nodes, which are unknown. onnx_bytes: the part as an ONNX model.
+    nodes: names of its nodes. reads, makes: tensors that cross its border. macs: its known multiply-accumulates.
+    onnx_bytes: the part as an ONNX model. uncounted: number of nodes whose multiply-accumulates are unknown.
     """
 
     kind: Literal["chip", "host"]
@@ -57,7 +57,7 @@ class Segment:
 class Crossing:
     """A tensor that crosses a segment border: its type as onnxruntime writes it, and its shape.
 
-    Sizes that depend on values are None; the shape is None if it is unknown or not that of a tensor.
+    Sizes that depend on values are None; the shape is None if it is unknown, or if the value is no tensor.
     """
 
     name: str
@@ -99,7 +99,7 @@ def cut(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions,
     """Cuts a model into segments.
 
     Raises `UnsupportedError` for nodes that the chip cannot compute and that must not go to the host, and `UserError`
-    as `frontend.load` does. With `wishes.needed`, a model that the front end cannot read becomes one host segment, if
+    as `frontend.load` does. With `host.host`, a model that the front end cannot read becomes one host segment, if
     onnxruntime accepts it.
     """
     model = standard.read(source)
@@ -123,7 +123,7 @@ def cut(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions,
 
 
 def advice(source: str | Path | ModelProto, inputs: ModelInputs, refuse: Refuse) -> str:
-    """Says which nodes of a model would run on the host; empty if the host does not help either."""
+    """Returns a sentence on the nodes that would run on the host; empty if the host does not help either."""
     try:
         found = cut(source, inputs, HostOptions(host=True), refuse)
     except UserError:
@@ -210,7 +210,7 @@ def _bind(proto: ModelProto, inputs: ModelInputs) -> Mapping[str, npt.NDArray[An
 
 
 def _has_empty_input(proto: ModelProto) -> bool:
-    """Tells whether a model input is declared without elements, which the chip does not support."""
+    """Checks whether a model input is declared without elements, which the chip does not support."""
     dims = (d for v in proto.graph.input for d in v.type.tensor_type.shape.dim)
     return any(d.HasField("dim_value") and d.dim_value == 0 for d in dims)
 
@@ -273,7 +273,7 @@ class Cutter:
         self._colour()
 
     def _colour(self) -> None:
-        """Fills `reasons` with what the user wants, and what the importers refuse, and `floats`."""
+        """Fills `floats`, and `reasons` with the nodes that the user puts on the host and the refused nodes."""
         self.reasons |= requested_nodes(self.host, self.asked)
         if self.host.host or self.host.by_name:
             self._find_floats()
@@ -377,7 +377,7 @@ class Cutter:
         self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
 
     def _made(self, nodes: Sequence[int]) -> list[str]:
-        """Returns the results of these nodes that other segments or the caller read."""
+        """Returns the results of these nodes that are read outside of their segment."""
         inside, outputs = set(nodes), {v.name for v in self.asked.proto.graph.output}
         names = (o for i in nodes for o in self.flow.nodes[i].output if o)
         return [o for o in names if o in outputs or not inside.issuperset(self.flow.readers.get(o, ()))]

@@ -9,8 +9,8 @@ def labels_of(colours: Sequence[int], before: Sequence[Sequence[int]]) -> list[i
 
     colours: colour of each node, in topological order. before: predecessors of each node. O(V + E). The label of a node
     is the smallest label with its colour that is at least the label of every predecessor. Of all orders of the colours,
-    the one with the fewest parts is taken, on ties the first. With two colours the result is minimal: on the path with
-    most colour changes, every change needs another part.
+    the order with the fewest parts is taken, on ties the first. With two colours the result is minimal: on the path
+    with most colour changes, every change needs another part.
     """
     orders = permutations(sorted({*colours}))
     return min((_labels(colours, before, order) for order in orders), key=lambda labels: len(set(labels)))

@@ -202,7 +202,7 @@ _PRODUCTS: Mapping[tuple[str, str], Callable[[_Operands], int]] = MappingProxyTy
         },
     }
 )
-"""(domain, operator) -> count. Other standard operators, and those of decision trees, have no products."""
+"""(domain, operator) -> function that counts. Other standard operators, and decision trees, have no products."""
 
 
 _WITHOUT_PRODUCTS = frozenset(

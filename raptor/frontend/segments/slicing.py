@@ -119,7 +119,7 @@ class Slicer:
     def _behind(self, node: NodeProto) -> list[NodeProto]:
         """Returns the element-wise nodes after a layer up to its QuantizeLinear; empty if there is none.
 
-        Sliced with the layer, they let integers instead of floats wait in memory between rounds.
+        If they are sliced with the layer, integers instead of floats wait in memory between rounds.
         """
         known, outputs = self._initializers(), {v.name for v in self.proto.graph.output}
         found: list[NodeProto] = []

@@ -36,7 +36,7 @@ class Split:
 
 
 def split(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions, refuse: Refuse) -> Split:
-    """Divides the nodes of a model. Raises `UserError` as `frontend.survey` does."""
+    """Counts the nodes of a model by place of computation. Raises `UserError` as `frontend.survey` does."""
     if host.host or host.by_name:
         try:
             return _of_cut(cut(source, inputs, host, refuse))
@@ -65,7 +65,7 @@ def _of_cut(found: Cut) -> Split:
 
 
 def _of_answers(cutter: Cutter) -> Split:
-    """Divides by the importers' answers, where some nodes are refused."""
+    """Counts the nodes by the results of their import, if some nodes are refused."""
     named = requested_nodes(cutter.host, cutter.asked)
     reasons = {i: cutter.refusal(i) for i in cutter.flow.placed if i not in named}
     host = [i for i in cutter.flow.placed if i in named]
