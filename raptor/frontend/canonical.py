@@ -32,7 +32,7 @@ from raptor.frontend.registry import is_supported_op
 from raptor.frontend.versions import OLDEST, version_of
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
-"""Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm."""
+"""Fusions turned off, so that product and sum keep the user's names."""
 QUANTISED_AS_WRITTEN = (
     "WeightBiasQuantization",
     "QDQPropagationTransformer",

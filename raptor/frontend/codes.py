@@ -94,7 +94,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The tensor that scale and zero point apply to: its shape, the axis along which they vary, the block size."""
+    """Layout of scale and zero point: shape of their tensor, axis along which they vary, block size (0: no blocks)."""
 
     shape: Shape
     axis: int = 1
@@ -192,7 +192,7 @@ class Coded:
 
 
 def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
-    """Returns the integers of QuantizeLinear: float32 division, ties to even, saturated; NaN becomes the lowest one."""
+    """Returns the integers of QuantizeLinear: float32 division, ties to even, saturated; NaN becomes the lowest."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(np.asarray(values, np.float32) / by.scale).astype(np.float64) + by.zero_point
     return np.asarray(np.fmin(np.fmax(rounded, by.code.low), by.code.high), np.int64)

@@ -26,7 +26,7 @@ _OPERATORS = frozenset(("If", "Loop", "Scan"))
 def resolve(proto: ModelProto) -> Mapping[str, str]:
     """Replaces every If, Loop and Scan that constants and shapes determine, in place.
 
-    Returns first output -> reason for each one that is left. Raises `UserError` if unrolling exceeds `MOST_NODES`.
+    Returns first output -> reason for each node that is left. Raises `UserError` if unrolling exceeds `MOST_NODES`.
     """
     if not any(map(is_control, proto.graph.node)):
         return {}

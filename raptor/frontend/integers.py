@@ -43,7 +43,7 @@ def virtual(
     attributes: Mapping[str, Any] = NO_ATTRIBUTES,
     version: int = 0,
 ) -> str:
-    """Imports an operator of the standard that is one step of the node. Returns the name of its result, of `shape`."""
+    """Imports a standard operator as one step of the node; returns the name of its result, which has `shape`."""
     output = ctx.declare(f"{node.output}.real", shape)
     step = NodeView(node.name, op_type, version or node.version, inputs, (output,), attributes)
     found = find_importer(op_type, step.version)

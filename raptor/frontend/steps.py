@@ -27,7 +27,7 @@ def sign(f: Formula, x: Value) -> Value:
 
 
 def round_half_even(f: Formula, x: Value) -> Value:
-    """Emits the nearest integer; of two the even one."""
+    """Emits the nearest integer, ties to even."""
     return f.sub(_nearest(f, f.relu(x)), _nearest(f, f.relu(f.neg(x))))
 
 

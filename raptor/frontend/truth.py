@@ -20,9 +20,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Ends(NamedTuple):
-    """An operand of a comparison, bounded on one side so that no difference is inf - inf: the number, and half of it.
+    """An operand of a comparison, twice: clamped on one side, so that no difference is inf - inf.
 
-    `near` distinguishes all finite numbers, `far` the largest one from infinity.
+    near: the number, which distinguishes all finite numbers. far: half of it, which distinguishes the largest finite
+    number from infinity.
     """
 
     near: Value
@@ -62,12 +63,12 @@ def is_equal(f: Formula, x: Value, y: Value) -> Value:
 
 
 def upper(f: Formula, x: Value) -> Ends:
-    """Returns the left operand of `is_above_end`."""
+    """Returns x as the left operand of `is_above_end`: negated, clamped from below."""
     return Ends(f.max(f.neg(x), -LARGEST), f.max(f.mul(x, -0.5), -HUGE))
 
 
 def lower(f: Formula, x: Value) -> Ends:
-    """Returns the right operand of `is_above_end`."""
+    """Returns x as the right operand of `is_above_end`: clamped from below."""
     return Ends(f.max(x, -LARGEST), f.max(f.mul(x, 0.5), -HUGE))
 
 

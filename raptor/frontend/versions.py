@@ -32,7 +32,7 @@ def version_of(model: ModelProto) -> int:
 
 
 def is_newer(model: ModelProto) -> bool:
-    """Checks whether onnxruntime does not load the model's operator set."""
+    """Checks whether the model's operator set is too new for onnxruntime."""
     return version_of(model) > NEWEST
 
 

@@ -1,4 +1,4 @@
-"""Expresses operators outside the current standard in standard operators: parts of `ai.onnx.ml`, early experiments.
+"""Expands operators outside the current standard into standard ones: parts of `ai.onnx.ml`, early experiments.
 
 The former scale, select or sum numbers of a table. The latter left the standard with version 10 and are missing in some
 builds of onnxruntime. Each expansion follows the operator's definition.
@@ -25,7 +25,7 @@ _SMALLEST = np.finfo(np.float32).tiny
 
 
 class _Writer:
-    """Adds the nodes that replace one.
+    """Builds the nodes that replace a node.
 
     `version`: operator set; `rank`: rank of the node's first input, None if unknown.
     """
@@ -209,7 +209,7 @@ _WRITERS: Mapping[tuple[str, str], Callable[[_Writer], bool]] = MappingProxyType
 
 
 def write_out(proto: ModelProto) -> bool:
-    """Replaces these operators, in place; names of results and nodes are kept.
+    """Replaces these operators by standard ones, in place; names of results and nodes are kept.
 
     Returns False if nothing was replaced. Operator sets before 7 are left: onnxruntime lacks their arithmetic.
     """

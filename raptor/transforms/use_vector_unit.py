@@ -25,7 +25,7 @@ from raptor.transforms.choices import OnVectorUnit, Rewrites
 def use_vector_unit(graph: Graph, rewrites: Rewrites) -> Graph:
     """Returns the graph with a `Stencil` or a `ChannelSum` in place of each layer chosen for the vector unit.
 
-    Each of these layers must be a depthwise one (`is_depthwise`) or a mean (`is_mean`).
+    Each of these layers must be depthwise (`is_depthwise`) or a mean (`is_mean`).
     """
     layers = rewrites.on_vector_unit
     return replace(graph, nodes=tuple(_on_vector_unit(node, layers) for node in graph.nodes)) if layers else graph

@@ -11,7 +11,7 @@ from raptor.options import HostOptions
 def requested_nodes(host: HostOptions, asked: Asked) -> dict[int, str]:
     """Returns the nodes that the user names, by their index, with the options that name them.
 
-    Raises `UserError` for a name that no node has that is left after constants and shapes are folded.
+    Raises `UserError` for a name without a node after constants and shapes are folded.
     """
     nodes = asked.proto.graph.node
     by_op = {i: option("host_ops", n.op_type) for i, n in enumerate(nodes) if n.op_type in host.host_ops}
