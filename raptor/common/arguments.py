@@ -23,7 +23,7 @@ _MOST_BITS = 200
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Generic[T]):
-    """An option `keyword` with a fixed set of values, `names`."""
+    """Check of the option `keyword`, whose value must be one of `names`."""
 
     keyword: str
     names: tuple[T, ...]
@@ -46,25 +46,25 @@ class OneOf(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The check `whole` for a range of numbers."""
+    """Check for an integer from `least` to `most`."""
 
     least: int
     most: int = MOST
 
     def __call__(self, keyword: str, value: object) -> int:
-        """Returns the value as a whole number of the range. Raises `UserError` that names it."""
+        """Returns the value as an integer. Raises `UserError` with the range for any other value."""
         return whole(keyword, value, self.least, self.most)
 
 
 def fault(keyword: str, value: object, expected: str) -> UserError:
-    """Returns the error for a value that is not as `expected`, which completes "expected ..."."""
+    """Returns a `UserError` for a wrong value. `expected` completes the sentence "expected ..."."""
     if _is_short(value):
         return UserError(f"{option(keyword, value)}: expected {expected}")
     return UserError(f"{name(keyword)}: expected {expected}, got {_kind(value)}")
 
 
 def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected: str = "") -> int:
-    """Returns an integer between `least` and `most`, also from numpy. `expected`: replaces the range in the message."""
+    """Returns an integer from `least` to `most`, also from numpy. `expected`: replaces the range in the error."""
     number = _index(value)
     if number is None or not least <= number <= most:
         raise fault(keyword, value, expected or f"a whole number, {least} to {most}")
@@ -77,7 +77,7 @@ def whole_or_none(keyword: str, value: object, least: int, most: int = MOST) -> 
 
 
 def finite(keyword: str, value: object, least: float) -> float:
-    """Returns a finite number of at least `least`, also from numpy."""
+    """Returns a finite float of at least `least`; numpy numbers are accepted."""
     try:
         number = math.nan if isinstance(value, str | bytes) or _is_flag(value) else float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
@@ -95,7 +95,7 @@ def flag(keyword: str, value: object) -> bool:
 
 
 def text(keyword: str, value: object) -> str:
-    """Returns a text."""
+    """Returns the value if it is a string. Raises `UserError` otherwise."""
     if not isinstance(value, str):
         raise fault(keyword, value, "a text")
     return value
@@ -125,7 +125,7 @@ def path_or_none(keyword: str, value: object) -> Path | None:
 
 
 def new_file(keyword: str, value: object) -> Path:
-    """Returns the path of a file that can be written later."""
+    """Returns the path of a file to write. Raises `UserError` for a directory or a path without a parent directory."""
     file = path(keyword, value, expected="the path of a file")
     if file.is_dir() or not file.parent.is_dir():
         raise fault(keyword, value, "the path of a file in a folder that exists")
@@ -155,7 +155,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_short(value: object) -> bool:
-    """Returns whether a message may show the value."""
+    """Returns True if the value is short enough to be part of an error message."""
     if isinstance(value, int):
         return value.bit_length() <= _MOST_BITS
     return value is None or isinstance(value, float) or (isinstance(value, str | Path) and len(str(value)) <= _LONGEST)

@@ -1,4 +1,4 @@
-"""Runs tasks and checks in forked copies of the process, in parallel to its own work.
+"""Runs tasks and checks in forked child processes, in parallel to the parent.
 
 Threads of Python do not run at the same time, so a second processor core needs a second process. A fork shares all data
 that the task reads without sending it; it returns its result, or the error that was raised, through a pipe.
@@ -18,7 +18,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Check = Callable[[], object]
-"""Raises an error if something is wrong; changes nothing."""
+"""A function that raises an error if an invariant is broken, and has no side effects."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Copy(Generic[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the child if it is still running, because something else has failed."""
+        """Kills the child if it is still running, which is the case only after an error in the block."""
         if self.at is not None:
             os.kill(self.at[0], signal.SIGKILL)
             self._answer()
@@ -111,7 +111,7 @@ def _end_with(parent: int) -> None:
 
 
 def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Runs a task. Returns its result, and the error that it raised."""
+    """Runs a task. Returns its result and None, or None and the error that it raised."""
     try:
         return task(), None
     except MemoryError:  # the parent may have enough
@@ -122,7 +122,7 @@ def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 @dataclass(slots=True)
 class Beside:
-    """Checks that run in forked children, in order: those of `copies`, then those that are `waiting` to start."""
+    """Checks in forked children: `copies` are running, `waiting` have not started. Errors come in this order."""
 
     waiting: list[Check] = field(default_factory=list[Check])
     copies: list[Copy[None]] = field(default_factory=list[Copy[None]])
@@ -135,16 +135,16 @@ class Beside:
             copy.__exit__(*error)
 
     def add(self, check: Check) -> None:
-        """Adds a check to those that wait."""
+        """Queues a check, which the next `start` or `finish` runs."""
         self.waiting.append(check)
 
     def start(self) -> None:
-        """Starts the waiting checks in a child. Data that they read must not change any more."""
+        """Starts the queued checks in a child. Data that they read must not change afterwards."""
         checks, self.waiting = self.waiting, []
         self.copies.append(Copy(partial(_run, checks)))
 
     def finish(self) -> None:
-        """Waits for all checks. Raises the error of the first one, in order, that failed."""
+        """Runs the queued checks and waits for all. Raises the error of the first (in the order of `add`) that failed."""
         checks, self.waiting = self.waiting, []
         while self.copies:
             self.copies.pop(0).result()

@@ -13,9 +13,9 @@ from rich.text import Text
 from raptor.common.printable import printable
 
 _PIPE_COLUMNS = 10_000
-"""Width of a pipe, where tables are not wrapped unless the variable COLUMNS sets a width."""
+"""Width, in characters, for output into a pipe without the variable COLUMNS: tables are not wrapped there."""
 _TRAILING = re.compile(" +(?=\n)")
-"""Blanks at the ends of lines, with which rich pads the last column of a table."""
+"""Matches the blanks at the end of a line, with which rich pads the last column of a table."""
 
 
 class Console(console.Console):
@@ -27,7 +27,7 @@ class Console(console.Console):
             self.width = _PIPE_COLUMNS
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints as rich does; in a pipe without trailing blanks."""
+        """Prints like `rich.console.Console.print`; output into a pipe has no trailing blanks."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

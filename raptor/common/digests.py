@@ -1,4 +1,4 @@
-"""Digests of matrices, by which writer and reader compare the content of crossbars."""
+"""Digests of matrices. Compiler and validator compare the contents of crossbars by them."""
 
 import hashlib
 from typing import Any
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 def matrix_digest(matrix: npt.NDArray[Any]) -> str:
-    """Returns the SHA-256 of shape, type and values: floats as float32, integers as int64, little-endian."""
+    """Returns the SHA-256 (hex) of shape, type and values: floats as float32, integers as int64, little-endian."""
     kind = "<f4" if matrix.dtype.kind == "f" else "<i8"
     digest = hashlib.sha256(f"{kind} {matrix.shape}".encode())
     digest.update(np.ascontiguousarray(matrix, kind).data)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class DisjointSets:
-    """Disjoint sets of names, each with a representative. A name that was never joined is a set of its own."""
+    """Union-find over names: each set has a representative. A name that was never joined is a set of one element."""
 
     parent: dict[str, str] = field(default_factory=dict[str, str])
 
     def find(self, name: str) -> str:
-        """Returns the representative of a name's set."""
+        """Returns the representative of the set that contains `name`."""
         while name in self.parent:
             name = self.parent[name]
         return name

@@ -37,7 +37,7 @@ class IncompleteError(UserError):
     """Sizes or values of model inputs are not specified. The message names them and the options that set them."""
 
     def __init__(self, found: str, options: Sequence[str]) -> None:
-        """Takes the message `found`, and `options`: command-line arguments with placeholders such as SIZE and VALUE."""
+        """Takes the message `found`, and `options`: flags and values in turn, with placeholders such as SIZE."""
         self.found, self.options = found, tuple(options)
         super().__init__(found, self.options)
 
@@ -46,7 +46,7 @@ class IncompleteError(UserError):
 
     @property
     def keywords(self) -> str:
-        """The options as arguments of Python: `dims={'H': SIZE}`."""
+        """The options as Python keyword arguments: `dims={'H': SIZE}`."""
         given: dict[str, list[str]] = {}
         for flag, text in zip(self.options[::2], self.options[1::2], strict=True):
             name, _, value = text.rpartition("=")
@@ -56,7 +56,7 @@ class IncompleteError(UserError):
 
 
 class CapacityError(UserError):
-    """The chip is too small. The message states the requirement, what is available, and possible changes."""
+    """The chip is too small. The message states the needed and the available amount, and possible changes."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class CapacityError(UserError):
         without: str = "",
         crossbars: int | None = None,
     ) -> None:
-        """Takes `levers`, complete suggestions such as `--cores 12`, and `without`, a last one that avoids the need.
+        """Takes `levers`, complete suggestions such as `--cores 12`, and `without`, one that needs no larger chip.
 
-        `where` names the part of the model or chip. `crossbars`: crossbars that all weights need, if they do not fit.
+        `where` names the part of the model or chip. `crossbars`: number that all weights need, if they do not fit.
         """
         self.resource, self.needed, self.available, self.crossbars = resource, needed, available, crossbars
         self.where, self.levers, self.without = where, tuple(levers), without
@@ -83,7 +83,7 @@ class CapacityError(UserError):
 class UnsupportedNode:
     """One ONNX node that cannot be lowered, and the reason.
 
-    `needs`: computed inputs of the node; if they were constants, it could perhaps be lowered.
+    `needs`: inputs of the node that are computed; with constants in their place, it may be possible to lower it.
     """
 
     node: str
@@ -103,7 +103,7 @@ class UnsupportedError(UserError):
     """Some nodes of the model cannot be lowered; all of them are listed."""
 
     def __init__(self, nodes: Sequence[UnsupportedNode], advice: str = "") -> None:
-        """Takes `advice`, a sentence at the end of the message."""
+        """Takes `advice`, a last sentence of the message."""
         self.nodes = tuple(nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
         shown = [f"  {node}" for node in nodes[:MOST_SHOWN]]

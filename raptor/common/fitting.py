@@ -1,4 +1,4 @@
-"""Tables that fit the width of the terminal: columns are omitted before names are wrapped."""
+"""Tables that fit the width of the terminal: columns are omitted first, then names are wrapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _GAP = 1
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table, the headings of its columns, and of the columns that were omitted for lack of space."""
+    """A table with the headings of its columns (`shown`) and of the columns that did not fit (`left_out`)."""
 
     table: Table
     shown: tuple[str, ...]
@@ -23,7 +23,7 @@ class Fitted:
 def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]) -> Fitted:
     """Builds a table of at most `width` characters. The first column has names, all others numbers.
 
-    `expendable`: headings that may be omitted, in this order. Names that are too long even then are wrapped.
+    `expendable`: headings of columns that may be omitted, in this order. If that is not enough, names are wrapped.
     """
     widths = {
         head: max([cell_len(head), *(cell_len(printable(row[k], keep="")) for row in rows)])

@@ -1,4 +1,4 @@
-"""Check of the path that a command receives as a compiled program, before anything is read from it."""
+"""Checks the path of a compiled program before a command reads from it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from raptor.common.spelling import in_flags
 
 
 def check_given(path: Path, *, directory: bool = False) -> None:
-    """Raises `UserError` if `path` does not exist or is an ONNX model. `directory`: or if it is not a directory."""
+    """Raises `UserError` if `path` is missing, is an ONNX model, or (with `directory`) is not a directory."""
     if path.is_dir():
         return
     if path.is_file() and path.suffix == ".onnx":

@@ -1,4 +1,4 @@
-"""Decorators for compiled loops (numba), with a cache on disk wherever one can be written.
+"""Decorators for loops compiled by numba, with a cache of the machine code on disk if a directory can be written.
 
 Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba recompiles
 a kernel when its own file changes. Helpers and constants of other files become part of the machine code too, so all
@@ -53,7 +53,7 @@ _OURS = ("raptor", "validator")
 
 @dataclass(frozen=True, slots=True)
 class _Interpretation:
-    """Parameters of the interpretation of a kernel in Python; see `interpret`."""
+    """Arguments of the decorator `interpret` for one kernel."""
 
     us: Callable[[tuple[Any, ...]], float]
     until_us: float
@@ -66,7 +66,7 @@ _INTERPRETATIONS: dict[Any, _Interpretation] = {}
 def interpret(
     us: Callable[[tuple[Any, ...]], float], until_us: float, *, by_element: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declares that Python interprets a kernel as long as that is faster than compiling it.
+    """Decorator: Python interprets the kernel as long as that costs less than compiling it.
 
     So nothing is compiled for a small model. The results are equal to the bit: a kernel with arithmetic of small
     integers or of float32, for which numba's types are wider than numpy's, must not be declared.
@@ -84,27 +84,27 @@ def interpret(
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a function that Python calls; its machine code is cached beside the file or in the user's cache."""
+    """Decorator: compiles a function that Python calls. The machine code is cached next to the file, or per user."""
     return _cached(function)
 
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a function that only kernels call; it becomes part of their cached code."""
+    """Decorator: compiles a function that only kernels call; it becomes part of their cached code."""
     return _helper(function, counted=True)
 
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a `kernel` that allocates nothing, without reference counts, which cost more than small helpers."""
+    """Decorator: a `kernel` that allocates nothing, without reference counts, which cost more than a small helper."""
     return _cached(function, counted=False)
 
 
 def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a `helper` of a `bare_kernel`."""
+    """Decorator: a `helper` that only a `bare_kernel` calls."""
     return _helper(function, counted=False)
 
 
 def has_machine_code(kernel: Callable[..., object]) -> bool:
-    """Returns whether a kernel has machine code, in memory or in its cache."""
+    """Returns True if the machine code of a kernel is in memory or in its cache."""
     compiled, stored = _COMPILED[kernel]
     try:
         return bool(compiled.overloads or (stored and not stored.is_empty()))
@@ -113,18 +113,18 @@ def has_machine_code(kernel: Callable[..., object]) -> bool:
 
 
 _COMPILED: dict[Callable[..., object], tuple[Any, MachineCode | None]] = {}
-"""The compiled function of each kernel, and its cache; None without a cache."""
+"""Kernel -> its compiled function, and its cache on disk (None without one)."""
 
 
 class _Patience:
-    """Time for which Python may still interpret a kernel before compiling it is worth it."""
+    """Time budget of a kernel for interpretation by Python; compiling pays once it is used up."""
 
     def __init__(self, declared: _Interpretation, stored: MachineCode | None) -> None:
         self._declared, self._stored = declared, stored
         self._left_us, self._unsaved_us = -1.0, 0.0
 
     def covers(self, args: tuple[Any, ...]) -> bool:
-        """Returns whether Python should interpret this call, and counts it in that case."""
+        """Returns True, and charges the call to the budget, if Python should interpret it."""
         if self._left_us < 0:
             self._left_us = self._declared.until_us - (self._stored.interpreted_us() if self._stored else 0.0)
         us = self._declared.us(args)
@@ -197,7 +197,7 @@ def _elements(given: Any) -> Any:
 def _plain(function: Any, modules: dict[int, dict[str, Any]]) -> Any:
     """Returns a function whose module globals have Python functions in place of compiled ones.
 
-    `modules`: such globals by identity of the original ones; extended here.
+    `modules`: replaced globals, keyed by the id of the original ones; entries are added.
     """
     real = function.__globals__
     if id(real) not in modules:

@@ -1,4 +1,4 @@
-"""Check of the address space limit (`ulimit -v`): with too little, numpy and onnxruntime would abort or hang."""
+"""Checks the limit of the address space (`ulimit -v`), below which numpy and onnxruntime abort or hang."""
 
 import sys
 
@@ -9,7 +9,7 @@ _LEAST_BYTES = 2**30
 
 
 def check_memory() -> None:
-    """Raises `UserError` if the address space of this process is limited to less than it needs."""
+    """Raises `UserError` if `ulimit -v` gives this process less address space than RAPTOR needs."""
     if sys.platform == "win32":
         return
     import resource

@@ -14,14 +14,14 @@ from pathlib import Path
 from raptor.common.errors import UserError
 
 _mine = threading.local()
-"""Attribute `folders`: the directories that this thread has locked, so that a called function may lock them again."""
+"""Attribute `folders`: directories that this thread has locked; it may lock them again (a reentrant lock)."""
 
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Locks `folder`, whose parent must exist, against other threads and processes that call this.
+    """Locks `folder` in the block, against other threads and processes that use this function. Its parent must exist.
 
-    Raises `UserError` if one of them holds the lock, `OSError` if its parent is not writable.
+    Raises `UserError` if another one holds the lock, and `OSError` if the parent is not writable.
     """
     held: set[Path] = _mine.__dict__.setdefault("folders", set())
     place = folder.resolve()
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Generator[None]:
 
 @contextmanager
 def _file(parent: int, name: str, folder: Path) -> Generator[None]:
-    """Opens and locks the file; retries if its last owner removed it meanwhile."""
+    """Opens and locks the lock file `name` in the block; retries if another process removed the file in between."""
     while True:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=parent)
         try:
@@ -59,7 +59,7 @@ def _file(parent: int, name: str, folder: Path) -> Generator[None]:
 
 
 def _surely_remove(parent: int, name: str) -> None:
-    """Removes the file even if Ctrl-C interrupts, and raises `KeyboardInterrupt` afterwards."""
+    """Removes the lock file even if Ctrl-C interrupts it, and raises `KeyboardInterrupt` afterwards."""
     try:
         with suppress(OSError):  # removed, or locked by another process by now
             _remove(parent, name)
@@ -70,7 +70,7 @@ def _surely_remove(parent: int, name: str) -> None:
 
 
 def _remove(parent: int, name: str) -> None:
-    """Removes the file unless another process has locked it."""
+    """Removes the lock file unless another process holds its lock."""
     file = os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=parent)
     try:
         _lock(file)
@@ -93,7 +93,7 @@ def _lock(file: int) -> None:
 
 
 def _unlock(file: int) -> None:
-    """Unlocks the file also in a forked child that still has it open; closing it here would not."""
+    """Unlocks the file explicitly: while a forked child has it open, closing would not release the lock."""
     import fcntl
 
     with suppress(OSError):  # there are no locks on this drive
@@ -101,7 +101,7 @@ def _unlock(file: int) -> None:
 
 
 def _is(file: int, parent: int, name: str) -> bool:
-    """Returns whether the open file still has this name."""
+    """Returns True if the open file is still the one of this name."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(name, dir_fd=parent, follow_symlinks=False))
     except FileNotFoundError:

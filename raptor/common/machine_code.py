@@ -1,8 +1,8 @@
-"""Cache of the machine code of a kernel that is safe for concurrent processes.
+"""Cache of the machine code of kernels on disk that is safe for concurrent processes.
 
 numba's own cache numbers the files of a kernel and writes its index first. So two processes that compile at the same
-time give one number to two specialisations, and a process that reads meanwhile gets the previous file. Both execute
-code for arguments of other types, which accesses arbitrary memory.
+time can give one number to two specialisations, and a process that reads in between can get an older file. Either way
+it executes code for arguments of other types, which accesses arbitrary memory.
 """
 
 import os
@@ -19,14 +19,14 @@ from numba.core.caching import IndexDataCacheFile  # pyright: ignore[reportMissi
 class MachineCode(IndexDataCacheFile):
     """Machine code of one kernel: an index, and a file with a unique name for each specialisation.
 
-    As long as there is none, a file has the time for which Python has interpreted the kernel.
+    Until a specialisation exists, another file holds the time for which Python has interpreted the kernel.
     """
 
     _cache_path: str
     _index_path: str
 
     def save(self, key: Any, data: Any) -> None:
-        """Adds the machine code of a specialisation, and removes files of an older version of the kernel."""
+        """Stores the machine code of a specialisation, and removes files of older versions of the kernel."""
         numba: Any = super()
         with self._alone():
             known: dict[Any, str] = numba._load_index()
@@ -38,21 +38,21 @@ class MachineCode(IndexDataCacheFile):
                     path.unlink(missing_ok=True)
 
     def is_empty(self) -> bool:
-        """Returns whether there is no machine code.
+        """Returns True if there is no machine code.
 
         Raises `AttributeError` or `ImportError` if another version wrote it, with types that no longer exist.
         """
         return not self._load_index()
 
     def interpreted_us(self) -> float:
-        """Returns for how many microseconds Python has interpreted the kernel, over all processes."""
+        """Returns the microseconds for which Python has interpreted the kernel, summed over all processes."""
         try:
             return sum(map(float, self._times.read_text(encoding="ascii").split()))
         except (OSError, ValueError):  # no file yet, or a file of another program
             return 0.0
 
     def add_interpreted_us(self, us: float) -> None:
-        """Adds to `interpreted_us`, if the file can be written."""
+        """Adds microseconds to `interpreted_us`; does nothing if the file cannot be written."""
         with suppress(OSError):
             self._base.parent.mkdir(parents=True, exist_ok=True)
             with self._times.open("a", encoding="ascii") as file:
@@ -68,7 +68,7 @@ class MachineCode(IndexDataCacheFile):
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Locks the folder against other processes, where the system has locks. Without them, code may be lost."""
+        """Locks the folder against other processes in the block. On systems without locks, stored code may be lost."""
         if sys.platform == "win32":
             yield
             return

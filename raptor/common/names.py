@@ -1,4 +1,4 @@
-"""Abbreviation of long names in tables; exporters make names of sixty characters and more."""
+"""Abbreviates long names in tables; exporters of models make names of sixty characters and more."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 ELLIPSIS = "\u2026"
 LEAST = 16
-"""Minimum number of characters of an abbreviated name, however narrow the terminal is."""
+"""Least width of an abbreviated name in characters, even on a narrow terminal."""
 _UNBOUNDED = 10_000
 
 
 def shorten(names: Iterable[str], width: int) -> dict[str, str]:
-    """Abbreviates each name in the middle to at most `width` characters, or `LEAST`; the results are distinct.
+    """Abbreviates each name in the middle to at most max(`width`, `LEAST`) characters. Returns distinct names, by name.
 
-    Names that would become equal show the place where they begin to differ, or a number if that is not enough.
+    Names that would become equal show the place where they start to differ, or get a number if that is not enough.
     """
     width = max(width, LEAST)
     whole = {name: printable(name, keep="") for name in names}
@@ -36,7 +36,7 @@ def shorten(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _equal(short: Mapping[str, str]) -> list[list[str]]:
-    """Groups the names that would look equal."""
+    """Returns the groups of two or more names whose abbreviations are equal."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, shown in short.items():
         groups[shown].append(name)
@@ -55,7 +55,7 @@ def _cut(name: str, width: int) -> str:
 
 
 def _cut_around(name: str, width: int, at: int) -> str:
-    """Returns the name around position `at`, with some characters of both its ends."""
+    """Abbreviates the name to its characters around position `at` and some of both ends."""
     if len(name) <= width:
         return name
     head, tail = width // 5, width // 3
@@ -81,9 +81,9 @@ def _numbered(name: str, width: int, taken: set[str]) -> str:
 def fit(
     console: "Console", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
 ) -> "Table":
-    """Builds a table with `build` from names that are abbreviated to the width which its other columns leave.
+    """Builds a table whose names are abbreviated to the width that the other columns leave on the console.
 
-    `columns`: number of columns that hold names.
+    `build` makes the table from a mapping of full to abbreviated names. `columns`: number of columns with names.
     """
     least = build(dict.fromkeys(names, "x" * LEAST))
     wide = console.options.update(max_width=_UNBOUNDED)

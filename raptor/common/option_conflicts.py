@@ -1,4 +1,4 @@
-"""Refusal of command-line options that would have no effect."""
+"""Refuses command-line options that would have no effect."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -20,6 +20,6 @@ def refuse_given(context: "typer.Context", parameters: Collection[str], reason: 
 
 
 def was_given(context: "typer.Context", parameter: str) -> bool:
-    """Returns whether a parameter is on the command line, and not at its default."""
+    """Returns True if the user gave the parameter on the command line."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"

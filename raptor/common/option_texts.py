@@ -1,4 +1,4 @@
-"""Repeatable options as texts of a command line, such as `--dim height=224`: how they are read and written."""
+"""Parses and formats repeatable options of the command line, such as `--dim height=224`."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NamedTexts(Generic[T]):
-    """Texts `NAME=VALUE`. `read` raises `ValueError` for a value of another form; `expected` says the right one.
+    """Form of an option with texts `NAME=VALUE`.
 
-    `written`: one value as such a text. `at_last`: the name ends at the last `=`, else at the first.
+    `read` parses a value, and raises `ValueError` for another form; `expected` describes the form in the error.
+    `written` formats a value. `at_last`: the name ends at the last `=` of the text, otherwise at the first.
     """
 
     read: Callable[[str], T]
@@ -25,11 +26,11 @@ class NamedTexts(Generic[T]):
 
     @property
     def metavar(self) -> str:
-        """The form of a text in `--help`."""
+        """Placeholder of a text in `--help`, such as `NAME=SIZE`."""
         return self.expected.partition(",")[0]
 
     def parse(self, keyword: str, texts: Iterable[str]) -> dict[str, T]:
-        """Returns values by name. Raises `UserError` for a text of another form, and for a name given twice."""
+        """Returns the values by name. Raises `UserError` for a malformed text, and for a name that occurs twice."""
         found: dict[str, T] = {}
         for text in texts:
             key, value = self._entry(keyword, text)
@@ -48,18 +49,18 @@ class NamedTexts(Generic[T]):
         raise UserError(f"{spelled(keyword)} {text}: expected {self.expected}")
 
     def texts(self, values: Mapping[str, Any]) -> Iterator[str]:
-        """Yields the texts for values by name."""
+        """Yields a text `NAME=VALUE` for each entry of `values`."""
         return (f"{key}={self.written(value)}" for key, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
 class NameTexts:
-    """Texts `NAME,NAME`, in `--help` as `metavar`."""
+    """Form of an option with texts `NAME,NAME`. `metavar`: its placeholder in `--help`."""
 
     metavar: str
 
     def parse(self, keyword: str, texts: Iterable[str]) -> tuple[str, ...]:
-        """Returns all names in order."""
+        """Returns the names of all texts, in order."""
         return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
     def texts(self, values: Sequence[str]) -> Iterator[str]:
@@ -68,7 +69,7 @@ class NameTexts:
 
 
 def _size(text: str) -> int:
-    """Returns a number of at most nine digits; no tensor has more elements."""
+    """Parses an integer of at most nine digits; a dimension with more is refused (`ValueError`)."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
         raise ValueError(text)
@@ -94,7 +95,7 @@ def _field(text: str) -> Any:
 SHAPES = NamedTexts(_sizes, "NAME=SIZES, such as input=1,3,224,224", _joined, at_last=True)
 DIMS = NamedTexts(_size, "NAME=SIZE, such as height=224", at_last=True)
 CONSTANTS = NamedTexts(str, "NAME=VALUE, such as sr=16000", _constant)
-"""The value stays a text until the type of the input is known."""
+"""Values stay texts here: the type of the input decides how they are parsed."""
 FIELDS = NamedTexts(_field, "NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true", json.dumps)
 KNOBS = NamedTexts(float, "NAME=NUMBER, such as share=0.75")
 WIDTHS = NamedTexts(_size, "NAME=BITS, such as conv1=4", at_last=True)

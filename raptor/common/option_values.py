@@ -1,4 +1,4 @@
-"""Values of options: choices, defaults, and checks that return a value in its own type or raise `UserError`."""
+"""Values of options: choices, defaults, and parsers that return a typed value or raise `UserError`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,10 +35,10 @@ CUTS: OneOf[Cuts] = OneOf("cuts", get_args(Cuts))
 STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 
 DEFAULT_STRATEGY: Strategy = "rows"
-"""Default mapping strategy, whose programs run hundreds of times faster than those of the reference, `raptor`."""
+"""Default mapping strategy. Its programs run hundreds of times faster than programs by the reference, `raptor`."""
 
 DEFAULT_DEVICE = "reram-puma"
-"""Default device preset for crossbar writes of rounds; all its values name their source."""
+"""Default device preset for the cost of crossbar writes in rounds; each of its values has a source."""
 
 MOST_BITS = 32
 _MOST_LINES = 2**16 - 1
@@ -48,7 +48,7 @@ _SHAPE = "(1, 3, 224, 224)"
 
 
 def parse_xbar(keyword: str, value: object) -> tuple[int, int]:
-    """Returns rows and columns of a crossbar from `128`, `"128x256"` or `(128, 256)`; one number stands for both."""
+    """Parses a crossbar size: `128` (a square), `"128x256"` or `(128, 256)`. Returns rows and columns."""
     sizes = _sizes(keyword, value)
     if sizes is None or not all(0 < size <= _MOST_LINES for size in sizes):
         raise fault(keyword, value, _XBAR)
@@ -56,7 +56,7 @@ def parse_xbar(keyword: str, value: object) -> tuple[int, int]:
 
 
 def _sizes(keyword: str, value: object) -> tuple[int, ...] | None:
-    """Returns one number or two; None for a value of another form."""
+    """Parses one or two numbers; returns None for a value of another form."""
     if isinstance(value, str):
         parts = value.lower().split("x")
         valid = len(parts) <= 2 and all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts)
@@ -68,13 +68,13 @@ def _sizes(keyword: str, value: object) -> tuple[int, ...] | None:
 
 
 def parse_source(keyword: str, value: object) -> str | Path:
-    """Returns the name of a preset or the path of an architecture file; the latter need not be there."""
+    """Returns the name of a preset, or the path of an architecture file, which need not exist."""
     found = path(keyword, value, expected="a preset, or the path of an architecture file")
     return value if isinstance(value, str) else found
 
 
 def parse_mapping(keyword: str, value: object) -> str:
-    """Returns the name of a strategy, or the path of a stored mapping."""
+    """Returns the name of a strategy, or the path of a stored mapping, which must exist."""
     expected = f"a file, or one of: {', '.join(STRATEGY.names)}"
     found = path(keyword, value, expected=expected)
     if str(found) not in STRATEGY.names and not found.is_file():
@@ -83,7 +83,7 @@ def parse_mapping(keyword: str, value: object) -> str:
 
 
 def parse_shapes(keyword: str, value: object) -> dict[str, tuple[int, ...]]:
-    """Returns sizes of inputs by name. The front end checks whether they fit the model."""
+    """Returns shapes by name of the input. The front end checks later that they fit the model."""
     shapes = by_name(keyword, value, f"sizes by input, such as {{'input': {_SHAPE}}}")
     return {name: _shape(keyword, name, sizes) for name, sizes in shapes.items()}
 
@@ -96,13 +96,13 @@ def _shape(keyword: str, name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def parse_dims(keyword: str, value: object) -> dict[str, int]:
-    """Returns sizes of dimensions by the name of the dimension."""
+    """Returns sizes by name of the symbolic dimension."""
     dims = by_name(keyword, value, "sizes by name of the dimension, such as {'height': 224}")
     return {key: whole(keyword, size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
 
 
 def parse_widths(keyword: str, value: object) -> dict[str, int]:
-    """Returns bits of weights by the name of the layer."""
+    """Returns the bits of a weight, by name of the layer."""
     layers = by_name(keyword, value, "bits by name of the layer, such as {'conv1': 4}")
     return {
         name: whole(keyword, bits, 1, expected=f"bits for '{name[:_LONGEST_NAME]}'") for name, bits in layers.items()
@@ -110,12 +110,12 @@ def parse_widths(keyword: str, value: object) -> dict[str, int]:
 
 
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
-    """Returns values by the name of an input. The front end checks whether they fit the model."""
+    """Returns values by name (of an input, a field or a knob). Their user checks them later."""
     return by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")
 
 
 def parse_names(keyword: str, value: object) -> tuple[str, ...]:
-    """Returns a sequence of names, such as names of nodes, as a tuple."""
+    """Returns a sequence of names (of nodes or operators) as a tuple."""
     expected = "a sequence of names, such as ('TopK', 'NonMaxSuppression')"
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise fault(keyword, value, expected)

@@ -1,4 +1,4 @@
-"""Checks for name clashes: other projects also have packages `validator` and `models`, and a distribution `raptor`."""
+"""Checks for name clashes with other projects: packages `validator` and `models`, and a distribution `raptor`."""
 
 import sys
 from importlib.util import find_spec
@@ -12,13 +12,13 @@ _OLD_NAME = "raptor"
 """Former name of the distribution `raptor-crossbar`; on the package index it belongs to another project."""
 _COMMAND = "raptor = raptor.__main__:main"
 _MOST_CHARACTERS = 10_000
-"""Number of characters that are read of a list of entry points."""
+"""Characters of a list of entry points that are read at most."""
 
 
 def old_distribution() -> str | None:
     """Returns a warning if RAPTOR is also installed under its former name, which owns the same files; else None.
 
-    Package tools do not replace a distribution by one of another name, and `pip uninstall` deletes all files it lists.
+    pip does not replace a distribution by one of another name, and `pip uninstall` deletes all files that it lists.
     """
     for folder in map(Path, dict.fromkeys(sys.path)):
         for file in folder.glob(f"{_OLD_NAME}-*.dist-info/entry_points.txt"):
@@ -41,7 +41,7 @@ def _beginning(path: Path) -> str:
 
 
 def require_own(*names: str) -> None:
-    """Raises `UserError` if `import` of one of these names finds, or has found, a package that is not RAPTOR's."""
+    """Raises `UserError` if one of these names is imported, or would be imported, from another project."""
     for name in names:
         origin = _origin(name)
         if origin is None:

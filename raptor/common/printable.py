@@ -1,4 +1,4 @@
-"""Escaping of untrusted names for a terminal."""
+"""Escapes untrusted names for output on a terminal."""
 
 from unicodedata import category
 

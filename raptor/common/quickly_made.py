@@ -1,4 +1,4 @@
-"""Faster construction of frozen dataclasses, of which a compilation makes hundreds of thousands."""
+"""Faster construction of frozen dataclasses; a compilation makes hundreds of thousands of them."""
 
 from dataclasses import MISSING, fields
 from types import MemberDescriptorType
@@ -8,7 +8,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def quickly_made(cls: C) -> C:
-    """Replaces `__init__` of a frozen slotted dataclass by one that sets slots directly, in half the time.
+    """Class decorator: gives a frozen slotted dataclass an `__init__` that sets slots directly, in half the time.
 
     The usual `__init__` of a frozen dataclass looks up each slot by name. Only for plain fields: no factories, no
     keyword-only fields, no `__post_init__`; raises `TypeError` for others.

@@ -7,13 +7,13 @@ Ints = npt.NDArray[np.int64]
 
 
 def different(values: Ints) -> Ints:
-    """Returns the distinct values, sorted."""
+    """Returns the distinct values in ascending order, as `np.unique`."""
     ascending = np.sort(values)
     return ascending[np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]]
 
 
 def among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-    """Returns, for each value, whether it is one of `others`."""
+    """Returns a mask: True for each value that occurs in `others`, as `np.isin`."""
     if not len(others):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(others)

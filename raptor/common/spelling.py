@@ -1,4 +1,4 @@
-"""Spelling of options in messages: as Python keywords, or as flags while the command line runs.
+"""Spells options in messages: as Python keywords, or as flags while the command line runs.
 
 Code that raises an error names the option by its keyword in the API, `option("cores", 12)`, and need not know whether
 Python or the command line called it.
@@ -23,14 +23,14 @@ _FLAGS = {
     "trace_file": "--trace",
     "weight_format": "--weights",
 }
-"""Flags that are not the keyword with dashes."""
+"""Keyword -> flag, where the flag is not the keyword with dashes."""
 
 _by_flags = False
 
 
 @contextmanager
 def flags() -> Generator[None]:
-    """Makes every message use flags inside the block, in all threads of the process."""
+    """Spells options as flags inside of the block, in all threads of the process."""
     global _by_flags
     before, _by_flags = _by_flags, True
     try:
@@ -40,12 +40,12 @@ def flags() -> Generator[None]:
 
 
 def in_flags() -> bool:
-    """Returns whether messages use flags."""
+    """Returns True if messages spell options as flags."""
     return _by_flags
 
 
 def flag_of(keyword: str) -> str:
-    """Returns the flag of an option on the command line, such as `--cores`; of `base_isa` with its value."""
+    """Returns the flag of an option, such as `--cores`; the flag of `base_isa` has its value, `--isa base`."""
     return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
 
 
@@ -55,9 +55,9 @@ def name(keyword: str) -> str:
 
 
 def option(keyword: str, *value: Any) -> str:
-    """Returns an option with its value: `cores=12`, or `--cores 12`. The value of a flag is True.
+    """Spells an option with its value: `cores=12`, or `--cores 12`. Without a value: `cores=`, or `--cores`.
 
-    Without a value: `cores=`, or `--cores`.
+    The value True spells a flag without an argument: `--force`.
     """
     if not _by_flags:
         return f"{keyword}={''.join(map(_python_value, value))}"
@@ -65,7 +65,7 @@ def option(keyword: str, *value: Any) -> str:
 
 
 def _flag_value(value: Any) -> str:
-    """Returns a value as users type it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
+    """Formats a value as on the command line: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
     if isinstance(value, Mapping):
         entries = cast(Mapping[str, Any], value).items()
         return " ".join(f"{key}={_joined(entry, ',')}" for key, entry in entries)

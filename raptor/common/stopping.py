@@ -1,4 +1,4 @@
-"""Clean end of a command on Ctrl-C and SIGTERM: unfinished output is deleted, and one line reports it."""
+"""Ends a command cleanly on Ctrl-C and SIGTERM: unfinished output is deleted, and one line reports it."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Stopper:
-    """Turns SIGTERM into `KeyboardInterrupt`, as Python does with Ctrl-C, and records which of the two it was."""
+    """Turns SIGTERM into `KeyboardInterrupt`, as Python does with SIGINT (Ctrl-C), and records which one came."""
 
     def __init__(self) -> None:
         self._number = signal.SIGINT
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Handles the signals inside the block."""
+        """Handles SIGINT and SIGTERM inside of the block."""
         hook = sys.unraisablehook
         sys.unraisablehook = self._keep
         watched = _may_watch()
@@ -34,7 +34,7 @@ class Stopper:
             sys.unraisablehook = hook
 
     def end(self) -> tuple[str, int]:
-        """Returns how the command was stopped (`terminated` or `interrupted`), and the exit status."""
+        """Returns the reason of the end, `terminated` or `interrupted`, and the exit status."""
         return ("terminated", TERMINATED) if self._number == signal.SIGTERM else ("interrupted", INTERRUPTED)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -42,7 +42,7 @@ class Stopper:
         raise KeyboardInterrupt
 
     def _keep(self, lost: "sys.UnraisableHookArgs") -> None:
-        """Sends the signal again after 10 ms if a library swallowed it, as pydantic does while it builds a class."""
+        """Sends the signal again after 10 ms if a library swallowed the exception, as pydantic can."""
         if lost.exc_type is KeyboardInterrupt:
             threading.Timer(0.01, os.kill, (os.getpid(), self._number)).start()
         else:
@@ -50,7 +50,7 @@ class Stopper:
 
 
 def _may_watch() -> bool:
-    """Returns whether a handler may be set: in the main thread, and only if SIGTERM has its default action."""
+    """Returns True if a handler may be set: in the main thread, while SIGTERM has its default action."""
     if threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

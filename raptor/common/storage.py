@@ -20,7 +20,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
-    """Reads a JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
+    """Reads a JSON file of an output directory by its schema. Raises `UserError` with the file and the wrong fields."""
     content = read_bytes(folder, name, limit_bytes=limit_bytes)
     try:
         return schema.model_validate_json(content)
@@ -44,7 +44,7 @@ def check_regular(folder: Path, name: str) -> Path:
 
 
 def check_listed(folder: Path, name: str, size_bytes: int, sha256: str | None, listing: str) -> None:
-    """Raises `UserError` unless a file has the size, and the hash unless None, that the file `listing` records."""
+    """Raises `UserError` unless a file has the size and the SHA-256 (None: any) that the file `listing` records."""
     path = check_regular(folder, name)
     try:
         size = path.stat().st_size
@@ -74,16 +74,16 @@ def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
 
 
 def to_json(value: BaseModel) -> bytes:
-    """Returns canonical JSON of a schema: declared key order, indentation of two spaces, newline at the end."""
+    """Returns a model as canonical JSON: keys in declared order, indented by two spaces, a newline at the end."""
     return value.model_dump_json(indent=2).encode() + b"\n"
 
 
 @contextmanager
 def whole(option: str, path: Path) -> Generator[BinaryIO]:
-    """Opens a temporary file that replaces `path` if the block succeeds, and is deleted otherwise.
+    """Yields a temporary file that replaces `path` if the block succeeds, and is deleted otherwise.
 
-    Pipes, devices and links are written directly. Raises `UserError` with `option` and path, also for `-`, because only
-    JSON goes to standard output (`print_or_write`).
+    Pipes, devices and links are written directly. Raises `UserError` with `option` and path if `path` cannot be
+    written, and for `-`, because only JSON goes to standard output (`print_or_write`).
     """
     check_no_terminal(option, path)
     # The name is chosen before the file is created, so that a Ctrl-C cannot come between the two.
@@ -106,26 +106,26 @@ def whole(option: str, path: Path) -> Generator[BinaryIO]:
 
 
 def write_for(option: str, path: Path, content: bytes) -> None:
-    """Writes `content` atomically, see `whole`."""
+    """Writes `content` to `path` atomically. Raises `UserError` that names `option`; see `whole`."""
     with whole(option, path) as stream:
         stream.write(content)
 
 
 def check_replaceable(named: str, path: Path, *, force: bool) -> None:
-    """Raises `UserError` if the file of an option exists and may not be replaced, or is `-`."""
+    """Raises `UserError` if the file of the option `named` exists and `force` is not given, or if it is `-`."""
     check_no_terminal(named, path)
     if path.exists() and not force:
         raise UserError(f"{named} {path}: exists; {spelled('force', True)} replaces it")
 
 
 def check_no_terminal(option: str, path: Path) -> None:
-    """Raises `UserError` for the path `-`, which would become the name of a file."""
+    """Raises `UserError` for the path `-`: the option writes no JSON, so it has no standard output."""
     if is_terminal(path):
         raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
 
 
 def is_terminal(path: Path | None) -> bool:
-    """Returns whether a path is `-`, as in `--json -`: standard output then has the JSON and nothing else."""
+    """Returns True for the path `-`, as in `--json -`: then standard output gets the JSON and nothing else."""
     return str(path) == "-"
 
 
@@ -138,7 +138,7 @@ def print_or_write(option: str, path: Path, content: bytes) -> None:
 
 
 def print_json(content: bytes) -> None:
-    """Writes to standard output in UTF-8, as JSON requires, whatever encoding the terminal has."""
+    """Writes JSON to standard output in UTF-8, regardless of the encoding of the terminal."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

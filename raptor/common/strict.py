@@ -1,6 +1,6 @@
-"""Base classes and field types of the JSON schemas, which stop at the first error.
+"""Base classes and field types of the JSON schemas. Validation stops at the first error.
 
-pydantic collects all errors, a kilobyte each, and an untrusted file can have millions of them.
+pydantic itself collects all errors, a kilobyte each, and an untrusted file can have millions of them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +29,7 @@ U = TypeVar("U")
 
 
 Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
-"""A number that a command writes. JSON has no infinity and no NaN, so null stands for these."""
+"""A float in the JSON of a command. JSON has no infinity and no NaN, so these are written as null."""
 
 WallTimes = Annotated[
     Mapping[str, float],
@@ -38,7 +38,7 @@ WallTimes = Annotated[
 
 
 def is_none(value: object) -> bool:
-    """Returns whether a field of a schema has no value, so that it is omitted (`exclude_if`)."""
+    """Returns True for None: argument `exclude_if` of a field that is omitted without a value."""
     return value is None
 
 
@@ -47,7 +47,7 @@ def _entries(value: Any) -> dict[str, Any]:
 
 
 def _one_by_one(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """Stops at the first bad entry of an object, as `FailFast` does for arrays; pydantic has nothing for objects."""
+    """Validates the entries of an object one by one, and stops at the first error (`FailFast` is for arrays only)."""
     each = {name: handler({name: entry})[name] for name, entry in _entries(value).items()}
     return each or handler(value)  # the value is empty, or no object
 
@@ -80,7 +80,7 @@ class Schema(BaseModel):
 
 
 class Known:
-    """Base of dataclasses inside a `Schema`: refuses an unknown field at once, where pydantic would collect all."""
+    """Base class of dataclasses in a `Schema`: the first unknown field ends validation."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class Known:
 
 
 def faults(error: ValidationError, most: int) -> Iterable[str]:
-    """Yields location and message of the first `most` errors."""
+    """Yields `location: message` for the first `most` errors."""
     return (
         f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg'].removeprefix('Value error, ')}"
         for f in error.errors()[:most]

@@ -1,4 +1,4 @@
-"""Thread pool that raises an error when out of memory. (CPython's `Thread.start` would hang.)"""
+"""Thread pool that raises an error if there is no memory for another thread, where CPython's `Thread.start` hangs."""
 
 import mmap
 from collections.abc import Callable
