@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Measure the accuracy of a compiled model on labelled data, on ideal crossbars or on those of a device.
 
-    The streams are executed; what a real crossbar changes is in every mvmul. Without --data, only what the converters
-    lose is told.
+    The streams are executed, with the errors of the crossbars in every mvmul. Without --data, only the layers whose
+    sums the converters do not keep are listed.
 
     Example: raptor compile int8.onnx -o int8 -q && raptor accuracy int8 --crossbar sliced --cells isaac
     """
@@ -92,7 +92,7 @@ def _check(
     csv: Path | None,
     plot: Path | None,
 ) -> None:
-    """Refuses options that would have no effect, and files that cannot be written."""
+    """Raises `UserError` for options that would have no effect, and for files that cannot be written."""
     from raptor.common import arguments, storage
 
     is_analog = crossbar in ("sliced", "noisy")

@@ -19,7 +19,7 @@ _MOST_VALUES = 1000
 
 
 def read_sweep(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the values of each setting: `4:9` are the whole numbers from 4 to 9, others stand between commas."""
+    """Parses texts `NAME=VALUES` to values by setting. `4:9`: the integers 4 to 9; otherwise separated by commas."""
     return {name: tuple(_values(f"--sweep {name}={text}", text)) for name, text in pairs("--sweep", texts).items()}
 
 
@@ -40,7 +40,7 @@ def _values(what: str, text: str) -> list[str]:
 def progress(
     data: Path | None, sweep: Mapping[str, Sequence[str]], chips: int, *, quiet: bool
 ) -> Generator[Callable[[], None]]:
-    """Shows a bar on a terminal that counts samples; nothing in a pipe. Yields what to call after each sample."""
+    """Shows a progress bar of samples on a terminal, nothing in a pipe. Yields a function to call after each sample."""
     console = Console(stderr=True)
     if data is None or quiet or not console.is_terminal:
         yield lambda: None
@@ -61,7 +61,7 @@ def progress(
 
 
 def plots(report: AccuracyReport) -> bytes:
-    """Returns a page with a plot of accuracy over the first setting of the sweep, a line for each of the others."""
+    """Returns an HTML page that plots accuracy over the first setting, with a line per combination of the others."""
     import plotly.graph_objects as go
 
     found = sweep(report, "accuracy")

@@ -1,4 +1,4 @@
-"""Command line: a thin layer over the Python API."""
+"""Entry point of the command line, its commands, and the errors that it prints. Commands call the Python API."""
 
 import errno
 import shlex
@@ -92,7 +92,7 @@ def _run(args: list[str], *, debug: bool) -> NoReturn:
 
 
 def _with_command(error: IncompleteError, args: Sequence[str]) -> str:
-    """Says what is missing, and the complete command to type instead."""
+    """Returns the message of the error, with the complete command to type instead."""
     words = [a for a in args if a != "--debug"]
     end = words.index("--") if "--" in words else len(words)
     return f"{error.found}\ntry: raptor {shlex.join([*words[:end], *error.options, *words[end:]])}"
@@ -121,7 +121,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def _cut(message: str) -> str:
-    """Shortens long lines: a name from a file could fill the terminal."""
+    """Truncates long lines, because a name from a file could fill the terminal."""
     lines = printable(message).splitlines()
     return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
@@ -148,7 +148,7 @@ def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
 
 
 def _chips(device: str) -> Any:
-    """Returns crossbars of a device, for the commands that run programs on them."""
+    """Returns a writer of programs to a device, for the commands of the validator that run programs on one."""
     from raptor.device.programs import Chips
 
     return Chips(device)
@@ -263,5 +263,5 @@ def help_command(
 
 
 def command() -> Any:
-    """Returns all commands as typer runs and shows them."""
+    """Returns the command `raptor` with all its subcommands, as typer runs it."""
     return plain_usage(get_command(app))

@@ -46,7 +46,7 @@ def show_presets() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownChip:
-    """Result of `arch show --json`: the file, every field, and the figures that follow from it."""
+    """JSON of `arch show --json`: the name, every field of the file, and the figures derived from them."""
 
     source: str
     derived: ChipFigures
@@ -55,7 +55,7 @@ class ShownChip:
 
 
 def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
-    """Prints figures derived for elements of `bits`, every field, and the sources of a preset's numbers."""
+    """Prints the figures derived for elements of `bits`, every field, and the sources of the numbers of a preset."""
     description = architectures.describe(name)
     chip = architectures.make_target(description, bits)
     if json:
@@ -78,7 +78,7 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
 
 
 def show_figures(found: ChipFigures, console: Console) -> None:
-    """Prints the figures of one product, of the chip at best, and what is not modelled."""
+    """Prints the figures of one product, the peak figures of the chip, and a list of effects that are not modelled."""
     product = found.product
     console.print(
         f"A product (mvmul) of {found.bits} bits on one crossbar: {product.inputs} x {product.outputs} weights, "
@@ -109,7 +109,7 @@ def _parts(product: Product) -> Table:
 
 
 def figure_rows(found: ChipFigures) -> Iterator[tuple[str, str]]:
-    """Yields name and value of the derived figures, in the order shown."""
+    """Yields name and formatted value of each derived figure, in the order shown."""
     product, peak = found.product, found.peak
     yield (
         "steps",
@@ -178,7 +178,7 @@ def show_devices() -> None:
 
 
 def show_device(name: str) -> None:
-    """Prints every field of a device file with its meaning, and its source."""
+    """Prints every field of a device file with its meaning, and the source of the file."""
     device, console = load_device(name), Console()
     table = Table(box=None, pad_edge=False)
     for column in ("field", "value", "meaning"):
@@ -206,7 +206,7 @@ def _add_device(table: Table, value: BaseModel, indent: str) -> None:
 
 
 def write_files(chip: ChipDescription, output: Path, *, force: bool = False) -> tuple[Target, Path]:
-    """Writes the architecture file and its network table, named after it; returns the chip and the path of the table.
+    """Writes an architecture file and its network table. Returns the chip and the path of the table.
 
     `chip.json` has its table in `chip.network.json`, so that several chips live in one directory.
     """
@@ -223,14 +223,14 @@ def write_files(chip: ChipDescription, output: Path, *, force: bool = False) -> 
 
 
 def _with_table(file: ArchFile, name: str) -> ArchFile:
-    """Returns the file with its network table called `name`."""
+    """Returns the file with `name` as the path of its network table."""
     network = file.chip_config.network_config.model_copy(update={"net_config_file_path": name})
     chip = file.chip_config.model_copy(update={"network_config": network})
     return file.model_copy(update={"chip_config": chip})
 
 
 def _json(file: ArchFile, *, exclude_unset: bool = False) -> bytes:
-    """Writes JSON. `exclude_unset`: without fields that nobody named, which have the default."""
+    """Returns the file as JSON. `exclude_unset`: without the fields that were not set, which have their default."""
     return orjson.dumps(file.model_dump(mode="json", exclude_unset=exclude_unset), option=orjson.OPT_INDENT_2) + b"\n"
 
 

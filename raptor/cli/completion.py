@@ -1,10 +1,10 @@
-"""Suggestions of shell completion for arguments that are names. Imports wait until the shell asks."""
+"""Values for shell completion of arguments. Imports are inside the functions, so that other commands start fast."""
 
 from raptor.common.option_values import SCHEME, STRATEGY
 
 
 def models() -> list[str]:
-    """Returns the models; none if another package called `models` is found, which the command then reports."""
+    """Returns the names of the built-in models; none if another project's package `models` is found."""
     from raptor.common.errors import UserError
     from raptor.common.packages import require_own
 
@@ -18,14 +18,14 @@ def models() -> list[str]:
 
 
 def devices() -> list[str]:
-    """Returns the presets of device files."""
+    """Returns the names of the device presets."""
     from raptor.target.device_file import device_presets
 
     return list(device_presets())
 
 
 def presets() -> list[str]:
-    """Returns the presets; the shell adds files by itself where nothing matches."""
+    """Returns the names of the architecture presets; the shell itself completes files."""
     from raptor.target.arch import presets
 
     return list(presets())

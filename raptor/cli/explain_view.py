@@ -1,4 +1,4 @@
-"""Writes an explanation as tables for people and as JSON for programs."""
+"""Prints an explanation as tables, and writes it as JSON."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple
@@ -27,7 +27,7 @@ _TIME_LEGEND = (
     "sample alone. send, recv: waiting for the other core; rest: issue, idle; +n: the core serves n more layers"
 )
 _MOST_NODES = 5
-"""Nodes with vector work that are listed."""
+"""Nodes with vector work, or tensors that do not stream, that are named."""
 _CHOICES = ("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
 _EXPENDABLE_CHOICES = ("smaller", "larger", "xbars", "unfolding", "expects", "products", "grid")
 _TIMES = ("layer", "core", "work", "share", "matrix", "vector", "memory", "net", "send", "recv", "rest")
@@ -45,9 +45,9 @@ def _plain_model(value: BaseModel) -> dict[str, Any]:
 
 
 def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
-    """Prints the choices, where the time goes, the bounds, and what would help if that was asked for.
+    """Prints the choices, the time of cores, the bounds, and the effect of faster parts, if the explanation has it.
 
-    `quiet`: only the sentence on what limits the time.
+    `quiet`: prints only the sentence that names the bottleneck.
     """
     if quiet:
         console.print(found.binds, soft_wrap=True)
@@ -85,7 +85,7 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
 
 
 def _rounds(found: Cutting) -> Iterator[str]:
-    """Yields where the model is cut into rounds and why, and what other cuts would take."""
+    """Yields lines about the cuts into rounds, their reasons, and the time of other cutting methods."""
     yield f"Rounds: {len(found.cuts) + 1}, about {_time(found.estimated_ns)} for a batch of {found.batch:,}"
     for name in found.split:
         yield f"- {name}: split, as the layer alone is too large"
@@ -108,7 +108,7 @@ def _print_table(fitted: Fitted, legend: str, console: Console) -> None:
 
 
 def _time(ns: float) -> str:
-    """Writes a time with three digits, so that tables stay narrow."""
+    """Formats a time with three digits, to keep tables narrow."""
     return time_text(float(f"{ns:.3g}"))
 
 
@@ -136,7 +136,7 @@ def _reasons(found: Explanation) -> Iterator[str]:
 
 
 def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields a row for each core that works most for some layer."""
+    """Yields a row for each core that is the busiest core of a layer."""
     for layer in _one_for_each_core(found):
         whole = layer.finish_ns or 1.0
         shares = (f"{ns / whole:.0%}" for ns in astuple(layer.split))
@@ -153,7 +153,7 @@ def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
 
 
 def _whole(found: Explanation) -> str:
-    """Names the tensors that are put together or cut, because an operator does not work line by line."""
+    """Returns a sentence on the tensors that are assembled or cut, because an operator does not stream row by row."""
     total = sum(x.work_ns for x in found.whole)
     most = ", ".join(f"{x.tensor} of {x.node or 'the input'} {_time(x.work_ns)}" for x in found.whole[:_MOST_NODES])
     rest = len(found.whole) - _MOST_NODES
@@ -162,7 +162,7 @@ def _whole(found: Explanation) -> str:
 
 
 def _vector(found: Explanation) -> str:
-    """Says for which nodes the vector units work; for integers that is mostly rounding to fewer bits."""
+    """Returns a sentence on the nodes for which the vector units work, mostly requantisation in integer programs."""
     total = sum(x.work_ns for x in found.vector)
     most = ", ".join(f"{x.node} {x.work_ns / total:.0%}" for x in found.vector[:_MOST_NODES])
     rounding = sum(x.work_ns for x in found.vector if x.op_type == "QuantizeLinear")
@@ -188,7 +188,7 @@ def _totals(found: Explanation) -> Table:
 
 
 def _what_if(found: Explanation) -> Table:
-    """Makes a table, sorted by latency."""
+    """Returns the table of `--what-if`, sorted by latency."""
     table = Table(box=None, pad_edge=False)
     table.add_column("part")
     for name in ("latency", "", "interval", ""):

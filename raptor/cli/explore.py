@@ -123,7 +123,7 @@ def show_command(
 
 
 def require_extra() -> None:
-    """Raises `UserError` if what studies need is not installed."""
+    """Raises `UserError` if a package of the extra `explore` is not installed."""
     from importlib.util import find_spec
 
     missing = [name for name in ("optuna", "sqlalchemy", "sklearn") if find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""Shows studies on the terminal: progress while one runs, the front, what was verified."""
+"""Shows studies on the terminal: progress, the Pareto front, and results of verification."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -19,7 +19,7 @@ _MOST_ROWS = 20
 
 @contextmanager
 def watching(study: Study, *, quiet: bool) -> Generator[Watch]:
-    """Shows progress: a live table on a terminal, a line for each batch in a pipe."""
+    """Yields a progress callback: it shows a live table on a terminal, and prints a line per batch into a pipe."""
     console = Console(stderr=True)
     facts = _Facts(study)
     if quiet:
@@ -52,7 +52,7 @@ def _live(facts: Sequence[tuple[str, str]]) -> Table:
 
 
 class _Facts:
-    """Facts about a study that runs. Figures of trials are taken up once, as there may be very many."""
+    """Figures of progress of a study. Each trial is read once, because there may be very many."""
 
     def __init__(self, study: Study) -> None:
         self._begin = time.monotonic()
@@ -62,7 +62,7 @@ class _Facts:
         self._seen = 0
 
     def of(self, progress: Progress) -> list[tuple[str, str]]:
-        """Returns trials, rate, time left, the best of each objective, hypervolume."""
+        """Returns name and text of: trials, rate, remaining time, the best value of each objective, hypervolume."""
         self._follow(progress.outcomes)
         seconds, done = time.monotonic() - self._begin, len(progress.outcomes)
         rate = progress.evaluated / seconds if seconds else 0.0
@@ -86,7 +86,7 @@ class _Facts:
 
 
 def show_front(study: Study, outcomes: Sequence[Outcome], console: Console) -> None:
-    """Prints counts of trials, and the front with its objectives and parameters."""
+    """Prints counts of trials by state, and the Pareto front with objectives and parameters."""
     best = front(study, outcomes)
     states = {state: sum(o.state == state for o in outcomes) for state in sorted({o.state for o in outcomes})}
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
@@ -113,6 +113,6 @@ def _broken(one: Outcome) -> str:
 
 
 def show_verified(checks: Sequence[Check], console: Console) -> None:
-    """Prints a line for each program that was verified."""
+    """Prints a line for each verified program."""
     for check in checks:
         console.print(str(check), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Options of a compilation as parameters of commands: typer sees one for each, the function of a command a group."""
+"""Expands groups of options of a compilation into single parameters of typer commands."""
 
 import inspect
 from collections.abc import Callable
@@ -23,10 +23,10 @@ _OPTIONS = options_in(CompileOptions)
 
 
 def expand_options(function: Command, *, shows_defaults: bool = True) -> Command:
-    """Returns a command with the options of each parameter that is a record of options or a class of keywords.
+    """Decorator: replaces each parameter that is a record of options, or a `TypedDict`, by one parameter per option.
 
-    The function gets such a record, checked, or the keywords that are on the command line. Raises `UserError` for an
-    option that would have no effect beside another.
+    The decorated function gets the checked record, or a dict of the options on the command line. The command raises
+    `UserError` for an option that would have no effect together with another.
     """
     signature = inspect.signature(function, eval_str=True)
     groups = {p.name: _keywords(p.annotation) for p in signature.parameters.values()}
@@ -55,14 +55,14 @@ def expand_options(function: Command, *, shows_defaults: bool = True) -> Command
 
 
 def _keywords(annotation: Any) -> tuple[str, ...]:
-    """Returns the options of a group, in their order; none for any other annotation."""
+    """Returns the keywords of a group of options, in order; an empty tuple for any other annotation."""
     if is_typeddict(annotation):
         return tuple(keyword for keyword in _OPTIONS if keyword in keywords_of(annotation))
     return tuple(options_in(annotation)) if is_dataclass(annotation) else ()
 
 
 def _parameter(keyword: str, *, shows_default: bool) -> inspect.Parameter:
-    """Returns an option as typer wants it."""
+    """Returns the parameter of typer for an option."""
     option = _OPTIONS[keyword]
     kind, more = _kind(option)
     if option.shown and shows_default:
@@ -76,7 +76,7 @@ def _parameter(keyword: str, *, shows_default: bool) -> inspect.Parameter:
 
 
 def _kind(option: Option) -> tuple[Any, dict[str, Any]]:
-    """Returns the type of an option's value for typer, and further arguments of `typer.Option`."""
+    """Returns the type of the parameter for typer, and further keyword arguments of `typer.Option`."""
     check, more = option.typed or option.check, {"metavar": option.metavar, "help": option.help}
     if option.texts is not None:
         return list[str], {"metavar": option.texts.metavar, "help": f"{option.help} Repeatable."}
@@ -91,7 +91,7 @@ def _kind(option: Option) -> tuple[Any, dict[str, Any]]:
 
 
 def _value(keyword: str, typed: Any) -> Any:
-    """Returns what is on the command line as the value of the keyword."""
+    """Converts a value of the command line to the value of the Python keyword."""
     option = _OPTIONS[keyword]
     if option.typed is not None:
         return option.typed.names.index(option.typed.parse(typed)) == 1

@@ -1,4 +1,4 @@
-"""Output of a compilation for people: progress while it runs, a short table at the end."""
+"""Terminal output of `raptor compile`: progress, and a summary table at the end."""
 
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -22,7 +22,10 @@ _MOST_NODES = 4
 
 @contextmanager
 def progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
-    """Shows a live line on a terminal, nothing in a pipe; `verbose`: one line per stage. All on standard error."""
+    """Yields a callback for the name of each stage, shown on standard error: live on a terminal, or a line per stage.
+
+    Into a pipe, or with `quiet`, nothing is shown, unless `verbose` asks for lines.
+    """
     console = Console(stderr=True)
     if verbose:
         yield _lines()
@@ -46,7 +49,7 @@ def _lines() -> Callable[[str], None]:
 
 
 def show_summary(program: "Program", output: Path) -> None:
-    """Prints layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
+    """Prints layers, matrices, crossbars, cores, instructions by opcode, memory, size of the output, time per stage."""
     report = program.report
     console = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -69,13 +72,13 @@ def show_summary(program: "Program", output: Path) -> None:
 
 
 def _needed(name: str, nodes: "Sequence[str]") -> str:
-    """Writes an instruction, and some of the nodes that need it."""
+    """Formats an instruction with the first nodes that need it."""
     more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
     return f"{name} ({len(nodes)} node{'s' if len(nodes) > 1 else ''}: {', '.join(nodes[:_MOST_NODES])}{more})"
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
-    """Prints the findings of `raptor check` on the output if one is worse than a note, else its notes on the chip."""
+    """Prints the findings of `raptor check` if one is worse than a note, otherwise only notes on the architecture."""
     from validator.checks import RULES, Topic
     from validator.checks.findings_text import is_clean, show
 
@@ -89,7 +92,7 @@ def show_findings(findings: "Sequence[Finding]") -> None:
 
 
 def summary_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
-    """Yields name and value of each figure, in the order shown."""
+    """Yields name and formatted value of each figure of the summary, in the order shown."""
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
     yield "matrices", f"{report.matrices:,}"

@@ -140,7 +140,7 @@ def _budget(text: str) -> dict[str, float]:
 def _check(
     context: typer.Context, *, mixed: bool, data: Path | None, layer: Sequence[str] | None, policy: Path | None
 ) -> None:
-    """Refuses options that would have no effect."""
+    """Raises `UserError` for options that would have no effect."""
     if data is not None:
         refuse_given(context, {"seed"}, "not with --data, which gives the samples")
     if mixed:

@@ -1,4 +1,4 @@
-"""Shows what a quantisation costs: a table for people, JSON for programs."""
+"""Prints the quantisation noise of each layer as a table, and writes it as JSON."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def write(path: Path, report: QuantisationReport) -> None:
 
 
 def show(report: QuantisationReport, target: Path, console: Console, *, every: bool) -> None:
-    """Prints the layers with the most noise first, the layers left in float, and the file."""
+    """Prints the layers (most noise first), nodes that stay float, and the size of the file. `every`: all layers."""
     if report.search is not None:
         _show_search(report.search, console)
     worst = sorted(report.layers, key=lambda x: (x.snr_db is None, x.snr_db or 0.0))
@@ -41,7 +41,7 @@ def show(report: QuantisationReport, target: Path, console: Console, *, every: b
 
 
 def _show_search(search: PolicySearch, console: Console) -> None:
-    """Prints the steps of a search, and what it has reached."""
+    """Prints the steps of a search for bits, and the latency or energy that it has reached."""
     unit, factor = {"latency": ("us", 1e-3), "energy": ("uJ", 1e-6)}[search.goal]
     names = shorten([step.layer for step in search.steps], console.width // 3)
     console.print(f"Steps to {search.budget:g} of the {search.goal}", style="bold")

@@ -60,9 +60,9 @@ def command(
 
 
 def _check_format(path: Path, outputs: Collection[str], others: Collection[str]) -> None:
-    """Raises `UserError` for a name that says neither one output nor all. Before the run, which may take long.
+    """Raises `UserError` before the run, which may take long, if the suffix of the file does not fit the outputs.
 
-    `others`: the outputs that are no tensors.
+    `.npy` holds one tensor, `.npz` everything. `others`: the outputs that are no tensors (sequences, maps).
     """
     if path.suffix != ".npz" and (path.suffix != ".npy" or len(outputs) > 1 or others):
         raise UserError(
@@ -71,7 +71,7 @@ def _check_format(path: Path, outputs: Collection[str], others: Collection[str])
 
 
 def _content(path: Path, found: Mapping[str, Any]) -> bytes:
-    """Returns arrays as numpy writes them; in an archive with any names, also those of numpy's own arguments."""
+    """Returns the bytes of a .npy or .npz file. An archive may have any names, which `np.savez` does not allow."""
     import zipfile
 
     import numpy as np

@@ -1,12 +1,12 @@
-"""Makes arguments and flags look alike in `--help`: versions of typer differ, and some show `{out}` and `<bool>`."""
+"""Unifies `--help` over versions of typer, some of which show arguments as `{out}` and flags as `<bool>`."""
 
 from typing import Any
 
 
 def plain_usage(command: Any) -> Any:
-    """Changes a command, and those in it: arguments in capitals, no braces, flags without a value.
+    """Changes a command and its subcommands in place: arguments in capitals, no braces, flags without a value.
 
-    Typer has its own types, so none of them is named here.
+    Typer has types of its own for commands and parameters, so they are `Any` here.
     """
     for parameter in command.params:
         _name(parameter)

@@ -24,9 +24,9 @@ def show() -> None:
 
 
 def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bool) -> int:
-    """Builds a model and writes it; returns its size in bytes.
+    """Builds a model and writes it as an ONNX file. Returns its size in bytes.
 
-    Raises `UserError` for an unknown model or option, a file that exists (unless `force`) or cannot be written.
+    Raises `UserError` for an unknown model or option, and if the file exists (without `force`) or cannot be written.
     """
     if path.exists() and not force:
         raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")

@@ -144,7 +144,7 @@ class Beside:
         self.copies.append(Copy(partial(_run, checks)))
 
     def finish(self) -> None:
-        """Runs the queued checks and waits for all. Raises the error of the first (in the order of `add`) that failed."""
+        """Runs the queued checks and waits for all. Raises the error of the first one, in the order of `add`."""
         checks, self.waiting = self.waiting, []
         while self.copies:
             self.copies.pop(0).result()
