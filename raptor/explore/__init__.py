@@ -6,9 +6,9 @@ Read the modules in this order:
     points                 points of the space as options of `raptor.compile`
     jobs                   options -> figures, or the reason why there are none
     planning               the jobs of a point, and the keys of their results
-    workers                evaluations in other processes, here or on a cluster
+    workers                evaluations in other processes, on this computer or on a cluster
     store                  results and trials in a database
-    proposing, driver      which points come next; the loop that can be stopped at any time
-    front                  the best trade-offs, and their hypervolume
-    tables, page           what people look at
+    proposing, driver      the sampler of points; the main loop, which can be stopped at any time
+    front                  the Pareto front and its hypervolume
+    tables, page           report, CSV and Parquet; the HTML page
 """

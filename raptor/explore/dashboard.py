@@ -1,6 +1,6 @@
-"""A copy of the trials as Optuna stores them, in the same database, for `optuna-dashboard` and Optuna's own tools.
+"""A copy of the trials as an Optuna study in the same database, for `optuna-dashboard` and other tools of Optuna.
 
-RAPTOR writes it and never reads it, but for its length.
+RAPTOR writes it, and reads only the number of its trials.
 """
 
 import json
@@ -19,16 +19,16 @@ from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
 
 _PARTS = ("trial_params", "trial_values", "trial_user_attributes", "trial_system_attributes")
-"""Optuna's tables with the parts of a trial, by its `trial_id`."""
+"""Optuna's tables that hold the parts of a trial, with `trial_id` as foreign key."""
 
 Row = dict[str, Any]
 
 
 class Mirror:
-    """Optuna's study in the database.
+    """Writer of Optuna's copy of a study.
 
-    Optuna makes the study and its tables. Trials are written to them in batches, as its own call for one takes about
-    forty queries, one of which counts all earlier trials.
+    Optuna creates the study and its tables. Trials are inserted directly in batches, because Optuna's own call takes
+    about forty queries per trial, one of which counts all earlier trials.
     """
 
     def __init__(self, study: Study) -> None:
@@ -50,7 +50,7 @@ class Mirror:
         self._count = self._storage.get_n_trials(self._id)
 
     def follow(self, outcomes: Sequence[Outcome]) -> None:
-        """Adds the trials that it lacks: all of them, or none."""
+        """Adds the trials that the copy lacks, in one transaction. `outcomes`: all outcomes of the study so far."""
         missing = [frozen(self._study, self._kinds, outcome) for outcome in outcomes[self._count :]]
         if not missing:
             return
@@ -73,7 +73,7 @@ class Mirror:
         return {"number": number, "study_id": self._id, "state": trial.state.name} | times
 
     def _parts(self, table: str, trial: optuna.trial.FrozenTrial) -> Iterator[Row]:
-        """Yields the rows of a trial in one of `_PARTS`."""
+        """Yields the rows of a trial for one of the tables `_PARTS`, without `trial_id`."""
         match table:
             case "trial_params":
                 for name, value in trial.params.items():

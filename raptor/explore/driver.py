@@ -1,7 +1,7 @@
-"""Runs a study: proposes a batch, evaluates what is not known yet, writes the trials, and so on.
+"""Main loop of a study: proposes a batch, evaluates points without a stored result, writes the trials, repeats.
 
-The database is the only state. A study that was stopped at any moment goes on with the open batch: the same points are
-proposed again, and those whose results were ready are not evaluated again.
+The database is the only state. A study that was stopped at any moment continues with the unfinished batch: the same
+points are proposed again, and those with a stored result are not evaluated again.
 """
 
 import time
@@ -24,14 +24,14 @@ from raptor.explore.study import Study
 from raptor.explore.trials import Outcome, Trial, outcome
 
 _TRIES = 600
-"""Most times, a second apart, that a server is asked which answered before and does not now."""
+"""Attempts, one per second, to reach a database server that has answered before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """State of a study for whoever watches: outcomes so far, of `count` trials; `before`: those of earlier runs.
+    """Progress of a study: the outcomes so far, of `count` trials in total; `before` are of earlier runs.
 
-    `evaluated`, `known`: number of evaluations, and of answers from the database.
+    `evaluated`: number of evaluations in this run. `known`: number of results that the database or the run had.
     """
 
     outcomes: Sequence[Outcome]
@@ -45,12 +45,13 @@ Watch = Callable[[Progress], None]
 
 
 def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
-    """Runs a study to its end, from where it is. Returns the outcomes of all its trials.
+    """Runs a study, or continues it, until it has all trials. Returns the outcomes of all its trials.
 
-    Raises `UserError` if another process runs it, or the study of this name is another one.
+    `watch` is called after each evaluation. Raises `UserError` if another process runs the study, if the database has
+    another study of this name, or if the database cannot be reached.
     """
     results: dict[str, Record] = {}
-    Store(study.storage).close()  # a wrong address is told at once
+    Store(study.storage).close()  # a wrong address is reported before anything starts
     with _evaluator(study) as submit:
         tries = known = 0
         while True:
@@ -61,7 +62,7 @@ def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
                 known = len(results)
                 if study.storage.startswith("sqlite") or tries > _TRIES:
                     raise UserError(f"study.storage: {shown(study.storage)}: {e}") from e
-                time.sleep(1)  # the server is restarted, say; what it has not got is in `results`
+                time.sleep(1)  # the server may be restarting; `results` has what is not stored yet
 
 
 def _evaluator(study: Study) -> AbstractContextManager[workers.Submit]:
@@ -70,7 +71,7 @@ def _evaluator(study: Study) -> AbstractContextManager[workers.Submit]:
 
 
 class _Driver:
-    """One connection to the database. `results`: all that this process has got, also what is not written yet."""
+    """The loop of a study on one connection to the database. `results`: by digest, stored or not yet."""
 
     def __init__(self, study: Study, submit: workers.Submit, results: dict[str, Record], watch: Watch) -> None:
         self._study, self._submit, self._results, self._watch = study, submit, results, watch
@@ -115,7 +116,7 @@ class _Driver:
         self._watch(Progress(self._outcomes, settings.trials, self._before, self._evaluated, self._known))
 
     def _evaluate(self, store: Store, batch: Sequence[Proposal]) -> list[Outcome]:
-        """Returns the outcomes of a batch. Equal jobs are evaluated once, and those with a stored result not at all."""
+        """Returns the outcomes of a batch. Equal jobs are evaluated once, jobs with a stored result never."""
         wanted = [plans_of(self._study, p.point) for p in batch]
         plans = {plan.digest: plan for of_point in wanted for plan in of_point}
         stored = store.results(plans)
@@ -146,7 +147,7 @@ class _Driver:
 
 
 def stored_outcomes(store: Store, study: Study) -> list[Outcome]:
-    """Returns the outcomes of all trials in the database."""
+    """Returns the outcomes of all trials of a study in an open database, by number of the trial."""
     trials = store.trials(study.name)
     records = store.results(d for trial in trials for d in trial.digests)
     return [
@@ -156,7 +157,7 @@ def stored_outcomes(store: Store, study: Study) -> list[Outcome]:
 
 
 def read_outcomes(study: Study) -> list[Outcome]:
-    """Returns the outcomes of a study so far, also while it runs. Raises `UserError` if it was not begun."""
+    """Opens the database and returns the outcomes of a study so far; it may be running. `UserError` without trials."""
     store = Store(study.storage)
     try:
         found = stored_outcomes(store, study)
@@ -168,7 +169,7 @@ def read_outcomes(study: Study) -> list[Outcome]:
 
 
 def adapted(study: Study, workers: int | None, trials: int | None) -> Study:
-    """Returns the study with another number of workers and of trials, where they are given."""
+    """Returns the study with other numbers of workers and trials; None keeps a number."""
     file = study.file
     if workers is not None:
         if file.run.scheduler:

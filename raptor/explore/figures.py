@@ -1,4 +1,4 @@
-"""Figures of a study's page: trade-offs, parallel coordinates, importance of parameters, history."""
+"""Plots of the page of a study: trade-offs, parallel coordinates, importance of parameters, history."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -14,12 +14,12 @@ from raptor.reporting.figure import PALETTE, Figure, axis, menu
 
 _MOST_LINES = 300
 _MOST_DOTS = 4000
-"""Most dots of a kind: a browser takes 0.2 ms for each."""
+"""Largest number of dots of a trace; a browser takes 0.2 ms for each."""
 _GREY, _BLUE, _RED = "rgba(140, 150, 160, 0.55)", PALETTE[0], PALETTE[3]
 
 
 def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
-    """Draws two objectives against each other, the front above all others; buttons choose the two."""
+    """Draws a scatter plot of two objectives, with the Pareto front on top; buttons select the pair."""
     names = list(study.objectives)
     pairs = list(combinations(names, 2)) or [("trial", names[0])]
     points = {repr(o.trial.point): o for o in reversed(outcomes)}.values()
@@ -38,7 +38,7 @@ def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome
 
 
 def _evenly(name: str, points: Sequence[Outcome]) -> tuple[str, Sequence[Outcome]]:
-    """Returns a name and points; of very many, some that are evenly spread, and a name that says so."""
+    """Returns name and points of a trace; too many points are thinned evenly, and the name states that."""
     if len(points) <= _MOST_DOTS:
         return name, points
     shown = points[:: -(-len(points) // _MOST_DOTS)]
@@ -52,7 +52,7 @@ def _axis(name: str) -> dict[str, Any]:
 
 
 def _choice(kinds: Sequence[Sequence[Outcome]], pair: tuple[str, str]) -> dict[str, Any]:
-    """Makes a button that moves all dots to their places for a pair of objectives."""
+    """Makes a button that moves all dots to their positions for a pair of objectives."""
     places = [_places(chosen, pair) for chosen in kinds]
     moved = {key: [place[key] for place in places] for key in places[0]}
     titles = {"xaxis.title.text": pair[0], "yaxis.title.text": pair[1]}
@@ -64,7 +64,7 @@ def _places(chosen: Sequence[Outcome], pair: tuple[str, str]) -> dict[str, Any]:
 
 
 def _dots(study: Study, name: str, chosen: Sequence[Outcome], colour: str, size: int) -> dict[str, Any]:
-    """Makes the dots of a kind, without their places. What is shown of a point is put together in the browser."""
+    """Makes a trace of dots without positions. The browser assembles the hover text from `customdata`."""
     parameters = [p.name for p in study.space]
     hover = ", ".join(f"{name} %{{customdata[{k}]}}" for k, name in enumerate(parameters, 1))
     return {
@@ -83,7 +83,7 @@ def _figure(one: Outcome, name: str) -> float:
 
 
 def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
-    """Draws each point as a line across all parameters and objectives; those of the front are red."""
+    """Draws each point as a line across parallel axes, one per parameter and objective; the front is red."""
     shown_apart = {o.trial.number for o in best}
     others = [o for o in outcomes if o.is_feasible and o.trial.number not in shown_apart]
     every = max(1, -(-len(others) // _MOST_LINES))
@@ -110,7 +110,7 @@ def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome])
 
 
 Place = tuple[Callable[[Outcome], float], str, str]
-"""A function to the height on an axis, 0 to 1, and the texts at its ends."""
+"""Function from an outcome to its height on an axis (0 to 1), and the labels of both ends of the axis."""
 
 
 def _parameter_axis(p: Parameter, shown: Sequence[Outcome]) -> Place:
@@ -130,7 +130,7 @@ def _figure_axis(name: str, shown: Sequence[Outcome]) -> Place:
 
 
 def _lines(name: str, chosen: Sequence[Outcome], places: Sequence[Place], colour: str, width: int) -> Mapping[str, Any]:
-    """Makes one trace of all lines; a gap ends each."""
+    """Makes one trace with all lines, separated by gaps."""
     heights = [[round(height(o), 4) for height, *_ in places] + [None] for o in chosen]
     return {
         "type": "scatter",
@@ -144,7 +144,7 @@ def _lines(name: str, chosen: Sequence[Outcome], places: Sequence[Place], colour
 
 
 def importance(found: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draws a bar for each parameter and objective."""
+    """Draws a bar for each parameter and objective. `found`: shares by objective, then by parameter."""
     data = [
         {"type": "bar", "name": name, "x": list(shares), "y": [round(v, 4) for v in shares.values()]}
         for name, shares in found.items()
@@ -159,7 +159,7 @@ def importance(found: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def history(study: Study, outcomes: Sequence[Outcome]) -> Figure:
-    """Draws the hypervolume, and the best of each objective so far as a share of the best of all."""
+    """Draws over trials: the hypervolume, and the best value of each objective so far relative to its final best."""
     volumes = hypervolumes(study, outcomes)
     data = [_history("hypervolume", volumes.tolist(), 3)]
     feasible = [i for i, o in enumerate(outcomes) if o.is_feasible]
@@ -176,14 +176,14 @@ def history(study: Study, outcomes: Sequence[Outcome]) -> Figure:
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Returns values in which those that are missing are the ones before them."""
+    """Returns the values with each NaN replaced by the last number before it."""
     known = np.where(np.isnan(values), -1, np.arange(len(values)))
     last = np.maximum.accumulate(known)
     return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
 
 
 def _history(name: str, values: Sequence[float], width: float) -> Mapping[str, Any]:
-    """Makes a trace of steps; of values that do not change, only the ends are kept."""
+    """Makes a step plot; inside of runs of equal values, points are dropped."""
     kept = [
         i
         for i, v in enumerate(values)

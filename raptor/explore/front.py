@@ -1,4 +1,4 @@
-"""The best trade-offs of a study: its Pareto front, and the hypervolume that it covers."""
+"""The Pareto front of a study, and its hypervolume."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ from raptor.explore.trials import Outcome
 Floats = npt.NDArray[np.float64]
 
 _MARGIN = 1.1
-"""Distance of the reference of the hypervolume from the worst trial of the first batch, as a factor."""
+"""Factor from the worst values of the first batch to the reference point of the hypervolume."""
 
 
 def costs(study: Study, outcomes: Sequence[Outcome]) -> Floats:
-    """Returns the objectives of trials with figures, [n, objectives]; all are to be made small."""
+    """Returns the objectives [trials, objectives] of trials with figures; those to maximise are negated."""
     signs = [1.0 if d == "min" else -1.0 for d in study.objectives.values()]
     rows = [[o.figures[name] for name in study.objectives] for o in outcomes]
     return np.array(rows, np.float64).reshape(len(rows), len(signs)) * signs
 
 
 def front(study: Study, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Returns the feasible trials that none is better than in one objective and as good in all others.
+    """Returns the Pareto front: the feasible trials that no other trial dominates.
 
-    Of equal points only the first trial counts; points with equal figures are all kept. Sorted by objectives, then by
-    the digest of the point, so that equal studies have equal fronts.
+    Of equal points only the first trial counts; different points with equal figures are all kept. Sorted by objectives,
+    then by the digest of the point, so that equal studies have equal fronts.
     """
     feasible = list({digest_of(o.trial.point): o for o in outcomes[::-1] if o.is_feasible}.values())
     table = costs(study, feasible)
@@ -35,7 +35,7 @@ def front(study: Study, outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _undominated(table: Floats) -> list[int]:
-    """Returns the rows that no other row is as good as in all columns and better in one."""
+    """Returns the indices of the rows that no other row dominates (minimisation)."""
     found: list[int] = []
     kept, count = np.empty_like(table), 0
     for i in np.lexsort(table.T[::-1]).tolist():  # what beats a row comes before it
@@ -48,9 +48,9 @@ def _undominated(table: Floats) -> list[int]:
 
 
 class Covered:
-    """Hypervolume of a study as its outcomes come: the volume between feasible points and a reference.
+    """Hypervolume of a study, updated with each outcome: the volume between feasible points and a reference point.
 
-    The reference is a little worse than the worst feasible values of the first batch that has any.
+    The reference point is slightly worse than the worst values of the first batch with feasible points.
     """
 
     def __init__(self, study: Study) -> None:
@@ -62,7 +62,7 @@ class Covered:
         self._volume = 0.0
 
     def follow(self, outcomes: Sequence[Outcome]) -> list[float]:
-        """Takes the outcomes so far, whole batches. Returns the volumes after each of those that are new."""
+        """Takes all outcomes so far, in whole batches. Returns the volume after each new outcome."""
         found: list[float] = []
         batch = self._study.file.study.batch
         for first in range(self._seen, len(outcomes), batch):
@@ -76,16 +76,16 @@ class Covered:
 
     @property
     def share(self) -> float:
-        """Share of the box that the reference and the best values span."""
+        """Volume relative to the box between the reference point and the best values, 0 to 1."""
         return 0.0 if self._reference is None else self._volume / self.box
 
     @property
     def box(self) -> float:
-        """Volume that the reference and the best values span; 1 if there is none."""
+        """Volume of the box between the reference point and the best values; 1 without a reference."""
         return 1.0 if self._reference is None else float(np.prod(self._reference - self._best)) or 1.0
 
     def _refer(self, batch: Sequence[Outcome]) -> None:
-        """Chooses the reference by the first batch with feasible points."""
+        """Sets the reference point from the first batch with feasible points."""
         feasible = [o for o in batch if o.is_feasible]
         if self._reference is None and feasible:
             worst: Floats = costs(self._study, feasible).max(axis=0)
@@ -106,15 +106,15 @@ class Covered:
 
 
 def hypervolumes(study: Study, outcomes: Sequence[Outcome]) -> Floats:
-    """Returns the hypervolume after each trial, as a share of the box that the reference and the best values span."""
+    """Returns the hypervolume after each trial, relative to the final box (see `Covered.box`)."""
     covered = Covered(study)
     return np.array(covered.follow(outcomes), np.float64) / covered.box
 
 
 def hypervolume(table: Floats, reference: Floats) -> float:
-    """Returns the volume between points [n, d] and a reference that is worse than all of them.
+    """Returns the hypervolume of points [n, d] (minimised) up to a reference point [d] that all points dominate.
 
-    Cuts the volume into slices along the last objective, each of which has one dimension less.
+    Recursive: slices along the last objective have one dimension less.
     """
     if len(table) == 0:
         return 0.0
@@ -132,6 +132,6 @@ def hypervolume(table: Floats, reference: Floats) -> float:
 
 
 def _thinned(table: Floats) -> Floats:
-    """Returns the rows that no other row is as good as in all columns, one of equal ones."""
+    """Returns the rows that no other row dominates, without duplicates."""
     rows = np.unique(table, axis=0)
     return rows[_undominated(rows)]

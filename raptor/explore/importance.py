@@ -13,14 +13,14 @@ from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
 
 FEWEST = 10
-"""Fewest trials with figures from which anything can be said."""
+"""Least number of trials with figures for a result."""
 _MOST = 400
-"""Most trials that are used, evenly spread: the forests grow slowly."""
+"""Largest number of trials that are used, evenly spread over the study: training the forests is slow."""
 _TREES = 16
 
 
 def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:
-    """Returns the share of each parameter in the spread of each objective; empty if there are too few trials."""
+    """Returns, by objective and parameter, the share of the variance that the parameter explains; {} for few trials."""
     found = [o for o in outcomes if o.has_figures]
     if len(found) < FEWEST:
         return {}
@@ -34,7 +34,7 @@ def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mappi
 
 def _shares(study: optuna.Study, objective: int, names: list[str]) -> Mapping[str, float]:
     def value(trial: FrozenTrial) -> float:
-        # NOTE: figures of a chip span orders of magnitude, and of those the logarithm is what a parameter scales.
+        # NOTE: figures of a chip span orders of magnitude, and a parameter acts on their logarithm.
         found = trial.values[objective]
         return math.log(found) if positive else found
 
@@ -43,7 +43,7 @@ def _shares(study: optuna.Study, objective: int, names: list[str]) -> Mapping[st
     if len(set(all_values)) == 1 or not names:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it notes what the caller cannot change
+        warnings.simplefilter("ignore")  # the caller can change none of these
         evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
         found = get_param_importances(study, evaluator=evaluator, params=names, target=value)
     return {name: float(share) for name, share in found.items()}

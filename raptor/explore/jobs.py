@@ -1,4 +1,4 @@
-"""Evaluates a point: compiles a model with its options, and simulates the program. Never raises for a bad point."""
+"""Evaluates a point: compiles a model and simulates the program. An error becomes part of the result."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ State = Literal["ok", "infeasible", "timeout", "out_of_memory", "crashed", "erro
 
 
 class Measuring(msgspec.Struct, frozen=True):
-    """Measurement of accuracy: the arguments of `validator.accuracy.measure.accuracy`."""
+    """Arguments of `validator.accuracy.measure.accuracy` for a job; paths and names as texts."""
 
     data: str
     crossbar: CrossbarKind | None = None
@@ -39,9 +39,10 @@ class Measuring(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A model with options of `raptor.compile`, and what is to be measured.
+    """An evaluation: a model, options of `raptor.compile`, and the figures to measure.
 
-    `fields`: with a fixed mapping, those in which the simulated chip differs from the one that is compiled for.
+    `is_steady`: also simulate several samples in steady state. `fields`: with a fixed mapping, the fields of the
+    architecture in which the simulated chip differs from the chip of the compilation.
     """
 
     model: str
@@ -52,9 +53,10 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The result of a job: its figures, or the reason why there are none.
+    """The result of a job: figures by name, or the reason why there are none.
 
-    `resource`, `needed`, `available`: of a chip that is too small. `seconds` is wall time, and no part of the result.
+    `resource`, `needed`, `available`: of the `CapacityError` if the chip is too small. `seconds`: wall time, for
+    information only.
     """
 
     state: State
@@ -67,7 +69,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def evaluate(job: Job) -> Record:
-    """Compiles and simulates. Errors become records with a state and a reason."""
+    """Compiles and simulates. Returns a record; an error becomes its state and reason."""
     begin = time.perf_counter()
     record = _evaluated(job)
     return msgspec.structs.replace(record, seconds=time.perf_counter() - begin)
@@ -119,7 +121,7 @@ def _figures(job: Job) -> dict[str, float]:
 
 
 def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, float]:
-    """Runs the program on data; without labels, only the agreement is known, and ideal converters have no bits."""
+    """Returns accuracy figures of a run on data. Labels are needed for top-1 and top-5, ADCs for their bits."""
     device = None if given.cells is None else load_device(given.cells)
     found = accuracy(
         program.directory,
@@ -142,14 +144,14 @@ def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, flo
 
 
 def chip_of(job: Job) -> Target:
-    """Returns the chip that is simulated."""
+    """Returns the chip that the job simulates: the options of the chip, with `job.fields` on top."""
     given: dict[str, Any] = {name: value for name, value in job.options.items() if name in options_in(ChipOptions)}
     given["fields"] = {**given.get("fields", {}), **(job.fields or {})}
     return architectures.load(**given)
 
 
 def _alone(artifacts: Artifacts, chip: Target, *, is_steady: bool) -> dict[str, float]:
-    """Returns time and energy of a program whose weights are written once."""
+    """Returns time and energy of a program of one segment, whose weights are written once."""
     groups = {core: artifacts.config.groups(core) for core in artifacts.records}
     one = cost_of(artifacts.records, groups, chip, 0)
     found = {"latency_ns": one.latency_ns, "energy_pj": one.energy_pj} | _wear(None)
@@ -160,7 +162,7 @@ def _alone(artifacts: Artifacts, chip: Target, *, is_steady: bool) -> dict[str, 
 
 
 def _in_segments(program: Program, job: Job) -> dict[str, float]:
-    """Returns time, energy and wear of a program in segments: rounds, or parts on the host."""
+    """Returns time, energy and wear of a program with several segments (rounds, or parts on the host)."""
     if job.fields:
         raise UserError("a program in segments: only with study.mapping 'anew'")
     one = program.simulate()
@@ -172,7 +174,7 @@ def _in_segments(program: Program, job: Job) -> dict[str, float]:
 
 
 def _wear(found: Reloading | None) -> dict[str, float]:
-    """Returns the writes of the worst cell, and what they take of its life if its endurance is known."""
+    """Returns the writes of the worst cell per sample, and its wear per year if its endurance is known."""
     if found is None:
         return {"writes": 0.0, "wear_per_year": 0.0}
     if found.endurance_cycles is None:

@@ -1,4 +1,4 @@
-"""Figures of a point that can be objectives and constraints, and their units."""
+"""Metrics that can be objectives and constraints of a study, and their units."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ _LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure. `units`: names that a limit may have, with their size. `joined`: of several models together.
+    """A metric. `units`: unit -> its size in the unit of the metric. `joined`: combines the values of several models.
 
-    `needs`: what it takes beside a simulation of one sample: one of several (`steady`), labelled data (`accuracy`), or
-    a device file that says how often a cell can be written (`endurance`).
+    `needs`: a requirement in addition to the simulation of one sample: a simulation of several samples (`steady`),
+    labelled data (`accuracy`), or a device file with the endurance of a cell (`endurance`).
     """
 
     meaning: str
@@ -50,32 +50,32 @@ METRICS: Mapping[str, Metric] = {
     "adc_bits": Metric("bits of the converters (the most)", _PLAIN, max, "accuracy"),
     "agreement": Metric("share of samples with the answer of onnxruntime (the least)", _PLAIN, min, "accuracy"),
 }
-"""All figures by name. In brackets: of several models together."""
+"""All metrics by name. In brackets: how values of several models are combined."""
 WITHOUT: Mapping[Need | None, str] = {
     None: "not known",
     "steady": "not known",
     "accuracy": "the data have no labels, or the converters are ideal",
     "endurance": "the device file does not say how often a cell can be written",
 }
-"""Reasons why a program has no figure of its kind."""
+"""Requirement of a metric -> reason why a program has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A constraint: a figure of each model must be at most (`is_most`) or at least `bound`, in the figure's unit."""
+    """A constraint: a metric must be at most (`is_most`) or at least `bound`, in the unit of the metric."""
 
     metric: str
     is_most: bool
     bound: float
 
     def excess(self, value: float) -> float:
-        """Returns by how much a value breaks the limit, relative to it; 0 or less if it holds."""
+        """Returns the relative violation of the limit by a value; 0 or less if the limit holds."""
         over = value - self.bound if self.is_most else self.bound - value
         return over / self.bound if self.bound else over
 
 
 def parse_limit(metric: str, text: str) -> Limit:
-    """Reads `<= 5 ms` or `>= 0.9`. Raises `ValueError` with what is expected."""
+    """Parses a limit such as `<= 5 ms` or `>= 0.9`. Raises `ValueError` that states the expected form."""
     units = METRICS[metric].units
     found = _LIMIT.fullmatch(text.strip())
     example = f"<= 5 {list(units)[-2]}" if units else "<= 5"

@@ -1,4 +1,4 @@
-"""A study file with comments, as `raptor explore new` writes it."""
+"""The commented template of a study file that `raptor explore new` writes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ local_bytes = "<= 64 KiB"
 
 
 def template(models: Sequence[Path]) -> str:
-    """Returns the text of a study of these models."""
+    """Returns the text of a study file for these models."""
     names = ", ".join(f'"{path.as_posix()}"' for path in models)
     figures = "\n".join(f"#   {name}: {metric.meaning}" for name, metric in METRICS.items())
     return _TEXT.format(name=models[0].stem, models=names, figures=figures)

@@ -1,4 +1,4 @@
-"""The page of a study: one file without anything from elsewhere."""
+"""The page of a study as one self-contained HTML file."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -18,7 +18,7 @@ _BETWEEN = " --"
 
 
 def study_page(study: Study, outcomes: Sequence[Outcome], rows: Sequence[Row]) -> str:
-    """Writes the page. `rows`: see `raptor.explore.tables.rows`."""
+    """Returns the HTML page of a study. `rows`: its points, see `raptor.explore.tables.rows`."""
     best = front(study, outcomes)
     shares = importances(study, outcomes)
     drawn = [figures.history(study, outcomes)] if outcomes else []
@@ -53,14 +53,14 @@ def _facts(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -
 
 
 def _compact(rows: Sequence[Row]) -> dict[str, Any]:
-    """Returns the rows as columns, in which texts that repeat are numbers of a list."""
+    """Returns the rows as columns for the page; repeated texts are stored once, as indices into a list."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [(_commands if name == "commands" else _column)([row.get(name) for row in rows]) for name in names]
     return {"names": names, "columns": columns}
 
 
 def _commands(values: Sequence[Any]) -> dict[str, Any]:
-    """Returns texts as numbers of the pieces between their options, most of which repeat."""
+    """Encodes command lines: each is split before its options, and the pieces, which repeat, become indices."""
     lines = [text.split(_BETWEEN) for text in values]
     pieces = {piece: k for k, piece in enumerate(dict.fromkeys(piece for line in lines for piece in line))}
     return {"pieces": list(pieces), "between": _BETWEEN, "lines": [[pieces[p] for p in line] for line in lines]}

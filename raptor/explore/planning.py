@@ -1,4 +1,4 @@
-"""Plans a point: the jobs of its models, and the keys under which their results are stored."""
+"""Plans the evaluation of a point: one job per model, and the keys of the stored results."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from raptor.explore.study import Model, Study
 from validator.simulate.builtin import MODEL_VERSION
 
 VERSION = f"{__version__}, cycle model {MODEL_VERSION}"
-"""Results of one version are comparable, and used again."""
+"""Version of stored results; results of equal versions are comparable and are reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job, the model that it is for, and the key of its result."""
+    """A job, its model, and the key (SHA-256) of its result in the database."""
 
     model: Model
     job: Job
@@ -55,7 +55,7 @@ def _measuring(study: Study, model: Model, point: Mapping[str, Any]) -> Measurin
 
 
 def _digest(model: Model, job: Job) -> str:
-    """Returns the key of a result: all that it depends on, files by their contents."""
+    """Returns the key of a result: the SHA-256 of everything it depends on, including contents of files."""
     parts: list[Any] = [VERSION, model.sha256, job.options, job.is_steady, job.fields]
     named = [job.options.get(name) for name in FILES]
     if job.accuracy is not None and model.data is not None:

@@ -1,4 +1,4 @@
-"""The space of a study: parameters, and points as options of `raptor.compile`."""
+"""The search space of a study: its parameters, and the conversion of points to options of `raptor.compile`."""
 
 import hashlib
 import json
@@ -23,24 +23,24 @@ OPTIONS = {
     for name, option in options_in(CompileOptions).items()
     if option.studied and name in keywords_of(CompileKeywords)
 }
-"""Options of `raptor.compile` that all points of a study can share."""
+"""Options of `raptor.compile` that a study file may set for all points, by keyword."""
 FILES = tuple(name for name, option in OPTIONS.items() if option.is_file)
-"""Options that may name a file, which is looked for beside the study file first."""
+"""Options that may name a file, which is searched for in the folder of the study file first."""
 GROUPS = ("fields", "knobs")
-"""Options that are tables: a parameter is one entry of them, such as `fields.rob_size`."""
+"""Options that are tables in the study file: a parameter is one of their entries, such as `fields.rob_size`."""
 TABLES = (*GROUPS, "crossbar")
-"""All tables of the space; `crossbar` has settings of crossbars, which are no options of `raptor.compile`."""
+"""Tables of the search space. `crossbar` holds settings of crossbars, which are no options of `raptor.compile`."""
 _VARIED = tuple(name for name, option in OPTIONS.items() if option.texts is None)
-"""Options of one value, which can differ from point to point."""
+"""Options with a single value, which may be parameters."""
 _READ: Mapping[str, Callable[[Any], object]] = {"link": parse_link, "device": load_device}
-"""Checks of options that name something else, beside those of their own."""
+"""Further checks of options that name a link or a device: they resolve the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter: some `values`, or the numbers from `low` to `high`.
+    """A parameter of the search space: a list of `values`, or a range from `low` to `high`.
 
-    `step`: distance of the numbers; 0 for all floats between. `is_log`: small numbers are drawn as often as large ones.
+    `step`: distance of the numbers of the range; 0 for a continuous range. `is_log`: sampled on a logarithmic scale.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Parameter:
 
     @property
     def grid(self) -> Sequence[Value]:
-        """All values in order. Raises `UserError` for a range without a step, which has no end of them."""
+        """All values in order. Raises `UserError` for a continuous range."""
         if self.values:
             return self.values
         if not self.step:
@@ -71,13 +71,13 @@ class Parameter:
 
 
 def beside(folder: Path, name: str) -> str:
-    """Returns the path of a file in the folder of the study; other names, of presets say, as they are."""
+    """Returns the path of the file `name` in the folder of the study file; if there is none (a preset), the name."""
     file = folder / name
     return str(file) if file.is_file() else name
 
 
 def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
-    """Raises `UserError` for a parameter that is no option, and for values that no chip could have."""
+    """Raises `UserError` for a name that is no parameter, and for a value that its option does not accept."""
     group, _, rest = name.partition(".")
     if group == "fields" and rest:
         find_field(rest)
@@ -100,18 +100,18 @@ def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
 
 
 def grid(parameters: Sequence[Parameter]) -> Iterator[Mapping[str, Value]]:
-    """Yields all points, the last parameter fastest."""
+    """Yields all points of the grid; the last parameter varies fastest."""
     names = [p.name for p in parameters]
     yield from (dict(zip(names, values, strict=True)) for values in product(*(p.grid for p in parameters)))
 
 
 def settings_of(point: Mapping[str, Value]) -> dict[str, str]:
-    """Returns the settings of crossbars of a point, as texts."""
+    """Returns the crossbar settings (`crossbar.NAME`) of a point, by name, as texts."""
     return {name.removeprefix("crossbar."): str(v) for name, v in point.items() if name.startswith("crossbar.")}
 
 
 def options_of(common: Mapping[str, Any], point: Mapping[str, Value]) -> dict[str, Any]:
-    """Returns keywords of `raptor.compile`: those that all points share, and those of the point above them."""
+    """Returns keywords of `raptor.compile`: the `common` ones, overridden by those of the point."""
     found = dict(common) | {group: dict(common.get(group, {})) for group in GROUPS}
     for name, value in point.items():
         group, _, rest = name.partition(".")

@@ -1,7 +1,7 @@
-"""Proposes points with Optuna's samplers, in a way that depends on the seed and the trials before, and nothing else.
+"""Proposes points with Optuna's samplers, deterministically from the seed of the study and the earlier trials.
 
-Each trial has a sampler of its own, whose seed is made from the seed of the study and the number of the trial. So it
-does not matter how many workers there are, nor where a study was stopped and went on.
+Each trial has its own sampler, seeded by the seed of the study and the number of the trial. So proposals depend neither
+on the number of workers, nor on where a study was stopped and continued.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from raptor.explore.trials import Note, Outcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 _GENERATION = "generation"
-"""Name of the note in which a trial of NSGA-II has its generation."""
+"""Key of the note of a trial with its generation in NSGA-II."""
 
 
 def distributions(space: Sequence[Parameter]) -> dict[str, BaseDistribution]:
-    """Returns Optuna's distribution of each parameter."""
+    """Returns Optuna's distribution of each parameter, by name."""
     return {p.name: _distribution(p) for p in space}
 
 
@@ -40,7 +40,7 @@ def _distribution(p: Parameter) -> BaseDistribution:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A point to try. `notes`: what the sampler must find again after a restart."""
+    """A proposed point. `notes`: state of the sampler that is stored with the trial, for a restart."""
 
     number: int
     point: Mapping[str, Value]
@@ -48,9 +48,9 @@ class Proposal:
 
 
 class _Nsga2(NSGAIISampler):
-    """NSGA-II in a space that is known, with parents that are known.
+    """NSGA-II with a given search space and given parents.
 
-    Optuna's own looks for both among all trials, again for each new one.
+    Optuna's own class derives both from all trials, anew for each trial.
     """
 
     def __init__(self, kinds: Mapping[str, BaseDistribution], seed: int, size: int, parents: list[FrozenTrial]) -> None:
@@ -67,12 +67,12 @@ class _Nsga2(NSGAIISampler):
         return self._child_generation_strategy(study, search_space, self._parents) if self._parents else {}
 
     def best(self, study: optuna.Study, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Returns those trials of a generation and its parents that are the next parents, in their order."""
+        """Selects the next parents from a generation and its parents; sorted by number."""
         return sorted(self._elite_population_selection_strategy(study, trials), key=lambda t: t.number)
 
 
 class _Generations:
-    """The generations of NSGA-II: the number of the one that grows, its parents, and its members with figures."""
+    """The current generation of NSGA-II: its number, its parents, and its members with figures so far."""
 
     def __init__(self, study: optuna.Study, size: int) -> None:
         self._study, self._size = study, size
@@ -81,14 +81,14 @@ class _Generations:
         self._members: list[FrozenTrial] = []
 
     def add(self, trial: FrozenTrial, generation: int) -> None:
-        """Adds a trial that has ended."""
+        """Adds a finished trial of `generation`."""
         if generation > self.number:
             self._end()
         if trial.state == TrialState.COMPLETE:
             self._members.append(trial)
 
     def begin_batch(self) -> None:
-        """Begins the next generation if this one is complete."""
+        """Starts the next generation if the current one is complete."""
         if len(self._members) >= self._size:
             self._end()
 
@@ -99,7 +99,7 @@ class _Generations:
 
 
 class Proposer:
-    """Proposes batches of points, and is told what came of them."""
+    """Ask-and-tell interface: proposes batches of points and takes outcomes. `done`: outcomes of earlier runs."""
 
     def __init__(self, study: Study, done: Sequence[Outcome]) -> None:
         self._study = study
@@ -131,7 +131,7 @@ class Proposer:
         return [Proposal(t.number, t.params, notes) for t in self._asked]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Takes the outcomes of all points that were proposed last."""
+        """Takes the outcomes of the last proposed batch, in order."""
         for trial, outcome in zip(self._asked, outcomes, strict=True):
             for metric, excess in outcome.excess.items():
                 trial.set_constraint(metric, excess)
@@ -160,7 +160,7 @@ class Proposer:
 
 
 def directions(study: Study) -> list[Literal["minimize", "maximize"]]:
-    """Returns Optuna's names of the directions."""
+    """Returns the direction of each objective in Optuna's words."""
     return ["minimize" if d == "min" else "maximize" for d in study.objectives.values()]
 
 
@@ -170,7 +170,7 @@ def values(study: Study, outcome: Outcome) -> list[float]:
 
 
 def frozen(study: Study, kinds: Mapping[str, BaseDistribution], outcome: Outcome) -> FrozenTrial:
-    """Returns a trial that has ended as Optuna holds it."""
+    """Converts an outcome to a finished trial of Optuna. `kinds`: distributions of the parameters."""
     return create_trial(
         state=TrialState.COMPLETE if outcome.has_figures else TrialState.FAIL,
         values=values(study, outcome) if outcome.has_figures else None,

@@ -1,4 +1,4 @@
-"""The JSON of `raptor explore show`."""
+"""Schemas of the JSON of `raptor explore show`."""
 
 from typing import Any, Literal
 

@@ -1,7 +1,7 @@
 """The database of studies: results by configuration, and the trials of each study.
 
-Results are shared by all studies of one version of RAPTOR in the database. Trials of a batch are written together, so a
-study that is stopped at any moment has whole batches, and all results that were ready.
+Results are shared by all studies of one version of RAPTOR in the database. Trials of a batch are written in one
+transaction. So a study that is stopped at any moment has whole batches, and all results that were complete.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ _IN_ONE_QUERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A result with what it is of: SHA-256 of the model, options."""
+    """A result to store, with its key (`digest`), the SHA-256 of the model, and the options."""
 
     digest: str
     model: str
@@ -66,7 +66,7 @@ class UnreachableError(UserError):
 
 
 class Store:
-    """A database. Only `driving` lets a process write trials of a study."""
+    """A database of studies. A process writes trials of a study only inside of `driving`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -78,7 +78,7 @@ class Store:
 
     @contextmanager
     def driving(self, study: str) -> Generator[None]:
-        """Makes this process the only driver of a study. Raises `UserError` if there is another one."""
+        """Locks a study for this process in the block. Raises `UserError` if another process has locked it."""
         with (
             _sqlite_lock(self.engine, study)
             if self.engine.dialect.name == "sqlite"
@@ -87,7 +87,7 @@ class Store:
             yield
 
     def begin(self, study: str, version: str, settings: Mapping[str, Any]) -> None:
-        """Notes a new study. Raises `UserError` if one of this name has other settings or is of another version."""
+        """Registers a study. Raises `UserError` if the name is registered with other settings or another version."""
         text = json.dumps(settings, sort_keys=True)
         with self.engine.begin() as link:
             row = link.execute(sql.select(STUDIES).where(STUDIES.c.name == study)).first()
@@ -111,19 +111,19 @@ class Store:
             return [json_decoder(Trial).decode(row.trial) for row in link.execute(query)]
 
     def add_trials(self, study: str, trials: Sequence[Trial]) -> None:
-        """Writes trials: all of them, or none."""
+        """Writes trials in one transaction."""
         rows = [{"study": study, "number": t.number, "trial": msgspec.json.encode(t).decode()} for t in trials]
         with self.engine.begin() as link:
             link.execute(TRIALS.insert(), rows)
 
     def results(self, digests: Iterable[str]) -> dict[str, Record]:
-        """Returns those results that are known, by digest."""
+        """Returns the stored results among these digests, by digest."""
         wanted = sorted(set(digests))
         with self.engine.connect() as link:
             return {row.digest: json_decoder(Record).decode(row.record) for row in _rows(link, wanted)}
 
     def add_result(self, entry: Entry, version: str) -> None:
-        """Writes a result, unless it is known."""
+        """Writes a result, unless its digest is stored already."""
         row = {
             "digest": entry.digest,
             "version": version,
@@ -144,7 +144,7 @@ def _rows(link: Connection, digests: Sequence[str]) -> Iterator[Any]:
 
 
 def _engine(url: str) -> Engine:
-    """Connects. Raises `UnreachableError`, or `UserError` for a driver that is not installed."""
+    """Connects to a database. Raises `UnreachableError`, or `UserError` if a driver is missing or it is no database."""
     try:
         engine = sql.create_engine(url, pool_pre_ping=True)
         hasten(engine)
@@ -159,7 +159,7 @@ def _engine(url: str) -> Engine:
 
 
 def hasten(engine: Engine) -> None:
-    """Lets SQLite write to a log: a process that is killed loses nothing, and no write waits for the disk."""
+    """Sets SQLite to write-ahead logging: a killed process loses nothing, and no write waits for the disk."""
     if engine.dialect.name == "sqlite":
 
         @event.listens_for(engine, "connect")
@@ -169,18 +169,18 @@ def hasten(engine: Engine) -> None:
 
 
 def unreachable(url: str, error: OperationalError) -> UnreachableError:
-    """Returns the error that says so to the user."""
+    """Returns the error for a database that does not answer, with the URL and the reason."""
     return UnreachableError(f"study.storage: {shown(url)}: {str(error.orig).splitlines()[0]}")
 
 
 def shown(url: str) -> str:
-    """Returns a URL without its password."""
+    """Returns a URL with its password replaced by `***`."""
     return sql.make_url(url).render_as_string(hide_password=True)
 
 
 @contextmanager
 def _sqlite_lock(engine: Engine, study: str) -> Generator[None]:
-    """Locks a file beside the database; a process that dies releases it."""
+    """Locks a file next to the database in the block; the lock ends with the process."""
     if sys.platform == "win32":
         yield
         return

@@ -28,7 +28,7 @@ Number = int | float
 
 
 def _checked_name(name: str) -> str:
-    """Returns a valid name of a study, which becomes a part of file names beside the database."""
+    """Returns the name of a study if it is valid: it becomes part of names of files next to the database."""
     size = len(name.encode(errors="replace"))
     if _NAME.fullmatch(name) and size <= _MOST_NAME_BYTES:
         return name
@@ -56,7 +56,7 @@ class StudyPart(Schema):
 
 
 class RunPart(Schema):
-    """Table `run`: how the study runs. None of it changes the results of a point that succeeds."""
+    """Table `run`: processes and limits. They do not change the results of points that succeed."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] = 2
     scheduler: str = ""
@@ -65,7 +65,7 @@ class RunPart(Schema):
 
 
 class AccuracyPart(Schema):
-    """Table `accuracy`: data for the figures of accuracy, and the crossbars on which the programs run."""
+    """Table `accuracy`: data for the metrics of accuracy, and the crossbars on which programs run."""
 
     data: Annotated[Items[str], Field(min_length=1)]
     crossbar: CrossbarKind | None = None
@@ -116,7 +116,7 @@ class StudyFile(Schema):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a study: its name there, where it is, and the SHA-256 of its bytes."""
+    """A file that a study names: its name in the study file, its path, and the SHA-256 of its bytes."""
 
     name: str
     path: Path
@@ -125,7 +125,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Model(File):
-    """A model of a study. `data`: labelled data, if its accuracy is measured."""
+    """A model of a study. `data`: its labelled data; None if no accuracy is measured."""
 
     data: File | None = None
 
@@ -150,18 +150,18 @@ class Study:
 
     @property
     def storage(self) -> str:
-        """The URL of the database; a path of SQLite is relative to the folder of the study file."""
+        """URL of the database. A path of SQLite is relative to the folder of the study file."""
         url = self.file.study.storage
         kind, slashes, path = url.partition(":///")
         return f"{kind}{slashes}{self.folder / path}" if kind == "sqlite" else url
 
     def needs(self, need: Need) -> bool:
-        """Tells whether a figure that the study names needs this."""
+        """Returns True if an objective or a constraint of the study has this requirement."""
         return any(METRICS[name].needs == need for name in (*self.objectives, *self.file.constraints))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that decide the trials of the study, as JSON. More `trials` only make it longer."""
+        """Settings that determine the trials, as JSON values; `trials` is left out, because a study may be extended."""
         study = self.file.study
         return {
             "models": [m.sha256 for m in self.models],
@@ -219,7 +219,7 @@ def _study(file: StudyFile, folder: Path) -> Study:
 
 
 def _data(file: StudyFile, folder: Path) -> Iterator[File]:
-    """Yields the data of each model. Raises `UserError` if there are too few or too many, or they are of no use."""
+    """Yields the data of each model. Raises `UserError` for a wrong number of files, and for missing or unused data."""
     needed = [n for n in (*file.objectives, *file.constraints) if METRICS[n].needs == "accuracy"]
     part = file.accuracy
     if part is None:
@@ -265,7 +265,7 @@ def _file(key: str, name: str, folder: Path) -> File:
 
 
 def _parameters(table: Mapping[str, Any], prefix: str, folder: Path) -> Iterator[Parameter]:
-    """Yields the parameters of the space; those of `TABLES` may be tables within it."""
+    """Yields the parameters of the table `space`, also those of nested tables (`TABLES`). `prefix`: of their names."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in TABLES:
@@ -299,7 +299,7 @@ def _range(name: str, value: dict[str, Any], folder: Path) -> Parameter:
 
 
 def _value(name: str, value: Any) -> Value:
-    """Returns a value; a size of two numbers becomes a text, since only single values can be drawn."""
+    """Returns a value of a parameter. A crossbar size of two numbers becomes a text such as `64x128`."""
     if name == "xbar" and isinstance(value, list):
         return "x".join(map(str, cast(list[Any], value)))
     if not isinstance(value, bool | int | float | str):

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def report(study: Study, outcomes: Sequence[Outcome]) -> StudyReport:
-    """Returns all points of a study, sorted by point, so that equal studies have equal reports."""
+    """Returns the report of a study: an entry per point, sorted by digest, so that equal studies have equal reports."""
     best = {digest_of(o.trial.point) for o in front(study, outcomes)}
     by_point = {digest_of(o.trial.point): o for o in reversed(outcomes)}
     points = tuple(_point(study, by_point[key], key, on_front=key in best) for key in sorted(by_point))
@@ -42,13 +42,13 @@ def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointRe
 
 
 def _commands(study: Study, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yields the command of each model; several models have directories of their own."""
+    """Yields the command line for each model. Several models get different output directories."""
     for k, (model, job) in enumerate(zip(study.models, jobs, strict=True), 1):
         yield _command(model.name, job, "out" if len(jobs) == 1 else f"out-{k}")
 
 
 def _command(model: str, job: Job, out: str) -> str:
-    """Returns the commands that compile a model for a point, and measure its accuracy if the study does."""
+    """Returns the shell command that compiles a model for a point and, if the study does, measures its accuracy."""
     compiled = command(model, job.options, out)
     given = job.accuracy
     if given is None:
@@ -63,7 +63,7 @@ def _command(model: str, job: Job, out: str) -> str:
 
 
 def rows(found: StudyReport) -> list[Row]:
-    """Returns a flat row for each point; with several models, their figures are columns of their own."""
+    """Returns a flat row for each point. With several models, figures of each model are additional columns."""
     return [_row(point) for point in found.results]
 
 
@@ -77,7 +77,7 @@ def _row(point: PointReport) -> Row:
 
 
 def to_csv(found: Sequence[Row]) -> bytes:
-    """Writes CSV with a head; a field is empty where a row has no such figure."""
+    """Returns CSV with a heading; a field is empty if the row has no such column."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), restval="", lineterminator="\n")
     writer.writeheader()
@@ -86,7 +86,7 @@ def to_csv(found: Sequence[Row]) -> bytes:
 
 
 def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:
-    """Writes Parquet. Raises `UserError` if pyarrow is not installed."""
+    """Writes the rows as Parquet. Raises `UserError` if pyarrow is not installed."""
     try:
         # NOTE: it has no types.
         arrow, parquet = cast(Any, import_module("pyarrow")), cast(Any, import_module("pyarrow.parquet"))
@@ -98,7 +98,7 @@ def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:
 
 
 def _plain(value: Any, found: Sequence[Row], name: str) -> Any:
-    """Returns a value; a text where the column holds values of several types."""
+    """Returns a value for its column: converted to text if the column has values of several types."""
     kinds = {type(row[name]).__name__ for row in found if name in row}
     return str(value) if value is not None and len(kinds) > 1 else value
 

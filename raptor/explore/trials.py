@@ -1,4 +1,4 @@
-"""Outcomes of trials: the figures of all models together, or the reason why there are none."""
+"""Trials and their outcomes: the figures of all models combined, or the reason why there are none."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Note = bool | int | float | str
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A point that was tried. `digests`: of the result of each model. `notes`: what the sampler keeps about it."""
+    """A point that was evaluated. `digests`: key of the result of each model. `notes`: state of the sampler."""
 
     number: int
     point: dict[str, Value]
@@ -27,8 +27,8 @@ class Trial(msgspec.Struct, frozen=True):
 class Outcome:
     """Outcome of a trial.
 
-    `figures`: of all models together. `jobs`, `records`: what was asked of each model, and the result. `excess`: by how
-    much each limit is broken, at most 0 if it holds. Without figures, `state` and `reason` say why.
+    `figures`: metrics of all models combined. `jobs`, `records`: job and result of each model. `excess`: relative
+    violation of each limit (0 or less if it holds), by metric. Without figures, `state` and `reason` say why.
     """
 
     trial: Trial
@@ -45,12 +45,12 @@ class Outcome:
 
     @property
     def is_feasible(self) -> bool:
-        """Tells whether there are figures and every limit holds."""
+        """True if there are figures and every limit holds."""
         return self.has_figures and all(value <= 0 for value in self.excess.values())
 
 
 def outcome(study: Study, trial: Trial, jobs: Sequence[Job], records: Sequence[Record]) -> Outcome:
-    """Joins the results of the models of a trial."""
+    """Combines the results of the models of a trial to its outcome."""
 
     def without(state: State, reason: str) -> Outcome:
         return Outcome(trial, state, reason, {}, tuple(jobs), tuple(records), {})
@@ -71,5 +71,5 @@ def outcome(study: Study, trial: Trial, jobs: Sequence[Job], records: Sequence[R
 
 
 def _worst(limit: Limit, records: Sequence[Record]) -> float:
-    """Returns the excess of the model that breaks the limit most."""
+    """Returns the largest excess over the models."""
     return max(limit.excess(record.figures[limit.metric]) for record in records)

@@ -1,4 +1,4 @@
-"""Verifies points of the front: validates their programs, and runs them in pimsim-nn if it is there."""
+"""Verifies points of the Pareto front: validates their programs, and compares their latency with pimsim-nn."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from raptor.explore.trials import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A program that was verified: the command that compiles it, what was found, and whether that is right."""
+    """Result of verification of a program: its compile command, the findings, and whether all are as expected."""
 
     command: str
     found: tuple[str, ...]
@@ -28,7 +28,7 @@ class Check:
 def verify(study: Study, outcomes: Sequence[Outcome], count: int, pimsim: Path | None) -> list[Check]:
     """Compiles the first `count` points of the front and compares their outputs with onnxruntime.
 
-    With `pimsim`, the path of ChipTest, their latency there must be the one of the study.
+    `pimsim`: path of the simulator (ChipTest), whose latency must equal the one of the study; None skips this.
     """
     best = front(study, outcomes)[:count]
     return [check for one in best for check in _checks(study, one, pimsim)]

@@ -1,9 +1,9 @@
-"""A process that evaluates: reads jobs as lines of JSON, writes records as lines of JSON.
+"""A worker process: reads jobs as lines of JSON from standard input, and writes records as lines of JSON.
 
     python -m raptor.explore.worker MEMORY_MB
 
-It writes a line when it is ready for the first job, and ends when nobody is left to write jobs. A process of its own
-can be stopped when it takes too long, and takes nothing with it when it dies.
+It writes the line `ready` when it can take the first job, and ends at the end of its input. A separate process can be
+killed when a job takes too long, and its crash affects no other job.
 """
 
 import os
@@ -14,7 +14,7 @@ import msgspec
 
 
 def main(memory_mb: int) -> None:
-    """Evaluates until the standard input ends."""
+    """Evaluates jobs until the end of standard input, with at most `memory_mb` of memory."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then stops this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to standard output would break the answers
@@ -31,7 +31,7 @@ def main(memory_mb: int) -> None:
 
 
 def limit(size_bytes: int) -> None:
-    """Limits the memory of this process; beyond it, `MemoryError` is raised or the process dies."""
+    """Limits the data memory of this process; an allocation beyond it raises `MemoryError` or ends the process."""
     if sys.platform != "linux":
         return
     import resource

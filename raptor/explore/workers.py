@@ -1,4 +1,4 @@
-"""Runs evaluations in other processes: of this computer, or of a Dask cluster."""
+"""Runs evaluations in worker processes, on this computer or on a Dask cluster."""
 
 import os
 import select
@@ -20,12 +20,12 @@ from raptor.common.errors import UserError
 from raptor.explore.jobs import Job, Record
 
 ATTEMPTS = 3
-"""Times that a job is tried whose process dies: once could be somebody else's fault."""
+"""Attempts for a job whose process dies: a single death may have another cause than the job."""
 WORKER = ("-m", "raptor.explore.worker")
 START_S = 300
-"""Longest time for a process to begin: on a busy computer, to load what it needs takes many seconds."""
+"""Timeout for the start of a process; on a busy computer its imports take many seconds."""
 CONNECT_S = 10
-"""Longest time to wait for the scheduler of a cluster."""
+"""Timeout for the connection to the scheduler of a cluster."""
 _PART_BYTES = 2**16
 
 
@@ -42,7 +42,7 @@ class DiedError(Exception):
 
 
 class _Process:
-    """A process of `raptor.explore.worker`; it says that it is ready, then serves one job after another."""
+    """A process that runs `raptor.explore.worker`, and serves one job after another."""
 
     def __init__(self, memory_mb: int) -> None:
         self.memory_mb = memory_mb
@@ -61,7 +61,7 @@ class _Process:
             raise DiedError(f"the process did not begin in {START_S} s") from e
 
     def ask(self, job: Job, timeout_s: float) -> Record:
-        """Evaluates a job. Raises `TimeoutError`, or `DiedError`; the process is of no use afterwards."""
+        """Evaluates a job. After a `TimeoutError` or `DiedError`, the process cannot be used any more."""
         assert self._process.stdin is not None  # it is a pipe
         try:
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -97,7 +97,7 @@ class _Process:
 
 
 class Processes:
-    """Processes that evaluate, one for each thread that asks; whoever made this object ends them."""
+    """Pool of worker processes, one per calling thread. The owner of the pool ends them by `kill`."""
 
     def __init__(self) -> None:
         self._mine = threading.local()
@@ -105,9 +105,9 @@ class Processes:
         self._ended = False
 
     def evaluate(self, job: Job, limits: Limits) -> Record:
-        """Evaluates in the process of this thread, which is started if there is none. Raises `DiedError`.
+        """Evaluates a job in the process of this thread, which is started if necessary. Raises `DiedError`.
 
-        A process that dies before it is ready is started again: that is no fault of the job.
+        A process that dies before it is ready is restarted, because the job cannot be the cause.
         """
         process = self._of_this_thread(limits.memory_mb)
         begin = time.perf_counter()
@@ -149,7 +149,7 @@ class Processes:
         self._mine.__dict__.pop("process", None)
 
     def kill(self) -> None:
-        """Ends all processes, and starts none again; evaluations that run end with `DiedError`."""
+        """Ends all processes for good. Running evaluations raise `DiedError`."""
         self._ended = True
         for process in list(self._all):
             process.kill()
@@ -157,12 +157,12 @@ class Processes:
 
 
 Submit = Callable[[Job, Limits], Future[Record]]
-"""A way to have a job evaluated elsewhere."""
+"""Function that submits a job to another process, and returns the future of its record."""
 
 
 @contextmanager
 def local(count: int) -> Generator[Submit]:
-    """Opens `count` processes of this computer; they end with the block, at once if it fails."""
+    """Yields a submit function for `count` processes of this computer, which end with the block."""
     processes, threads = Processes(), ThreadPoolExecutor(count)
     try:
         yield lambda job, limits: threads.submit(processes.evaluate, job, limits)
@@ -175,7 +175,7 @@ def local(count: int) -> Generator[Submit]:
 
 @contextmanager
 def cluster(address: str) -> Generator[Submit]:
-    """Connects to the scheduler of a Dask cluster. Raises `UserError` if there is none."""
+    """Yields a submit function for a Dask cluster. Raises `UserError` if its scheduler does not answer."""
     try:
         from distributed import Client
     except ImportError as e:
@@ -192,7 +192,7 @@ def cluster(address: str) -> Generator[Submit]:
 
 
 def _on_worker(job: Job, limits: Limits) -> Record:
-    """Evaluates on a worker of Dask, whose processes last as long as it does."""
+    """Evaluates a job on a Dask worker, in a process that lives as long as the worker."""
     return _of_worker().evaluate(job, limits)
 
 
@@ -202,9 +202,10 @@ def _of_worker() -> Processes:
 
 
 def evaluate_all(submit: Submit, jobs: Sequence[Job], limits: Limits, done: Callable[[int, Record], None]) -> None:
-    """Evaluates jobs; `done` is called with the index of each and its record, in the order in which they end.
+    """Evaluates jobs. `done` is called with index and record of each job, in the order of completion.
 
-    A job whose process dies is tried again, then alone. If it dies every time, its state is `crashed`.
+    A job whose process dies is tried again, without other jobs at the same time. If all attempts die, the state of its
+    record is `crashed`.
     """
     failed = _round(submit, list(enumerate(jobs)), limits, done)
     for _ in range(ATTEMPTS - 1):
@@ -216,7 +217,7 @@ def evaluate_all(submit: Submit, jobs: Sequence[Job], limits: Limits, done: Call
 def _round(
     submit: Submit, jobs: Sequence[tuple[int, Job]], limits: Limits, done: Callable[[int, Record], None]
 ) -> list[tuple[int, Job, str]]:
-    """Evaluates jobs once. Returns those whose process died, with the reason."""
+    """Evaluates jobs in parallel, once. Returns index, job and reason for each job whose process died."""
     futures = {submit(job, limits): (i, job) for i, job in jobs}
     died: list[tuple[int, Job, str]] = []
     for future in as_completed(futures):
