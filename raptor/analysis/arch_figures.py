@@ -194,17 +194,17 @@ def _group_sizes(arch: Target) -> Iterator[int]:
 
 
 def _crossbar_limited(arch: Target, xbars: int) -> float:
-    """Returns the rate if only the crossbars limit it."""
+    """Returns the rate limited by the crossbars alone."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
 def _port_limited(arch: Target, xbars: int) -> float:
-    """Returns the rate if the port of local memory is a limit as well."""
+    """Returns the rate limited by the crossbars and the port of local memory."""
     return min(_crossbar_limited(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
 def _rob_limited(arch: Target, xbars: int) -> float:
-    """Returns the rate if `rob_size` is a limit as well."""
+    """Returns the rate limited by the crossbars, the port of local memory and `rob_size`."""
     return min(_port_limited(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
 
@@ -213,7 +213,7 @@ def _per_ns(count: int, time_ns: float) -> float:
 
 
 def _peak(arch: Target, xbars: int, per_core: float) -> Peak:
-    """Returns the peak of a chip whose cores each make `per_core` products per ns."""
+    """Returns the peak rate of a chip. `per_core`: products per ns of a core, in groups of `xbars` crossbars."""
     products = arch.core_count * per_core
     energies = _parts_pj(arch, xbars)
     known = sum(energies.values()) > energies["local memory"]

@@ -336,7 +336,7 @@ def _layer(
 
 
 def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipeline.Mapped, Target]:
-    """Reads the decision of an output. Returns the prepared graph, what the decision makes of it, and the chip."""
+    """Reads the decision of an output. Returns the prepared graph, the rewritten graph with decision, and the chip."""
     graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
@@ -380,12 +380,12 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
 
 
 def _equal_grids(grid: LineGrid, other: LineGrid) -> bool:
-    """Tells whether two grids have equal estimates, which do not depend on `step` and `copies`."""
+    """Returns True if two grids have equal estimates, which do not depend on `step` and `copies`."""
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
 def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
-    """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
+    """Imports the model of an output again. Returns the prepared graph, to which the decision belongs, and the chip."""
     model, file = storage.check_regular(folder, files.MODEL), storage.check_regular(folder, files.ARCH)
     recorded = manifest.options
     try:

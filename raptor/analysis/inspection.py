@@ -126,7 +126,7 @@ class Inspection(Schema):
 
 
 def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeywords]) -> Inspection:
-    """Counts the work of a model on a chip with as many cores as it needs, and says what becomes of each node.
+    """Counts layers, MACs and crossbars of a model on a chip that is large enough, and lists where each node runs.
 
     The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes and
     inputs that are not floats are part of the result, not errors.
@@ -338,7 +338,7 @@ def _abbreviated_count(count: int) -> str:
 
 
 def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
-    """Yields name and value of each total, in the order shown."""
+    """Yields name and formatted value of each total, in the order shown."""
     rows, cols = found.xbar_size
     part = " (of the nodes that can be compiled)" if found.unsupported else ""
     yield "model", f"{found.model}  {_shape_list(found.inputs)} -> {_shape_list(found.outputs)}"

@@ -1,4 +1,4 @@
-"""Lists the tensors that a streaming program assembles from lines or cuts into lines, and the time of that."""
+"""Lists the tensors that a streaming program assembles from rows or cuts into rows, with the time of the copies."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True)
 class WholeTensor:
-    """A tensor that is assembled from lines or cut into lines.
+    """A tensor that is assembled from rows or cut into rows, because an operator does not stream.
 
-    node: the ONNX node that makes it. work_ns: estimated time of the copies, without messages.
+    node: the ONNX node that computes it. work_ns: estimated time of the copies, without messages.
     """
 
     tensor: str
@@ -24,7 +24,7 @@ class WholeTensor:
 
 
 def whole_tensors(graph: Graph, decision: Decision, arch: Target) -> tuple[WholeTensor, ...]:
-    """Returns the tensors that the mapping of a rewritten graph puts together or cuts, most work first."""
+    """Returns the tensors of a rewritten graph that are assembled or cut, most work first."""
     if not isinstance(decision.flow, ByLine):
         return ()
     cut = pipeline.run(graph, decision, arch, driver=Driver(verified=False), upto="partition")[Partition].graph

@@ -37,7 +37,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Modelled costs of operations, from the device file; a product without a time there takes that of an `mvmul`."""
+    """Modelled costs of operations, from the device file; without a time of a product there, from `target`."""
 
     device: DeviceFile
     target: Target
@@ -48,7 +48,7 @@ class Costs:
 
     @property
     def product_ns(self) -> float:
-        """Time of a product, from the device file; without one, the time of an `mvmul` on one crossbar."""
+        """Time of a product in ns, from the device file; by default, the time of an `mvmul` on one crossbar."""
         product = self.device.product
         return product.ns if product else mvmul_ns(self.target, 1)
 
@@ -59,7 +59,7 @@ class Costs:
 
 
 class Ledger:
-    """Maintains the account, and computes when operations are ready. Thread-safe."""
+    """Records operations, and computes the modelled time at which each is done. Thread-safe."""
 
     def __init__(self, info: DeviceInfo, costs: Costs, *, refuse_worn: bool) -> None:
         self._info, self._costs, self._refuse_worn = info, costs, refuse_worn
@@ -132,7 +132,7 @@ class Ledger:
         return end
 
     def _touched(self, rows: int, cols: int) -> int:
-        """Returns the number of weights whose cells a write sets, also outside the matrix if the unit is larger."""
+        """Returns the number of weights whose cells a write sets: whole rows or the crossbar, if these are the unit."""
         unit = self._costs.device.write.unit
         return {
             "cell": rows * cols,
@@ -141,7 +141,7 @@ class Ledger:
         }[unit]
 
     def _wear_out(self, crossbar: int, row: int, rows: int) -> int:
-        """Counts a write of rows; returns the largest count. Every write sets column 0, so counts are per row."""
+        """Counts a write; returns the largest count of a cell. Every write sets column 0, so counts are per row."""
         if crossbar not in self._wear:
             self._wear[crossbar] = np.zeros(self._info.xbar[0], np.int64)
         whole = self._costs.device.write.unit == "crossbar"

@@ -65,7 +65,7 @@ class AnalogCrossbars:
         self._writes: dict[int, int] = {}
 
     def write(self, crossbar: int, row: int, matrix: Array) -> None:
-        """Programs a matrix, or rows of the present one."""
+        """Programs a matrix, or replaces rows of the present matrix; all cells get new errors."""
         old = self._held.get(crossbar)
         if row or (old is not None and len(matrix) < len(old.matrix)):
             assert old is not None  # `Crossbar` has checked it

@@ -1,7 +1,7 @@
-"""Interface of a back end: numbered crossbars that are written and multiplied with.
+"""Interface of a back end: numbered crossbars to write and to multiply with.
 
-A back end only computes, in three methods. Handles, order, futures, checks of arguments, time and account are common to
-all back ends, and belong to `Device`.
+A back end has three methods. Handles, order, futures, checks of arguments, time and usage statistics are common to all
+back ends, and are part of `Device`.
 """
 
 from concurrent.futures import Future

@@ -81,7 +81,7 @@ def _welcomed(answer: Message) -> DeviceInfo:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads from a socket; fails if nothing arrives for `seconds`. `idle` is called a few times meanwhile."""
+    """Reads from a socket; fails if nothing arrives for `seconds`. `idle` is called several times in that period."""
 
     link: socket.socket
     seconds: float
@@ -106,14 +106,14 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request without an answer yet. `shape`: of the product; None for a write."""
+    """A pending request. `shape`: of the expected product; None for a write."""
 
     future: "Future[Any]"
     shape: tuple[int, int] | None
 
 
 class SocketCrossbars:
-    """Sends every operation at once, and completes its future when the answer arrives."""
+    """Sends each operation immediately, and completes its future when the answer arrives."""
 
     def __init__(self, info: DeviceInfo, link: socket.socket, reader: _Reader, address: str) -> None:
         self.info = info
@@ -216,7 +216,7 @@ class SocketCrossbars:
 
 
 def _joined(parts: "list[Future[Array]]") -> "Future[Array]":
-    """Returns a future of the concatenated results. The driver may answer in any order."""
+    """Returns a future of the concatenated results of `parts`, which may complete in any order."""
     whole: Future[Array] = Future()
     left = Countdown(len(parts))
 

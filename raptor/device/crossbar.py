@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raptor.device.device import Device
 
 Operand = npt.ArrayLike | AnyFuture
-"""An array, or a future of one; then the operation starts when the array is ready."""
+"""An array, or the future of an array, for which the operation waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class _Work:
 class Crossbar:
     """Handle of one crossbar, made by `Device.acquire`. Thread-safe; a context manager that releases it.
 
-    Operations return at once. They take effect in the order of the calls: a product after a write uses its matrix.
-    Operations of different crossbars do not wait for each other, unless one is an operand of the other.
+    Operations return immediately. They take effect in the order of the calls: a product after a write uses its matrix.
+    Operations of different crossbars run independently, unless one is an operand of the other.
     """
 
     def __init__(self, device: "Device", index: int, generation: int) -> None:
@@ -160,7 +160,7 @@ class Crossbar:
         self.device.take_back(self.index)
 
     def _try_release(self) -> bool:
-        """Ends the handle if no operation is pending. Returns whether it did."""
+        """Ends the handle if no operation is pending. Returns True if it did."""
         with self._lock:
             if self._is_released:
                 raise AlreadyReleasedError(f"crossbar {self.index} was released already")

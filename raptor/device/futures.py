@@ -54,7 +54,7 @@ class Future(concurrent.futures.Future[T]):
 
 
 def is_future(value: object) -> TypeGuard[AnyFuture]:
-    """Returns True for every future, also of another library."""
+    """Returns True for a `concurrent.futures.Future`, also one that RAPTOR did not make."""
     return isinstance(value, concurrent.futures.Future)
 
 
@@ -88,7 +88,7 @@ _RUNNING = _Running()
 def run_next(call: Callable[[], None]) -> None:
     """Calls a function now, or after the current one if this thread is inside `run_next`.
 
-    Otherwise a chain of results that each release the next operation would nest as deep as it is long.
+    Otherwise a chain of operations, each started by the result of another, would recurse as deep as it is long.
     """
     if _RUNNING.calls is not None:
         _RUNNING.calls.append(call)

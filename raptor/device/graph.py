@@ -100,7 +100,7 @@ class Placed:
 
 
 Schedule = Callable[["Graph", int], Sequence[Placed]]
-"""A scheduler: assigns every product to a step and to one of that many crossbars. A product takes one step."""
+"""A scheduler: assigns each product of a graph a step and one of the given number of crossbars."""
 
 
 class Graph:
@@ -226,7 +226,7 @@ def _before(op: Node) -> Iterator[Host]:
 
 
 def ends(graph: Graph, placed: Sequence[Placed]) -> dict[Node, int]:
-    """Returns the step at whose start each node is ready. Host functions take no time."""
+    """Returns the step at whose start each node is ready. A product takes one step, a host function none."""
     end: dict[Node, int] = {place.op: place.start + 1 for place in placed}
     for node in graph.nodes:
         if isinstance(node, Host):

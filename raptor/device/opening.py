@@ -25,7 +25,7 @@ CROSSBARS = 64
 ANALOG = "analog"
 """The back end whose results also depend on the device file."""
 Factory = Callable[..., BackEnd]
-"""Makes a back end from the requested properties (a `DeviceInfo`) and its own options."""
+"""Function that makes a back end from the requested properties (a `DeviceInfo`) and its own options."""
 
 
 def open(
@@ -68,7 +68,7 @@ def open(
 
 
 def back_ends() -> Mapping[str, Factory]:
-    """Returns the factories of all back ends by name: RAPTOR's, and those of installed packages."""
+    """Returns the factories of all back ends by name: RAPTOR's own, and entry points of installed packages."""
     from raptor.device.client import open_socket
     from raptor.device.ideal import IntegerCrossbars, NumpyCrossbars
 

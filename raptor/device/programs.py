@@ -23,7 +23,7 @@ _OURS = ("numpy", "integer", "analog")
 
 @dataclass(slots=True)
 class Chips(Writer):
-    """Writes programs to devices, each program to crossbars of its own. A context manager that closes what it opened.
+    """Writes programs to devices, each program to its own crossbars. A context manager that closes the opened devices.
 
     device: an open device, or the name of a back end as for `raptor.device.open`. `numpy`, `integer` and `analog` are
     opened for each program, in its size, or once for all programs that take turns.
@@ -53,7 +53,7 @@ class Chips(Writer):
         return [turns.of(program) for program in programs]
 
     def __iter__(self) -> Iterator[str]:
-        """Yields a line of text with the use of each device."""
+        """Yields a line of text per device with its numbers of writes and products."""
         used = self.opened if isinstance(self.device, str) else [self.device]
         return map(_described, used)
 
@@ -72,7 +72,7 @@ def _described(device: Device) -> str:
 
 
 def _fitting(name: str, programs: Sequence[Program]) -> Device:
-    """Opens a device of this process with the crossbars of a chip, as many as its programs use."""
+    """Opens a device of this process with crossbars of the size of the chip, as many as the programs use."""
     arch = programs[0].folder / files.ARCH
     chip = architectures.load(arch)
     size = chip.xbar_rows, max(1, chip.outputs_per_xbar)

@@ -88,7 +88,7 @@ def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
 
 
 class _Slots:
-    """Steps with free crossbars, taken in ascending (`direction` 1) or descending order (-1)."""
+    """Allocates crossbars to products, at ascending (`direction` 1) or descending (-1) steps."""
 
     def __init__(self, crossbars: int, direction: int) -> None:
         self._crossbars, self._direction = crossbars, direction

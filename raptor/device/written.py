@@ -35,8 +35,8 @@ class Written(Products):
 class Turns:
     """The crossbars of a chip that programs use in turn.
 
-    A matrix stays until another one needs its crossbars of the chip, as counted in `rounds.json`, or its crossbars of a
-    device that has fewer than the chip.
+    A matrix stays until another matrix needs the same crossbars of the chip (as `rounds.json` counts writes), or until
+    the device, if it has fewer crossbars than the chip, has no free ones.
     """
 
     device: Device
@@ -45,7 +45,7 @@ class Turns:
     )
 
     def of(self, program: Program) -> "Turn":
-        """Returns the crossbars of a program. Raises `CapacityError` and `UserError` as `write_program` does."""
+        """Returns the matrices of a program. Raises `CapacityError` and `UserError` as `write_program` does."""
         check_fits(self.device, program)
         return Turn(self, program, tuple(groups_of(program)))
 
@@ -83,7 +83,7 @@ class Turn(Products):
     held: Held = field(default_factory=dict[tuple[int, int], tuple[Crossbar, ...]])
 
     def begin(self) -> None:
-        """Writes the matrices that another program has replaced."""
+        """Writes the matrices of this program that are not present, before it runs."""
         self.held = self.turns.take(self.program, self.groups)
 
     def __call__(self, core: int, group: int, vector: Array) -> Array:

@@ -108,9 +108,9 @@ class CompileReport(Schema):
 
 
 def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
-    """Reads only the report and the manifest of a folder.
+    """Reads the report and the manifest of an output directory with one segment.
 
-    Raises `UserError` if it is not an output directory.
+    Raises `UserError` if `folder` is not such a directory.
     """
     check_given(folder, directory=True)
     manifest = storage.read(files.Manifest, folder, files.MANIFEST)
@@ -118,7 +118,7 @@ def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
 
 
 def read_any_report(folder: Path) -> CompileReport:
-    """Reads the report of an output directory with one or several segments. Raises `UserError` for any other."""
+    """Reads the report of an output directory with one or several segments. Raises `UserError` for other folders."""
     if not (folder / files.SEGMENTS).is_file():
         return read_report(folder)[0]
     storage.read(files.Segments, folder, files.SEGMENTS)
@@ -263,7 +263,7 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
 
 
 def _skipped(decision: Decision, nodes: Sequence[Node], products: int) -> int:
-    """Returns the number of skipped MVMs: each output pixel times each matrix, minus the `products` that are left.
+    """Returns the number of skipped MVMs: output pixels times matrices, minus the emitted `products`.
 
     A layer computed by line skips none, because it has no blocks in the padding.
     """

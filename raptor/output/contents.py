@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch: Target) -> int:
-    """Returns a timeout in simulated ms: twice the time of all instructions of all cores one after another."""
+    """Returns a timeout for simulation, in simulated ms: twice the time of all instructions in sequence."""
     if graph.numbers != "float":  # no element is wider than a word
         arch = arch.with_widths(Widths(arch.widths.weights, 32, 32))
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
@@ -60,7 +60,7 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
 
 
 def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
-    """Yields each table of which rows are loaded at computed addresses."""
+    """Yields each table whose rows are loaded from computed addresses."""
     steps = [core.steps for core in program.cores.values()]
     found = (of.operation(i) for of in steps for i in of.of_class(pim.LoadRows).tolist())
     loads = [op for op in found if isinstance(op, pim.LoadRows)]
@@ -69,7 +69,7 @@ def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
 
 
 def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) -> files.TensorPlace:
-    """Returns the place of a model input or output whose tiles have these addresses."""
+    """Returns the location of a model input or output in global memory. `addresses`: of its tiles."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
@@ -85,7 +85,7 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) ->
 
 
 def integers(graph: Graph, requant: Requant) -> files.Integers | None:
-    """Returns what is proved about an integer program, for the manifest; None for a program of floats."""
+    """Returns the proofs about an integer program for the manifest; None for a float program."""
     if graph.numbers == "float":
         return None
     recipes = [n.operator.recipe for n in graph.nodes if isinstance(n.operator, Requantise)]
@@ -100,7 +100,7 @@ def integers(graph: Graph, requant: Requant) -> files.Integers | None:
 
 
 def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
-    """Returns the coding of a tensor, None for float32 in a program of floats. No `coding`: elements are the values."""
+    """Returns the coding of a tensor; None for float32 in a float program. No `coding`: elements are the values."""
     if element == MODELLED and coding is None:
         return None
     given = coding or Coding("float32" if element.kind == "float" else f"int{element.bits}")
@@ -120,7 +120,7 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
 def layers(program: PimProgram, streams: Streams) -> bytes:
     """Returns `layers.json`: core, instruction and address at which each tile of each tensor can be read.
 
-    NOTE: a program has so many tiles that schema objects would take longer than all other contents.
+    NOTE: this makes no schema objects: a program has many tiles, and they would take longer than all other contents.
     """
     places = _tile_locations(program, streams)
     probes = [
@@ -177,7 +177,7 @@ def steps(program: PimProgram, streams: Streams) -> bytes:
 
 
 def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
-    """Maps indices into `things` to numbers in `known`, which gets new things in the order of first occurrence."""
+    """Maps indices into `things` to numbers in `known`. Things that it lacks are added in order of first occurrence."""
     indices, first = np.unique(which, return_index=True)
     number = np.zeros(len(things), np.int64)
     in_order: list[int] = indices[np.argsort(first)].tolist()

@@ -90,13 +90,16 @@ class Config(BaseModel):
         return self
 
     def groups(self, core: int) -> tuple[int, ...]:
-        """Returns the number of crossbars of each array group of `core`."""
+        """Returns the number of crossbars of each array group of a core, in order."""
         return self.array_group_map[f"core{core}"]
 
     def written(
         self, core: int, matrices: Iterable[Matrix], cells_of: Callable[[Matrix], int]
     ) -> Iterator["GroupWrite"]:
-        """Yields the contents of the array groups of `core`. Crossbars are numbered consecutively over all groups."""
+        """Yields the writes of the array groups of a core. Crossbars are numbered consecutively over the groups.
+
+        `matrices`: weights of each group. `cells_of`: number of cells that a matrix takes.
+        """
         first = 0
         for group, (matrix, xbars) in enumerate(zip(matrices, self.groups(core), strict=True)):
             rows, cols = matrix.shape
@@ -444,13 +447,13 @@ class GroupWrite(Schema):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
     def contents(self) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
-        """Yields core and number of each crossbar, with the digest of its matrix and the part of it that it holds."""
+        """Yields for each crossbar its core and number, and its content: digest of the matrix and index of the part."""
         for k in range(self.xbars):
             yield (self.core, self.first + k), (self.sha256, k)
 
 
 class Round(Schema):
-    """A segment of the chip, and what is written before it runs. `cores`: number of cores that it uses.
+    """A segment of the chip, with the crossbar writes before it runs. `cores`: number of cores that it uses.
 
     `writes`: array groups that the crossbars do not hold from earlier rounds or the previous batch. `write_pj` is null
     if the device file has no energy. `waits`: tensors in global memory while it runs, for it or for later rounds;

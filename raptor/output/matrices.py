@@ -1,7 +1,7 @@
-"""Matrices of crossbars, cut from the weights of their layers when they are read.
+"""Matrices of crossbars, which are cut from the weights of the layers lazily.
 
-Together they would take up to twice the memory of the weights: copies of a matrix are equal, and line matrices repeat
-weights.
+Stored, all of them would take up to twice the memory of the weights: copies of a matrix are equal, and line matrices
+repeat weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from raptor.pim import Group
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrices:
-    """The matrices of a core's array groups, in order. `filters`: the weights, keyed by layer.
+    """The matrices of the array groups of a core, in order. `filters`: the weights of the layers, by key.
 
-    Each iteration cuts them again, one at a time.
+    Each iteration cuts the matrices anew, one at a time.
     """
 
     groups: Sequence[Group]
@@ -29,7 +29,7 @@ class Matrices:
         return [(g.matrix.rows[1] - g.matrix.rows[0], g.matrix.cols[1] - g.matrix.cols[0]) for g in self.groups]
 
     def __iter__(self) -> Iterator[Numbers]:
-        """Yields each matrix as it is stored: integers of up to 8 bits as int8."""
+        """Yields each matrix in the type of its file: integers of up to 8 bits as int8."""
         for group in self.groups:
             values = group.matrix.values(self.filters[group.layer])
             yield values.astype(np.int8) if 0 < group.weight_bits <= 8 else values

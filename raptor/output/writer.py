@@ -76,9 +76,8 @@ def write(
 ) -> int:
     """Writes the directory under a temporary name next to it, then renames it. Returns its size in bytes.
 
-    `ready` is called before the directory is renamed, and raises an error if the contents are wrong. Raises `UserError`
-    if `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written. After an error,
-    nothing is left behind.
+    `ready` is called before the rename, and raises an error if the contents are wrong. Raises `UserError` if `folder`
+    exists and `force` is not given, is no output of RAPTOR, or cannot be written. After an error, no file remains.
     """
     with replacing(folder, force=force) as temporary:
         form = _Form(version, stream_format, weight_format)
@@ -160,7 +159,7 @@ def write_hosted(
     force: bool = False,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes a program in segments: a directory or file for each, `segments.json` last. Otherwise like `write`."""
+    """Writes a program with several segments: a directory or file per segment, `segments.json` last. See `write`."""
     form = _Form(version, stream_format, weight_format)
     with replacing(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
@@ -226,7 +225,7 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 
 @contextmanager
 def reserved(folder: Path, *, force: bool) -> Generator[None]:
-    """Refuses early a folder that `replacing` would refuse, and locks it against other processes during the block."""
+    """Locks a folder in the block. Raises `UserError` if `replacing` would: before a compilation, not after it."""
     check_replaceable(folder, force=force)
     if not folder.parent.is_dir():  # nobody is writing there, and it is made only when there is something to write
         yield
@@ -292,7 +291,7 @@ def _remove(folder: Path) -> None:
 
 
 _Content = tuple[str, Iterable[bytes]]
-"""Name of a file, and its bytes in pieces; large pieces are generated only when they are written."""
+"""Name of a file, and an iterable of its bytes, which is consumed while the file is written."""
 
 
 def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:

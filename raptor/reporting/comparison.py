@@ -31,7 +31,7 @@ class Row:
 
 
 def rows(outputs: Sequence[Facts]) -> list[Row]:
-    """Returns a row for every key figure that some output has, in the order of the report."""
+    """Returns a row for every key figure that at least one output has, in the order of the report."""
     lines = [{f.key: f for f in summary.figures(facts)} for facts in outputs]
     longest = max(lines, key=len)
     return [_row(tuple(line.get(key) or _unknown(longest[key]) for line in lines)) for key in longest]
@@ -48,7 +48,7 @@ def _row(line: tuple[Figure, ...]) -> Row:
 
 
 def notes(outputs: Sequence[Facts]) -> list[str]:
-    """Returns what makes a comparison unfair: different models, chips or granularities, and missing estimates."""
+    """Returns caveats of the comparison: different models, chips or granularities, and missing estimates."""
     remarks: list[str] = []
     if len(set(map(_model, outputs))) > 1:
         remarks.append("the models differ, or are not known: ratios compare different work")
@@ -150,7 +150,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _layers(outputs: Sequence[Facts]) -> list[str]:
-    """Returns the layers of all outputs, those of the first output first."""
+    """Returns the names of the layers of all outputs, without duplicates; the first output comes first."""
     return list(dict.fromkeys(layer.name for facts in outputs for layer in facts.layers))
 
 

@@ -67,7 +67,7 @@ class ReportNumbers(Numbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedNumbers(Numbers):
-    """One of the compared programs; `ratios` are its key figures divided by those of the first program."""
+    """One of the compared programs. `ratios`: its key figures divided by the figures of the first program."""
 
     ratios: Mapping[str, float | None]
 

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one is not None."""
+    """A layer of an output: `noted` in the compiler's report, `counted` in the streams; at least one is not None."""
 
     name: str
     noted: LayerReport | None

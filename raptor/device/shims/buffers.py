@@ -1,4 +1,4 @@
-"""Common part of the C interfaces: numbered tiles, and results that a barrier stores into the caller's buffers."""
+"""Common parts of the C interfaces: numbered tiles, and results that a barrier copies into buffers of the caller."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ class Pending:
         return self._tiles[number]
 
     def later(self, number: int, result: Future[Array], into: Array) -> None:
-        """Registers the buffer for a result."""
+        """Registers the buffer into which `store` copies a result of the tile."""
         self._results.setdefault(number, []).append((result, into))
 
     def store(self, number: int) -> None:
-        """Waits for a tile, and stores its results."""
+        """Waits for the results of a tile, and copies them into their buffers."""
         for result, into in self._results.pop(number, []):
             store(result.result(), into)
 
