@@ -11,7 +11,7 @@ from raptor.common.stopping import INTERRUPTED
 
 
 def main() -> NoReturn:
-    """Runs `raptor.cli.app.main`, after checking that the imported packages and the distribution are RAPTOR's own."""
+    """Runs the command line, after a check that `validator` is RAPTOR's own package. Warns of an old distribution."""
     with collector.seldom():
         _run()
 

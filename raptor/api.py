@@ -1,4 +1,4 @@
-"""The Python API: functions to compile, load and simulate, and compiled programs."""
+"""The Python API: functions that compile, load and simulate, and the class of compiled programs."""
 
 import shutil
 import tempfile
@@ -41,8 +41,8 @@ class Program:
     """A compiled program, made by `compile` (in memory) or `load` (in `folder`).
 
     `report`: resources and warnings. `artifacts`: contents of the files; None if loaded. `folder`: the directory; None
-    if not saved yet. `seconds`: compile time by stage. `_finish`: waits for the checks of the compilation, and raises
-    the error of one that failed; before, nothing is written.
+    before `save`. `seconds`: compile time by stage. `_finish`: waits for the verification of the compilation, and
+    raises the error of a failed one; it is called before files get their final names.
     """
 
     report: CompileReport
@@ -72,8 +72,7 @@ class Program:
         return folder
 
     def check(self) -> "tuple[Finding, ...]":
-        """Returns problems that pimsim-nn would accept silently (docs/reference/checks.md); none, unless RAPTOR has a
-        bug."""
+        """Returns problems that pimsim-nn would not report (docs/reference/checks.md); they would be bugs of RAPTOR."""
         require_own("validator")
         from validator import checks
 
@@ -94,8 +93,8 @@ class Program:
     def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name.
 
-        With a `device` (open, or the name of a back end), its crossbars are written and multiply, and the reference
-        engine does all else (docs/how-to/device.md).
+        With a `device` (open, or the name of a back end), its crossbars compute the products, and the reference engine
+        all other instructions (docs/how-to/device.md).
         """
         require_own("validator")
         from validator.any_program import load_any, run_any
@@ -119,9 +118,9 @@ class Program:
     ) -> "Verdict":
         """Executes the streams and compares the outputs with onnxruntime on the original model, optimisations off.
 
-        Without `inputs`, they are standard normal numbers made from `seed`, `samples` times, or as often as is quick.
-        `layers`: compare every intermediate tensor, too. An output that is off by more than `tolerance` still passes if
-        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so
+        Without `inputs`, `samples` standard normal inputs are drawn from `seed`; by default as many as run quickly.
+        `layers`: compare every intermediate tensor, too. An output with an error above `tolerance` still passes if it
+        is as near to the model in float64 as float32 arithmetic can be; `reason` of the verdict then explains it
         (docs/explanation/verdict.md).
         """
         require_own("validator")
@@ -164,18 +163,18 @@ class Program:
         return replace(explain(self._directory()), program=self._name())
 
     def _name(self) -> str:
-        """Returns the folder in which it is saved, or the name of its model."""
+        """Returns the folder of a saved program, otherwise the name of its model."""
         if self.folder is not None or self.artifacts is None:
             return str(self.folder)
         return self.artifacts.name
 
     @property
     def directory(self) -> Path:
-        """The directory of its files; a temporary one, as long as it is not saved and the program is in use."""
+        """Directory of the files: a temporary one, which lives as long as this object, until the program is saved."""
         return self._directory()
 
     def _directory(self) -> Path:
-        """Returns the directory of its files, which is a temporary one as long as it is not saved."""
+        """Returns `folder`; for a program that is not saved, writes and returns a temporary directory."""
         if self.folder is not None:
             return self.folder
         if self._scratch is None:
@@ -187,7 +186,7 @@ class Program:
         return self._scratch
 
     def _write(self, folder: Path, streams: StreamFormat, weights: WeightFormat, *, force: bool = False) -> None:
-        """Writes the directory. Raises `UserError` if the program was loaded, as its contents are not in memory."""
+        """Writes the output directory. Raises `UserError` if the program was loaded, so that nothing is in memory."""
         from raptor import __version__
 
         if self.artifacts is None:
@@ -244,7 +243,7 @@ def compile(
 
 
 def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
-    """Compiles an ONNX model as `compile` does, with checked options and a driver."""
+    """Compiles an ONNX model like `compile`, with options that are checked already, and a driver."""
     from raptor.compiler import request_of
     from raptor.hosting import compile_any
 
@@ -255,7 +254,7 @@ def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptio
 
 
 def load(folder: str | Path) -> Program:
-    """Loads a saved program. Its files are checked when it runs. Raises `UserError` if it is not an output."""
+    """Loads a saved program; most files are checked when it runs. Raises `UserError` if it is no output directory."""
     folder = arguments.path("folder", folder)
     return Program(read_any_report(folder), folder=folder)
 

@@ -4,15 +4,15 @@
 
     outputs = RaptorBackend.run_model(model, [x])
 
-The chip computes floats and quantised data; sizes, axes, indices and weights are part of the program. A model may still
-have them as inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled
-at its first run, and again when such an input changes. These inputs become constants:
+The chip computes floats and quantised data; sizes, axes, indices and weights are part of the program. But models may
+have them as inputs (all of ONNX's own tests do), whose values are known only at `run`. So a model is compiled at its
+first run, and again when the value of such an input changes. These inputs become constants:
 
-1. by type and operator: what says what is computed, such as shapes, axes and zero points, and what has no elements;
-2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
-   names them.
+1. by type and operator: parameters of operators, such as shapes, axes and zero points, and inputs without elements;
+2. by the compiler: an input that an importer needs as a constant, or from which such an input is computed. The error of
+   the compiler names them.
 
-By operator, at least one input stays: without inputs, the constant folder would compute the model, not the chip.
+Step 2 leaves at least one input: without inputs, constant folding would compute the model, not the chip.
 """
 
 import tempfile
@@ -45,21 +45,21 @@ __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model"
 
 Array = npt.NDArray[Any]
 OPTIONS = frozenset(keywords_of(CompileKeywords)) - {"shapes"}
-"""Options of `raptor.compile` that can be given; shapes come from the inputs of a run."""
+"""Options of `raptor.compile` that `prepare` accepts; the shapes come from the inputs of a run."""
 FEW_CORES = 16
-"""Default number of cores: as few as a small model needs, because every pair of cores has a route to write."""
+"""Default number of cores: few, because the network table has an entry to write for every pair of cores."""
 
 
 @dataclass(slots=True, eq=False)
 class _Compiled:
-    """A compiled model. `bound`: inputs that became constants, with the values they had. `shapes`: of the others."""
+    """A compiled model. `bound`: values of the inputs that became constants. `shapes`: of the other inputs, by name."""
 
     program: "Program | Hosted"
     bound: dict[str, Array]
     shapes: dict[str, tuple[int, ...]]
 
     def fits(self, values: Mapping[str, Any]) -> bool:
-        """Tells whether the program was compiled for these inputs."""
+        """Returns True if the program was compiled for these constants and shapes."""
         return all(np.array_equal(values[n], v) for n, v in self.bound.items()) and all(
             np.shape(values[name]) == shape for name, shape in self.shapes.items()
         )
@@ -83,7 +83,7 @@ class RaptorRep(BackendRep):
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The inputs that the last run compiled as constants."""
+        """Names of the inputs that were compiled as constants in the last run."""
         return tuple(self._compiled.bound) if self._compiled else ()
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -124,7 +124,7 @@ class RaptorRep(BackendRep):
         return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
     def _compile(self, values: Mapping[str, Any]) -> _Compiled:
-        """Compiles for the chip; what it cannot compute goes to the host, if `host` is given."""
+        """Compiles for the chip; if the chip alone cannot compute it, for chip and host (option `host`)."""
         if not self._options.get("host"):
             return self._compile_for_chip(values)
         try:
@@ -168,13 +168,14 @@ class RaptorRep(BackendRep):
 
 
 class RaptorBackend(Backend):
-    """Compiles for a crossbar chip and executes in the validator's engine; nothing else computes an output."""
+    """ONNX backend: compiles for a crossbar chip, and executes the instructions in an engine of the validator."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> RaptorRep:
-        """Prepares a model.
+        """Returns the model, which is compiled at its first run.
 
-        `kwargs` are those of `raptor.compile`: xbar, cores, xbars_per_core, bits, cell_bits, arch, base_isa.
+        `kwargs`: options of `raptor.compile`, such as xbar, cores, bits, arch, host; all but `shapes`. Raises
+        `UserError` for another device than CPU, other options, and an invalid model.
         """
         if not cls.supports_device(device):
             raise fault("device", device, "CPU, where the streams are executed")
@@ -199,9 +200,9 @@ class RaptorBackend(Backend):
         outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Runs a model of this node alone. Without `outputs_info`, outputs are float32.
+        """Runs a model that consists of this node. Without `outputs_info`, outputs are float32.
 
-        `opset_version` says how to read the node; other `kwargs` are those of `prepare`.
+        `opset_version`: operator set of the node, by default the latest. Other `kwargs` as for `prepare`.
         """
         latest = onnx.defs.onnx_opset_version()
         version = whole("opset_version", kwargs.pop("opset_version", latest), 1, latest)
@@ -214,7 +215,7 @@ class RaptorBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tells whether the device is `CPU`, perhaps with a number: `CPU:0`."""
+        """Returns True for `CPU`, also with a number: `CPU:0`."""
         try:
             return Device(device).type == DeviceType.CPU
         except (AttributeError, TypeError, ValueError):
@@ -223,7 +224,7 @@ class RaptorBackend(Backend):
 
 @contextmanager
 def _blaming_the_model() -> Generator[None]:
-    """Turns errors of onnx and numpy about senseless models and values into `UserError`."""
+    """Converts errors of onnx and numpy about invalid models and values to `UserError`."""
     try:
         yield
     except (onnx.checker.ValidationError, AttributeError, OverflowError, TypeError, ValueError) as e:
@@ -236,7 +237,7 @@ def _model_of(
     outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
     version: int,
 ) -> ModelProto:
-    """Builds a model of one node that takes these arrays."""
+    """Builds a model of one node with inputs of the types and shapes of `arrays`."""
     infos = [_info(name, x.dtype, x.shape) for name, x in zip(filter(None, node.input), arrays, strict=True)]
     outputs = [_info(name, np.dtype(np.float32), None) for name in node.output if name]
     if outputs_info is not None:
@@ -253,7 +254,7 @@ supports_device = RaptorBackend.supports_device
 
 
 def _sources(model: ModelProto, names: set[str]) -> set[str]:
-    """Returns `names` and the tensors they are computed from."""
+    """Returns `names` and all tensors from which they are computed."""
     found = set(names)
     for node in reversed(model.graph.node):
         if found.intersection(node.output):
@@ -262,7 +263,7 @@ def _sources(model: ModelProto, names: set[str]) -> set[str]:
 
 
 def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
-    """Returns a copy of the model in which these inputs are weights."""
+    """Returns a copy of the model in which the inputs `constants` are initializers."""
     bound = ModelProto.FromString(model.SerializeToString())
     inputs = [v for v in bound.graph.input if v.name not in constants]
     del bound.graph.input[:]
@@ -274,7 +275,7 @@ def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
 def _compile_on_enough_cores(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], options: Mapping[str, Any]
 ) -> raptor.Program:
-    """Compiles for the chip of `options`; if they give no number of cores, for as many as the model needs."""
+    """Compiles for the chip of `options`. Without `cores` or `arch`, the chip has as many cores as the model needs."""
     if "cores" in options or "arch" in options:
         return raptor.compile(model, shapes=shapes, **options)
     cores = FEW_CORES
@@ -292,12 +293,12 @@ def _type(value: ValueInfoProto) -> int:
 
 
 def _is_open(value: ValueInfoProto) -> bool:
-    """Tells whether an input leaves a size open."""
+    """Returns True if the shape of an input has a dimension without a fixed size."""
     return not all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
 
 
 def _typed(value: Any, declared: ValueInfoProto | None) -> Any:
-    """Returns a value as an array, of the type of an output; sequences and absent values stay as they are."""
+    """Returns a value as an array in the type that an output declares; sequences and None are returned unchanged."""
     if value is None or isinstance(value, list):
         return cast(Any, value)
     return np.asarray(value, helper.tensor_dtype_to_np_dtype(_type(declared)) if declared else None)

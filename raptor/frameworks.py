@@ -1,4 +1,4 @@
-"""Common parts of `raptor.torch` and `raptor.jax`: models end as ONNX, and are compared in two steps."""
+"""Common parts of `raptor.torch` and `raptor.jax`: errors of exporters, and the comparison in two steps."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ def _shown(step: str, found: "Comparison") -> str:
 
 @contextmanager
 def needs(what: str, *packages: str) -> Generator[None]:
-    """Turns a missing package into a `UserError` that says what to install."""
+    """Converts a missing package in the block to a `UserError` with the `pip install` command. `what`: needs it."""
     try:
         yield
     except ModuleNotFoundError as e:
@@ -57,7 +57,7 @@ def needs(what: str, *packages: str) -> Generator[None]:
 
 @contextmanager
 def exporting(exporter: str, *packages: str) -> Generator[None]:
-    """Turns what an exporter raises, which has no common base, into a `UserError` with its first cause."""
+    """Converts any exception of an exporter in the block to a `UserError` with the root cause."""
     try:
         with needs(exporter, *packages):
             yield
@@ -72,7 +72,10 @@ def exporting(exporter: str, *packages: str) -> Generator[None]:
 
 
 def flat(what: str, value: object) -> list[Any]:
-    """Returns the arrays of nested tuples, lists and mappings, in order; None is left out, as exporters do."""
+    """Flattens nested tuples, lists and mappings of arrays, in order. None is dropped, as exporters do.
+
+    Raises `UserError` that names `what` for anything else.
+    """
     if value is None:
         return []
     if isinstance(value, Mapping):

@@ -26,7 +26,7 @@ _PACKAGES = ("jax", "jaxlib", "jax2onnx")
 
 
 def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
-    """Exports a function of arrays, and compiles it. Parameters that it closes over become weights.
+    """Exports a function of arrays to ONNX, and compiles it. Arrays that it closes over become weights.
 
     `example_inputs`: an array, or a tuple of the arguments; their shapes become those of the program. `options`: those
     of `raptor.compile`.
@@ -38,7 +38,7 @@ def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack
 
 
 def export(function: Callable[..., Any], example_inputs: Any) -> "ModelProto":
-    """Returns the ONNX model of `jax2onnx.to_onnx`. Arguments as `compile`."""
+    """Exports a function by `jax2onnx.to_onnx`. Returns the ONNX model. Arguments and errors as for `compile`."""
     with needs("raptor.jax", *_PACKAGES):
         jax2onnx: Any = import_module("jax2onnx")
     if not callable(function):
@@ -56,10 +56,10 @@ def compare(
     tolerance: float = 1e-4,
     **options: Unpack[CompileKeywords],
 ) -> Agreement:
-    """Runs the function, its export in onnxruntime, and its program, and compares each with the one before.
+    """Compares the exported model (in onnxruntime) with the function, and the compiled program with the exported model.
 
-    So an error has one owner: the exporter or RAPTOR. Without `program`, the function is compiled with `options`.
-    Raises what `compile` raises, and `UserError` if the inputs do not fit.
+    So an error is either the exporter's or RAPTOR's. Without `program`, the function is compiled with `options`.
+    Raises the errors of `compile`, and `UserError` if the inputs do not fit.
     """
     tolerance = arguments.finite("tolerance", tolerance, 0)
     model = export(function, example_inputs)

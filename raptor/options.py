@@ -1,8 +1,8 @@
 # ruff: noqa: RUF009 `_option` makes a field
-"""Options of a compilation. Each is one field, from which the command line, the Python API, studies and pages derive.
+"""Options of a compilation. The command line, the Python API, studies and pages are derived from their fields.
 
-A new option is a field of a record, and its keyword in the `TypedDict` of the functions that have it. The records hold
-checked values; functions inside take the record that they need.
+A new option is a field of a record, and a keyword in the `TypedDict` of the functions that accept it. The records hold
+checked values; internal functions take the record that they need.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,17 +45,17 @@ from raptor.common.spelling import option as spelled
 R = TypeVar("R")
 
 Check = Callable[[str, object], Any]
-"""Takes keyword and value. Returns the value in the type of the record, or raises `UserError` with the keyword."""
+"""Check of an option: takes keyword and value; returns the value in the type of the field, or raises `UserError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """An option. Its keyword is the name of the field; its flag follows from the keyword (`spelling.flag_of`).
 
-    `shown`: the default in `--help`, where the field has None. `example`: a value that acts, as on the command
-    line. `texts`: the form of a repeatable option. `typed`: the names on the command line for False and True.
-    `completion`: function of `raptor.cli.completion`. `only_with`, `not_with`: another option by keyword,
-    and the reason. `studied`: a study can have it. `is_file`: a study looks for the value beside its own file first.
+    `shown`: default in `--help` if the field has None. `example`: a value that has an effect, as on the command line.
+    `texts`: form of a repeatable option. `typed`: names for False and True on the command line. `completion`: function
+    of `raptor.cli.completion`. `only_with`, `not_with`: keyword of an option that must or must not be given too, and
+    the reason. `studied`: studies may set it. `is_file`: a study looks for the file in its own folder first.
     """
 
     check: Check
@@ -75,7 +75,7 @@ class Option:
 
 
 def _option(check: Check, help: str, default: Any = None, **more: Any) -> Any:
-    """Makes the field of a record. Type checkers take it for a default of the right type, as `dataclasses.field`."""
+    """Makes the field of an option, like `dataclasses.field`: for type checkers it is a default of the right type."""
     factory: Any = {"default_factory": dict} if isinstance(more.get("texts"), NamedTexts) else {"default": default}
     return field(**factory, metadata={"option": Option(check=check, help=help, default=default, **more)})
 
@@ -86,7 +86,7 @@ _OF_ROUNDS = ("rounds", "which it belongs to")
 
 @dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """The chip: an architecture file or preset (`bench` if None), and what differs from it.
+    """The chip: an architecture file or preset (`bench` if None), and values that override its fields.
 
     `xbar`: rows and columns of a crossbar. `bits`: width of activations and weights of a float model. `chips` are in a
     row, with `cores` cores each. `fields`: other fields of the file by name.
@@ -125,7 +125,7 @@ class ChipOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """Facts about inputs of the model: whole shapes by input, sizes by name of the dimension, values of constants."""
+    """Inputs of the model: shapes by input, sizes by symbolic dimension, and values of inputs that become constants."""
 
     shapes: Mapping[str, Sequence[int]] = _option(
         parse_shapes, "Shape of an input, such as input=1,3,224,224.", example="x=2,4,6,6", texts=SHAPES
@@ -143,10 +143,10 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """The mapping: a strategy or a stored mapping, or a search for the least of a goal.
+    """The mapping: a strategy, a stored mapping, or the goal that a search minimises.
 
-    `effort`: mappings that a search tries; None for the default number (`raptor.search.mappings`). `knobs`: numbers of
-    the strategy `rows` that differ from its defaults.
+    `effort`: number of mappings that a search tries; None for the default (`raptor.search.mappings`). `knobs`: tuning
+    numbers of the strategy `rows` that differ from its defaults.
     """
 
     mapping: str = _option(
@@ -190,13 +190,13 @@ class MappingOptions:
 
     @property
     def objective(self) -> Objective | None:
-        """The goal of a search in the simulator; None without one. `writes` is a goal of rounds, and no search."""
+        """Goal of a search by simulation; None without a search. `writes` is a goal of rounds, without a search."""
         return None if self.optimize == "writes" else self.optimize
 
 
 @dataclass(frozen=True, slots=True)
 class NumberOptions:
-    """Instructions and arithmetic: only published instructions, and how sums become integers of fewer bits."""
+    """Instruction set and arithmetic: restriction to the published instructions, and the requantisation method."""
 
     base_isa: bool = _option(
         flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
@@ -212,7 +212,7 @@ class NumberOptions:
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """Nodes that run on the host: with `host` all that the chip cannot compute; named operators and nodes always."""
+    """Nodes that run on the host: with `host`, all that the chip cannot compute; named operators and nodes always."""
 
     host: bool = _option(flag, "Run on the host what the chip cannot compute, in onnxruntime.", default=False)
     host_ops: tuple[str, ...] = _option(
@@ -222,13 +222,13 @@ class HostOptions:
 
     @property
     def by_name(self) -> bool:
-        """Tells whether the user names nodes or operators."""
+        """True if the user names operators or nodes for the host."""
         return bool(self.host_ops or self.host_nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """Rounds of a model that is larger than the chip: samples of a batch, the device that is written, how to cut."""
+    """Rounds of a model that is larger than the chip: samples per batch, device of the crossbars, cutting method."""
 
     rounds: bool = _option(
         flag, "Cut a model that is too large into rounds, each written before it runs.", default=False
@@ -257,7 +257,7 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Output of the command: files and printed text. The Python API has functions of its own for these."""
+    """Output of `raptor compile`: files and printed text. The Python API has other functions for these."""
 
     output: Path = _option(path, "Directory to write.", Path("out"), short="-o", example="elsewhere", not_with=_STOPPED)
     stream_format: StreamFormat = _option(
@@ -296,11 +296,11 @@ class CompileOptions:
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
 
 
-# Keywords of functions, in the types that users may pass.
+# Keyword arguments of functions, in the types that users may pass.
 
 
 class CrossbarKeywords(TypedDict, total=False):
-    """Sizes of crossbars and their number."""
+    """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
 
     xbar: int | tuple[int, int] | str | None
     xbars_per_core: int | None
@@ -308,28 +308,28 @@ class CrossbarKeywords(TypedDict, total=False):
 
 
 class CoreKeywords(CrossbarKeywords, total=False):
-    """A chip of some cores, with other fields of the architecture by name."""
+    """Keywords for crossbars, cores, and other fields of the architecture by name."""
 
     cores: int | None
     fields: Mapping[str, Any] | None
 
 
 class WidthKeywords(CrossbarKeywords, total=False):
-    """Crossbars of an architecture, and the width of activations and weights."""
+    """Keywords for crossbars, the architecture, and the bits of activations and weights."""
 
     arch: str | Path | None
     bits: int
 
 
 class ChipKeywords(CoreKeywords, WidthKeywords, total=False):
-    """All keywords about the chip."""
+    """All keywords for the chip."""
 
     chips: int | None
     link: str | None
 
 
 class InputKeywords(TypedDict, total=False):
-    """Facts about the inputs of a model."""
+    """Keywords for the inputs of a model."""
 
     shapes: Mapping[str, Sequence[int]] | None
     dims: Mapping[str, int] | None
@@ -337,13 +337,13 @@ class InputKeywords(TypedDict, total=False):
 
 
 class ArchKeywords(CoreKeywords, total=False):
-    """An architecture, and what differs from it."""
+    """Keywords for an architecture, and for values that override its fields."""
 
     arch: str | Path | None
 
 
 class PolicyKeywords(ArchKeywords, InputKeywords, total=False):
-    """Keywords of `raptor.search_policy` about chip and inputs."""
+    """Keywords of `raptor.search_policy` for the chip and the inputs."""
 
 
 class InspectKeywords(WidthKeywords, InputKeywords, total=False):
@@ -372,13 +372,13 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
 
 
 def keywords_of(kind: Any) -> tuple[str, ...]:
-    """Returns the keywords of one of these classes, inherited ones first."""
+    """Returns the keywords of one of these classes, in order; inherited ones come first."""
     return tuple(kind.__annotations__)
 
 
 @cache
 def options_in(record: Any) -> Mapping[str, Option]:
-    """Returns all options of a record, and of the records in it, by keyword and in order."""
+    """Returns all options of a record, including nested records, by keyword and in order."""
     found: dict[str, Option] = {}
     for part in fields(record):
         found |= {part.name: part.metadata["option"]} if part.metadata else options_in(part.type)
@@ -386,10 +386,10 @@ def options_in(record: Any) -> Mapping[str, Option]:
 
 
 def read_options(record: type[R], given: Mapping[str, Any], kind: Any = None) -> R:
-    """Checks values by keyword, alone and together, and returns them as a record. None stands for the default.
+    """Checks each value and all values together, and returns them as a record. None stands for the default.
 
-    `kind`: the class of the keywords that the caller has. Raises `UserError` for a wrong value, or for one that would
-    have no effect beside the others, and `TypeError` for other keywords.
+    `given`: values by keyword. `kind`: class with the keywords that the caller accepts. Raises `UserError` for a wrong
+    value, and for one that would have no effect together with the others; `TypeError` for unknown keywords.
     """
     options = options_in(record)
     known = options if kind is None else keywords_of(kind)
@@ -401,7 +401,7 @@ def read_options(record: type[R], given: Mapping[str, Any], kind: Any = None) ->
 
 
 def check_together(values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for an option that would have no effect beside the others. `values`: by keyword, if given."""
+    """Raises `UserError` for an option without effect together with the others. `values`: given ones, by keyword."""
     options = options_in(CompileOptions)
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
@@ -411,7 +411,7 @@ def check_together(values: Mapping[str, Any]) -> None:
 
 
 def _is_active(value: object) -> bool:
-    """Tells whether an option is used; the goal `writes` of rounds starts no search."""
+    """Returns True if an option is in use; the goal `writes` of rounds counts as none, because it starts no search."""
     return value is not None and value is not False and not (isinstance(value, str) and value == "writes")
 
 
@@ -426,7 +426,7 @@ def _record(record: type[R], values: Mapping[str, Any]) -> R:
 
 
 def command_words(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields keywords of `raptor.compile` as the command line has them."""
+    """Yields the words of the command line for keyword arguments of `raptor.compile`."""
     for name, value in given.items():
         option, words = options_in(CompileOptions)[name], flag_of(name).split()
         if option.check is flag:

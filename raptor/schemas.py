@@ -51,16 +51,16 @@ COMMANDS: dict[str, type] = {
     "simulate": validator.simulate.simulation_report.SimulationReport,
     "validate": validator.validation_report.ValidationReport,
 }
-"""Classes of the JSON of all commands that have `--json`, by command."""
+"""Classes of the JSON that commands write with `--json`, by command."""
 
 
 def schema(model: type[BaseModel]) -> bytes:
-    """Returns the JSON schema of a file as text."""
+    """Returns the JSON schema of a file, as JSON."""
     return _text(model.model_json_schema())
 
 
 def command_schema(model: type) -> bytes:
-    """Returns the JSON schema of a command's JSON as text: no other fields, and one version only."""
+    """Returns the JSON schema of the output of a command, as JSON: no additional fields, exactly one version."""
     found = TypeAdapter(model).json_schema(mode="serialization")
     for part in (found, *_definitions(found)):
         if "properties" in part:
@@ -80,18 +80,18 @@ def _text(found: dict[str, Any]) -> bytes:
 
 
 def file_name(name: str) -> str:
-    """Names the schema file: `config.schema.json` for `config.json`, `check.schema.json` for the command `check`."""
+    """Returns the name of a schema file: `config.schema.json` for `config.json`, `check.schema.json` for `check`."""
     return f"{name.removesuffix('.json')}.schema.json"
 
 
 def all_schemas() -> dict[str, bytes]:
-    """Returns the content of every schema by file name."""
+    """Returns the contents of all schema files, by file name."""
     found = {file_name(name): schema(model) for name, model in SCHEMAS.items()}
     return found | {schema_of(name): command_schema(model) for name, model in COMMANDS.items()}
 
 
 def schema_of(command: str) -> str:
-    """Returns the name of the file with the schema of a command's JSON."""
+    """Returns the name of the schema file of a command."""
     return file_name(
         f"{command.replace(' ', '-')}-command" if f"{command}.json" in SCHEMAS else command.replace(" ", "-")
     )

@@ -32,9 +32,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output: its name, its shape, and its type by onnxruntime's name, such as `tensor(float)`.
+    """An input or output: name, shape, type in onnxruntime's notation (`tensor(float)`), and numpy type.
 
-    A size is None if it depends on values: that of an output of the host.
+    A size is None if it depends on values, which is possible for an output that the host computes.
     """
 
     name: str
@@ -44,11 +44,11 @@ class NodeArg:
 
 
 class InferenceSession:
-    """A compiled program behind the calls of onnxruntime that scripts use: `run`, `get_inputs` and `get_outputs`.
+    """A compiled program with the interface of `onnxruntime.InferenceSession`: `run`, `get_inputs`, `get_outputs`.
 
     `model`: an ONNX file, its bytes, a `ModelProto`, a `Program`, or the directory of a saved program. A model is
-    compiled with `options`, which are those of `raptor.compile`. `sess_options` and `providers` say how onnxruntime
-    computes, so that they have no meaning here; they are accepted, and a script need not drop them.
+    compiled with `options`, the options of `raptor.compile`. `sess_options` and `providers` configure onnxruntime; they
+    are accepted and ignored, so that a script need not drop them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class InferenceSession:
         from validator.any_program import load_any, shapes
 
         self.program = _program(model, options)
-        """The compiled program: `session.program.simulate()` tells its time and energy."""
+        """The compiled program; `session.program.simulate()` estimates its time and energy."""
         folder = self.program.directory
         self._loaded = load_any(folder)
         declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
@@ -71,7 +71,7 @@ class InferenceSession:
         self._outputs = _arguments(declared.output, outputs)
 
     def get_inputs(self) -> list[NodeArg]:
-        """Returns the inputs in the order of the model. One that is a constant of the program is not among them."""
+        """Returns the inputs in the order of the model, without those that were compiled as constants."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
@@ -79,16 +79,16 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_providers(self) -> list[str]:
-        """Returns the name of what computes."""
+        """Returns a name in place of an execution provider of onnxruntime."""
         return ["RaptorExecutionProvider"]
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: object = None
     ) -> list[Array]:
-        """Executes the instructions on the inputs, and returns the outputs that are asked for; None asks for all.
+        """Executes the instructions on the inputs. Returns the outputs `output_names`, in that order; None: all.
 
-        `run_options` are onnxruntime's and have no meaning here. Raises `UserError` for inputs that are missing, not
-        there, or of another type or shape, and for outputs that the model does not have.
+        `run_options` are accepted and ignored. Raises `UserError` for missing or unknown inputs, for inputs of another
+        type or shape, and for unknown outputs.
         """
         from validator.any_program import run_any
 
@@ -125,7 +125,7 @@ def _fitting(arg: NodeArg, array: Array) -> Array:
 
 
 def _program(model: Any, options: Mapping[str, Any]) -> Program:
-    """Returns the program, compiled, loaded or as given. Only a model takes options."""
+    """Compiles a model, loads a directory, or returns a program. Raises `UserError` for options without a model."""
     if isinstance(model, bytes):
         try:
             model = onnx.load_from_string(model)

@@ -27,10 +27,10 @@ _PACKAGES = ("torch", "onnxscript")
 
 
 def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
-    """Exports a module, and compiles it.
+    """Exports a module to ONNX, and compiles it.
 
     `example_inputs`: a tensor, or a tuple of the arguments of `forward`; their shapes become those of the program.
-    `options`: those of `raptor.compile`. The module is exported in evaluation mode, and is as before afterwards.
+    `options`: those of `raptor.compile`. The module is exported in evaluation mode, which is reset afterwards.
 
     Raises `UserError` if PyTorch or onnxscript are missing or the module cannot be exported, and the errors of
     `raptor.compile`.
@@ -39,7 +39,7 @@ def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]
 
 
 def export(module: Any, example_inputs: Any) -> "ModelProto":
-    """Returns the ONNX model of `torch.onnx.export(dynamo=True)`, with its weights inside. Arguments as `compile`."""
+    """Exports a module by `torch.onnx.export(dynamo=True)`. Returns the ONNX model, with weights; see `compile`."""
     with needs("raptor.torch", *_PACKAGES):
         torch: Any = import_module("torch")
     if not isinstance(module, torch.nn.Module):
@@ -58,10 +58,10 @@ def compare(
     tolerance: float = 1e-4,
     **options: Unpack[CompileKeywords],
 ) -> Agreement:
-    """Runs the module, its export in onnxruntime, and its program, and compares each with the one before.
+    """Compares the exported model (in onnxruntime) with the module, and the compiled program with the exported model.
 
-    So an error has one owner: the exporter or RAPTOR. Without `program`, the module is compiled with `options`.
-    Raises what `compile` raises, and `UserError` if the inputs do not fit.
+    So an error is either the exporter's or RAPTOR's. Without `program`, the module is compiled with `options`.
+    Raises the errors of `compile`, and `UserError` if the inputs do not fit.
     """
     tolerance = arguments.finite("tolerance", tolerance, 0)
     model = export(module, example_inputs)
@@ -74,7 +74,7 @@ def compare(
 
 @contextmanager
 def evaluating(module: Any) -> Generator[None]:
-    """Puts a module into evaluation mode for a while: dropout and batch normalisation are others in training."""
+    """Sets a module to evaluation mode in the block: dropout and batch normalisation differ in training mode."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
