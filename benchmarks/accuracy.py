@@ -41,15 +41,15 @@ FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "16-bit activations": {"activations": 16},
 }
 CALIBRATION = 200
-"""Number of training images on which ranges are measured."""
+"""Number of training images for calibration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of a form. `snr_db`: of the scores on the images of the calibration, None for the float model.
+    """Results of a form. `snr_db`: signal-to-noise ratio of the scores in calibration; None for the float model.
 
-    `wanted`, `found`: share of test images that onnxruntime and the streams classify rightly. `other`: images that both
-    classify differently; `differ`: scores that are not equal. `fault`: why there are no streams.
+    `wanted`, `found`: accuracy on the test images of onnxruntime and of the streams. `other`: images that the two
+    classify differently; `differ`: scores that are not equal. `fault`: reason if there are no streams.
     """
 
     form: str

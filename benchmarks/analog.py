@@ -27,7 +27,7 @@ from validator.accuracy.measure import accuracy
 from validator.accuracy.report import AccuracyReport, Point
 
 BINARY = "binary"
-"""The network of weights and activations of 1 and -1, which is another one and not quantised here."""
+"""The separately trained network with weights and activations 1 and -1, which is not quantised here."""
 MIXED = "mixed"
 FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "float": None,
@@ -38,7 +38,7 @@ FORMS: Mapping[str, Mapping[str, Any] | None] = {
     BINARY: {},
 }
 BUDGET = {"latency": 0.8}
-"""Share of the time with 8 bits that the mixed form takes at most."""
+"""Largest latency of the mixed form, relative to the latency with 8 bits everywhere."""
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64}
 CELL_BITS = 2
 DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo", "sonos")
@@ -123,7 +123,7 @@ def forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
 
 
 def converters(out: Path, data: Path) -> Sequence[Point]:
-    """Converters whose range reaches over all sums: a row more at once, a bit more."""
+    """Measures accuracy by rows driven at once and bits of the converters, whose range covers all sums."""
     sweep = {"rows_at_once": ROWS, "adc_bits": BITS}
     found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
     show(
@@ -138,7 +138,7 @@ def converters(out: Path, data: Path) -> Sequence[Point]:
 
 
 def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
-    """A chip of PCM as it ages, with and without a factor against drift."""
+    """Measures accuracy of a PCM chip by time since programming and compensation of drift."""
     sweep = {"compensation": MITIGATIONS, "seconds": tuple(TIMES.values())}
     found = accuracy(out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips).sweep
     show(
@@ -153,14 +153,14 @@ def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
 
 
 def ranges(out: Path, data: Path) -> None:
-    """Converters whose codes are where the sums of some samples are."""
+    """Measures accuracy by range and bits of the converters."""
     sweep = {"adc_range": RANGES, "adc_bits": BITS}
     found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32).sweep
     show("Top-1, %, by range and bits of converters", "range", BITS, found, "adc_range", "adc_bits")
 
 
 def cuts(out: Path, data: Path, chips: int) -> None:
-    """Weights that are cut use more of the range of a cell, so errors of cells weigh less."""
+    """Measures accuracy by the largest stored weight: clipping weights reduces the effect of errors of the cells."""
     points: list[Point] = []
     for name in DEVICES:
         device = load_device(name)

@@ -37,7 +37,7 @@ MAPPINGS = {DEFAULT_STRATEGY: f"{DEFAULT_STRATEGY}, default", "raptor": "raptor"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model, mapping and stream format."""
+    """Measurements and baselines of a model, mapping and stream format."""
 
     model: str
     mapping: str
@@ -103,7 +103,7 @@ def json_dump_baseline() -> None:
 
 
 def copies_baseline(size_bytes: int) -> None:
-    """Copies as many bytes as a model has, four times: about what its weights go through."""
+    """Copies as many bytes as the file of a model has, four times, about as often as a compilation copies weights."""
     weights = np.ones(size_bytes, np.uint8)
     for _ in range(4):
         weights = weights.copy()

@@ -53,7 +53,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of one model, in ns, the bounds on its interval, and the local memory of the fullest core in bytes."""
+    """Times of a model in ns, the bounds on its interval, and the local memory of the fullest core in bytes."""
 
     model: str
     latency_ns: float
@@ -63,7 +63,7 @@ class Row:
 
     @property
     def largest(self) -> str:
-        """The largest bound, as a share of the interval."""
+        """Name of the largest bound, and its share of the interval."""
         bounds = self.bounds
         named = {"even work": bounds.average, "port": bounds.port, f"core of `{bounds.node}`": bounds.busiest}
         name = max(named, key=lambda n: named[n])

@@ -1,6 +1,6 @@
 """Small blocks of today's networks, as exporters write them, for `benchmarks/blocks.py`.
 
-Weights are random; the last layer of a block reads what the block is about.
+Weights are random. The last layer of a block reads the result of its characteristic operators.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 OPSET = 17
 
 BLOCKS: dict[str, Callable[[], ModelProto]] = {}
-"""Functions that make the model of each block, by its name."""
+"""Name of a block -> function that builds its model."""
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -23,7 +23,7 @@ def random(*shape: int, seed: int = 0) -> Array:
 
 
 class Block:
-    """A model that is being built, with one input "x". Every method returns the name of a result."""
+    """Builder of a model with one input "x". Its methods add nodes and constants, and return their result names."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
@@ -50,7 +50,7 @@ class Block:
         return self.const(np.array(values, np.float32))
 
     def weights(self, *shape: int) -> str:
-        """Adds random weights for sums over all dimensions but the first."""
+        """Adds random weights, scaled for sums over all dimensions but the first."""
         return self.const(random(*shape, seed=len(self.constants)) / np.float32(np.sqrt(np.prod(shape[1:]))))
 
     def conv(
@@ -66,7 +66,7 @@ class Block:
         dilation: int = 1,
         pads: list[int] | None = None,
     ) -> str:
-        """Adds a convolution over an image of so many dimensions, padded to its size."""
+        """Adds a convolution over `dims` spatial dimensions; by default it is padded to the size of its input."""
         around = [(kernel - 1) * dilation // 2] * (2 * dims) if pads is None else pads
         given = {"pads": around, "group": groups, "strides": [stride] * dims, "dilations": [dilation] * dims}
         return self.op("Conv", x, self.weights(outputs, inputs // groups, *[kernel] * dims), **given)
@@ -85,7 +85,7 @@ class Block:
 
 
 def block(*shape: int) -> Callable[[Callable[[Block], str]], Callable[[Block], str]]:
-    """Adds a function to `BLOCKS`, which builds a block with an input of this shape and returns its result."""
+    """Decorator: registers a function that builds a block in `BLOCKS`. `shape`: of the input of the block."""
 
     def add(build: Callable[[Block], str]) -> Callable[[Block], str]:
         BLOCKS[build.__name__] = lambda: model(build, shape)
@@ -106,7 +106,7 @@ def model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
         [numpy_helper.from_array(value, name) for name, value in made.constants.items()],
     )
     made_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-    return infer_shapes(made_model)  # of the output
+    return infer_shapes(made_model)  # for the shape of the output
 
 
 @block(1, 16, 16, 16)

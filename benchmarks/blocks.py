@@ -18,7 +18,7 @@ from raptor.analysis.explain import Explanation, explain
 
 
 def explained(name: str, cores: int, folder: Path) -> tuple[str, Explanation]:
-    """Compiles and validates a block. Returns the verdict, and what binds."""
+    """Compiles and validates a block. Returns the verdict, and the explanation with the bounds."""
     program = raptor.compile(BLOCKS[name](), cores=cores, xbar=128)
     out = program.save(folder / name, stream_format="pim", weight_format="npz")
     return program.validate().verdict, explain(out)

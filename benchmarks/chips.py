@@ -26,13 +26,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], int]] = {
     "resnet50": ("resnet50", {}, 144),
     "bert-base": ("bert_tiny", {"depth": 12, "dim": 768, "heads": 12}, 192),
 }
-"""Model, its options, and cores of all chips together."""
+"""Name of a row -> built-in model, its options, and the total number of cores."""
 
 LINK_PJ = 13_000
 
 
 def measured(model: Path, out: Path, **chip: Any) -> str:
-    """Compiles and simulates; returns latency, throughput, the busiest link, what it allows, and seconds."""
+    """Compiles and simulates. Returns cells: latency, throughput, use of the busiest link, its limit, CPU seconds."""
     start = time.process_time()
     program = raptor.compile(model, arch="bench", optimize="throughput", effort=1, **chip)
     program.save(out, stream_format="pim", weight_format="npz", force=True)
@@ -42,7 +42,7 @@ def measured(model: Path, out: Path, **chip: Any) -> str:
 
 
 def _throughput(out: Path, arch: Path | None = None) -> str:
-    """Returns throughput, the busiest link, and what it allows."""
+    """Returns cells: throughput, use of the busiest link, and the throughput that the link allows."""
     found = raptor.simulate(out, arch=arch, mode="throughput")
     rate, used = 1e9 / (found.interval_ns or 1.0), max((link.share for link in found.links), default=0.0)
     return f"{rate:.1f} | {used:.1%} | {rate / max(1.0, used):.1f}"

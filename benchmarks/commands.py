@@ -28,7 +28,7 @@ _Sizes = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A command, and what it took: seconds of wall and CPU time, and the peak of its memory in bytes."""
+    """A command with its wall and CPU time in seconds, and its peak memory in bytes."""
 
     command: str
     wall_s: float
@@ -92,7 +92,7 @@ def _row(text: str, done: Run) -> Row:
 
 
 def _cold(folder: Path, repeat: int, only: str) -> Iterator[Row]:
-    """Yields LeNet-5 with an empty cache of compiled kernels for each command, and with what that run has cached."""
+    """Yields rows of commands on LeNet-5: with an empty cache of compiled kernels (cold), then with a filled one."""
     path, out = str(_model(folder, "lenet5", {})), str(folder / "lenet5")
     for words in (
         ["compile", path, "--cores", "200", "--xbar", "128", "-o", out, "--quiet", "--force"],

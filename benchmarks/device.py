@@ -17,11 +17,11 @@ from raptor.device.server import started
 
 SIZE, COUNT, REPEAT = 128, 1000, 9
 GOALS = {"numpy": 20_000, "integer": 0, "socket": 2000}
-"""Products a second that must be possible; 0 for any."""
+"""Required products per second; 0 for no requirement."""
 
 
 def measure(name: str, device: Device) -> bool:
-    """Prints the products a second of a device. Returns whether they are enough."""
+    """Prints the products per second of a device. Returns True if they reach the goal."""
     rng = np.random.default_rng(0)
     vector = rng.integers(-9, 9, SIZE)
     with device.acquire() as crossbar:

@@ -1,4 +1,4 @@
-"""Cost of a study beside its evaluations: a trial more, and the page, with many trials in the database.
+"""Overhead of a study without its evaluations: time per trial, and the page, with many trials in the database.
 
     python benchmarks/explore.py [--trials 10000] [--sampler nsga2]
 
@@ -36,7 +36,7 @@ fields.rob_size = {{ min = 1, max = 16 }}
 
 
 def formula(job: Job) -> Record:
-    """Returns figures of about the right shape."""
+    """Returns figures by a formula that resembles the real dependence on the options."""
     o = job.options
     size, cores, bits = float(o["xbar"]), float(o["cores"]), float(o["cell_bits"])
     latency_ns = 1e6 * (1 + 400 * (o["mapping"] == "raptor")) / cores * (1 + 8 / bits) * (1 + 64 / size)
@@ -46,13 +46,13 @@ def formula(job: Job) -> Record:
 
 
 def at_once(_: Any, jobs: Sequence[Job], __: workers.Limits, done: Any) -> None:
-    """Evaluates without processes."""
+    """Replaces `workers.evaluate_all`: evaluates the jobs in this process, by `formula`."""
     for index, job in enumerate(jobs):
         done(index, formula(job))
 
 
 def main() -> None:
-    """Runs a study of many trials, then goes on with it, and writes its page."""
+    """Runs a study of many trials, times its last trials, and makes its page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--sampler", default="nsga2")

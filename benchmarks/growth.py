@@ -44,12 +44,12 @@ def convolution(size: int, channels: int) -> onnx.ModelProto:
 
 
 WORKING = 200
-"""Cores that work in the sweep over the size of the chip alone."""
+"""Number of cores with work in the sweep over the size of the chip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A model and options of the compiler, for each value of something that changes."""
+    """A sweep over a quantity: the model and the options of the compiler for each of its values."""
 
     name: str
     values: Sequence[float]

@@ -91,7 +91,7 @@ def _seconds(work: Callable[[Any], Any], inputs: Sequence[Any]) -> float:
 
 
 def _peak(work: Callable[[Any], Any], one: Any) -> int:
-    """Bytes beyond those of the input, as far as Python and numpy allocate them."""
+    """Returns the peak of bytes that Python and numpy allocate during the work, without the input."""
     tracemalloc.start()
     work(one)
     _, peak = tracemalloc.get_traced_memory()
@@ -100,7 +100,7 @@ def _peak(work: Callable[[Any], Any], one: Any) -> int:
 
 
 def read_in_python(text: bytes) -> Records:
-    """Records of plain text; nothing is checked, which would take longer still."""
+    """Converts JSON to records in a Python loop, without checks, which would take even longer."""
     return np.array([_record(instruction) for instruction in orjson.loads(text)], RECORD)
 
 
@@ -112,7 +112,7 @@ def _record(instruction: dict[str, Any]) -> tuple[int, ...]:
 
 
 def as_objects(records: Records) -> list[dict[str, Any]]:
-    """Instructions as values that a JSON library can write."""
+    """Converts records to dicts and lists that a JSON library can write."""
     names = RECORD.names or ()
     return [_object(dict(zip(names, row, strict=True))) for row in records.tolist()]
 

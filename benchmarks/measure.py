@@ -1,4 +1,4 @@
-"""Measures whole commands from outside: wall seconds, peak memory, and the stages they report."""
+"""Measures commands as whole processes: wall and CPU time, peak memory, and the stages that they report."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Run:
 
 
 def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
-    """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON, perhaps with "seconds"."""
+    """Runs a command `repeat` times, each in a new process. `stages_file`: the JSON that the command writes."""
     environment = _environment()
     walls: list[float] = []
     cpus: list[float] = []
@@ -71,12 +71,12 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
 
 
 def _environment() -> dict[str, str]:
-    """Returns that of any installation: some set a variable by which our sources are compiled again in every run."""
+    """Returns the environment without PYTHONDONTWRITEBYTECODE, which would compile all sources in every run."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def times(words: Sequence[str], cache: Path) -> tuple[float, float]:
-    """Returns the seconds of wall and of CPU time of a command of `raptor` with its compiled kernels in `cache`."""
+    """Runs `raptor` with the numba cache in `cache`. Returns the wall and the CPU time in seconds."""
     command, start = [sys.executable, "-m", "raptor", *words], time.perf_counter()
     environment = _environment() | {"NUMBA_CACHE_DIR": str(cache)}
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
@@ -90,7 +90,7 @@ def times(words: Sequence[str], cache: Path) -> tuple[float, float]:
 def compile_command(
     model: Path, out: Path, repeat: int, *, streams: str = "json", weights: str = "npz", **options: object
 ) -> Run:
-    """Measures in a cold process what the command `raptor compile` does. CPU time is that of both its processes."""
+    """Measures the work of `raptor compile` in a new process. CPU time includes its forked child."""
     with tempfile.TemporaryDirectory() as folder:
         stages = Path(folder) / "stages.json"
         args = [str(model), str(out), str(stages), streams, weights, json.dumps(options)]
@@ -98,7 +98,7 @@ def compile_command(
 
 
 def validate_command(out: Path, repeat: int, samples: int | None = None) -> Run:
-    """Measures `raptor validate` in a cold process, with its own number of samples if none is said."""
+    """Measures `raptor validate` in a new process. `samples`: None for the default of the command."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]
@@ -107,7 +107,7 @@ def validate_command(out: Path, repeat: int, samples: int | None = None) -> Run:
 
 
 def simulate_command(out: Path) -> Mapping[str, float]:
-    """Returns what `raptor simulate` reports of a program."""
+    """Returns the JSON report of `raptor simulate` about a program."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "raptor", "simulate", str(out), "--json", str(report), "-q"]

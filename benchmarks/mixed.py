@@ -1,4 +1,4 @@
-"""Measure what mixed precision saves, beside a published search: `make bench-mixed`.
+"""Measure the savings of mixed precision, compared with a published search: `make bench-mixed`.
 
 The search of cim-aq (arXiv 2601.21737) publishes bits of weights and inputs for each layer of VGG-16, and what they
 save by its own table of latencies: one engine, layer after layer, in which each write and each product of a tile takes
@@ -28,11 +28,11 @@ from raptor.quantise.narrow import layers_of
 from raptor.quantise.static import Calibrated, Given, calibrate
 
 CELL_BITS, SIDE, WRITE_US, PRODUCT_US = 4, 256, 56.0, 1.4
-"""The engine of the publication: crossbars of 256 x 256 cells of 4 bits; a write of one, and a product bit by bit."""
+"""The engine of the publication: crossbars of 256 x 256 cells of 4 bits; time of a write, and of a product per bit."""
 PUBLISHED: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
     "vgg16": ((8, *(4,) * 12, 8, 4, 8), (8, 7, 6, 3, 5, 4, 4, 6, 4, 2, 6, 3, 7, 8, 7, 8)),
 }
-"""Bits of weights and of inputs of each layer: VGG-16, at most 5 points of accuracy lost before it is trained again."""
+"""Published bits of weights and of inputs by layer, for a loss of at most 5 points of accuracy before retraining."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def rows(
 
 
 def policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) -> Policy:
-    """Returns the policy with the bits that ONNX has: at least as many."""
+    """Returns a policy with the published bits, rounded up to the 4 or 8 bits of ONNX."""
     return Policy(
         weights={n: 4 for n, bits in zip(names, weights, strict=True) if bits <= 4},
         inputs={n: 4 for n, bits in zip(names, inputs, strict=True) if bits <= 4},
@@ -97,7 +97,7 @@ def simulated(source: Calibrated, bits: Policy, chip: Mapping[str, Any]) -> tupl
 
 
 def table_us(layers: Sequence[Shape], weights: Sequence[int], inputs: Sequence[int]) -> float:
-    """Returns the latency by the table of the publication, with weights as differences of two columns."""
+    """Returns the latency in us by the model of the publication, with a weight as the difference of two columns."""
     total = 0.0
     for layer, w, a in zip(layers, weights, inputs, strict=True):
         tiles = ceil(2 * layer.cols * ceil(w / CELL_BITS) / SIDE) * ceil(layer.rows / SIDE)

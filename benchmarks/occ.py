@@ -1,4 +1,4 @@
-"""Kernels that the compiler OCC was measured with: writes and products of crossbars, and what runs on them.
+"""The kernels of the evaluation of OCC: writes and products of crossbars, and the share of work on crossbars.
 
 python benchmarks/occ.py [FILE]     writes the page docs/how-to/occ-kernels.md
 
@@ -28,10 +28,10 @@ Gemm = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of some size: its products of matrices, how often each is done with an equal matrix, and the rest.
+    """A kernel by size. `gemms`: its matrix products, each with the number of times its matrix is used.
 
-    `operations`: of the host, without the additions of partial sums. `small`: size at which tests compute it. `said`:
-    what OCC says about the share on crossbars, or about the cells that are used.
+    `operations`: operations of the host, without additions of partial sums. `small`: size at which tests compute it.
+    `said`: the share on crossbars or of used cells that OCC reports.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Kernel:
 
 
 def values(*shape: int, seed: int = 0) -> Any:
-    """Returns small whole numbers, whose products float32 holds exactly."""
+    """Returns small integers, whose products are exact in float32."""
     return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(np.float32)
 
 
@@ -90,13 +90,13 @@ def lstm_by_definition(n: int) -> Any:
 
 
 def wavenet_weights(n: int) -> tuple[Any, tuple[Any, Any], Any, Any]:
-    """Returns 4 n samples, and the filters of a cell with `n` channels, of which twice as many skip the next cells."""
+    """Returns 4 n samples, and the filters of a cell with `n` channels and 2 n skip channels."""
     gates = values(n, n, 2) / 8, values(n, n, 2, seed=1) / 8
     return values(1, n, 4 * n), gates, values(n, n, 1) / 8, values(2 * n, n, 1) / 8
 
 
 def wavenet(graph: Graph, n: int) -> Node:
-    """Adds a cell, and returns both of its outputs below each other."""
+    """Adds a cell. Returns its two outputs, concatenated along the channels."""
     both = wavenet_cell(graph, *wavenet_weights(n), dilation=2)
     return graph.host(lambda *parts: np.concatenate(parts, axis=1), both, (1, 3 * n, 4 * n))
 

@@ -1,8 +1,8 @@
 """Time to place cores on the mesh, by their number: `make bench-placement`.
 
-Cores send to some near them in number, as the layers of a streamed model do. The baseline of each row is measured in
-the same run: `numpy`, one product of two matrices [cores, cores], flits times distances, which gives what the flits of
-every core take at every place once.
+Each core sends to some cores with similar numbers, as in a streamed model. The baseline `numpy` is measured in the same
+run: one product of two matrices [cores, cores], flits times distances, which gives the cost of every core at every
+place.
 """
 
 import statistics
@@ -24,7 +24,7 @@ REPEAT = 5
 
 
 def messages(cores: int) -> npt.NDArray[np.int64]:
-    """[messages, 3]: sender, receiver, flits; each core sends to `PEERS` of the next `NEAR`."""
+    """Returns messages [n, 3]: sender, receiver, flits. Each core sends to `PEERS` of the next `NEAR` cores."""
     rng = np.random.default_rng(0)
     source = np.repeat(np.arange(cores), PEERS)
     to = (source + rng.integers(1, NEAR, len(source))) % cores
@@ -41,7 +41,7 @@ def median_s(work: Callable[[], object]) -> float:
 
 
 def row(cores: int) -> tuple[str, ...]:
-    """Cores, messages, seconds, those of the baseline, and their ratio."""
+    """Returns cells: cores, messages, seconds of placement and of the baseline, and their ratio."""
     sent, arch = messages(cores), architectures.load(cores=cores)
     square = np.random.default_rng(0).random((cores, cores))
     place_s, numpy_s = median_s(lambda: places_of(sent, arch)), median_s(lambda: square @ square)

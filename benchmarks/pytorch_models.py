@@ -40,7 +40,7 @@ MODELS = (
     "repvit_m0_9",
 )
 SEGMENTED = 1, 3, 192, 192
-"""Shape of the input of a network that labels pixels."""
+"""Input shape of segmentation networks."""
 
 
 def export(name: str, path: Path) -> None:

@@ -68,7 +68,7 @@ def measured(model: Path, chip: Mapping[str, Any], folder: Path, **options: Any)
 
 
 def least_ns(model: Path, chip: Mapping[str, Any], device: str) -> float:
-    """Returns the time of a sample below which no cut comes: the work of all layers, spread evenly over all cores."""
+    """Returns a lower bound on the time of a sample: the work of all layers, spread evenly over all cores."""
     units = units_of(str(model), ModelInputs(), lambda _: None)
     target = architectures.load(chip["arch"], cores=chip["cores"], xbars_per_core=chip["xbars_per_core"])
     ranges = Ranges(units, target, load_device(device), DEFAULT_STRATEGY, Requantising("exact"), BATCH)

@@ -37,12 +37,12 @@ SAMPLERS = ("random", "nsga2", "tpe")
 SEEDS = range(10)
 BATCH = 8
 _MOST_ROUNDS = 200
-"""Most batches that a sampler may propose; one that finds nothing new for ever would not end."""
+"""Largest number of batches of a sampler, for the case that it proposes no new points."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: its study file, how its models and data are written to a folder, and budgets to tell of."""
+    """A question: its study file, a function that writes its models and data to a folder, and the reported budgets."""
 
     study: str
     prepare: Callable[[Path], None]
@@ -92,7 +92,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def main() -> None:
-    """Evaluates the grid, and plays all samplers."""
+    """Evaluates the grid, and replays all samplers on its results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("folder", type=Path)
@@ -129,7 +129,7 @@ def prepared(question: Question, folder: Path) -> Study:
 
 
 class Measure:
-    """Hypervolume as a share of that of the best front."""
+    """Computes hypervolumes relative to the hypervolume of the best front."""
 
     def __init__(self, study: Study, best: Sequence[Outcome]) -> None:
         self._study = study
@@ -146,7 +146,7 @@ class Measure:
 def curve(
     study: Study, known: Mapping[str, Outcome], measure: Measure, sampler: str, seed: int, budget: int
 ) -> Iterator[float]:
-    """Yields the hypervolume after each point that is new, up to the budget."""
+    """Replays a sampler on the known outcomes. Yields the hypervolume after each new point, up to the budget."""
     part = study.file.study.model_copy(update={"sampler": sampler, "seed": seed, "batch": BATCH})
     proposer = Proposer(replace(study, file=study.file.model_copy(update={"study": part})), [])
     seen: dict[str, Outcome] = {}
@@ -166,10 +166,10 @@ def curve(
 
 
 def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int, budget: int) -> Iterator[float]:
-    """Yields the hypervolume after each point, of which an estimator chooses all but a quarter (see screening.py).
+    """Replays a search guided by gradient boosting (see screening.py). Yields the hypervolume after each point.
 
-    It takes those with the largest gain of hypervolume by its figures, one after another, among all points. It learns
-    nothing from a point without figures.
+    The estimator selects three quarters of each batch greedily by predicted gain of hypervolume, among all points; the
+    rest is random. It does not learn from points without figures.
     """
     inputs = np.column_stack([c for p in study.space for c in columns(p, [o.trial.point[p.name] for o in points])])
     learnt = np.array([o.is_feasible for o in points])
@@ -189,7 +189,7 @@ def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int
 
 
 def promising(known: Floats, guessed: Floats, count: int) -> list[int]:
-    """Returns the points that win the most hypervolume, each beside those before it."""
+    """Selects `count` points greedily by gain of hypervolume. Returns their indices."""
     reference = known.max(axis=0) + 0.1
     chosen: list[int] = []
     for _ in range(count):

@@ -33,10 +33,10 @@ from raptor.transforms.choose_recipes import Requantising
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 12
-"""Fewest points with a value that is left out."""
+"""Least number of points with a value that is left out."""
 FIRST = 5
 ESTIMATED = ("latency_ns", "interval_ns")
-"""Figures that the closed formula tells."""
+"""Figures that the closed formula estimates."""
 _DRAWS = 200
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def estimated(job: Job) -> Estimate:
-    """Estimates the time of a point by the closed formula: the model is mapped, not lowered."""
+    """Estimates the times of a job by the closed formula: the model is mapped, but not lowered."""
     chip = chip_of(job)
     graph = pipeline.prepare(frontend.load(job.model).graph, chip, Requantising(), driver=Driver(verified=False))
     mapped = pipeline.decide(graph, chip, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)])
@@ -71,7 +71,7 @@ def estimated(job: Job) -> Estimate:
 
 
 def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
-    """Returns a parameter as numbers: logarithms of sizes, or one column for each name."""
+    """Encodes a parameter as columns: logarithms of sizes, or a one-hot column for each name."""
     if p.name == "xbar":
         sizes = [str(value).split("x") for value in values]
         return [np.log2(np.array([float(size[end]) for size in sizes])) for end in (0, -1)]
@@ -106,21 +106,21 @@ def table(
 def judged(
     estimator: Callable[[], Any], inputs: Floats, figures: Floats, mask: npt.NDArray[Any]
 ) -> tuple[float, float]:
-    """Returns the rank correlation on the points of a mask, learnt from all others, and the ratio of the first five."""
+    """Trains on the points outside of the mask. Returns rank correlation and ratio (see `agreement`) on the mask."""
     scaled = (inputs - inputs[~mask].mean(axis=0)) / (inputs[~mask].std(axis=0) + 1e-9)
     guessed: Floats = estimator().fit(scaled[~mask], figures[~mask]).predict(scaled[mask])
     return agreement(guessed, figures[mask])
 
 
 def agreement(guessed: Floats, true: Floats) -> tuple[float, float]:
-    """Returns the rank correlation of guesses, and the ratio of the first five by them to the best of all."""
+    """Returns the rank correlation of guesses, and the best of the first five by guess, relative to the best of all."""
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (guessed, true)]
     first = true[np.argsort(guessed, kind="stable")[:FIRST]].min()
     return float(np.corrcoef(*ranks)[0, 1]), float(np.exp(first - true.min()))
 
 
 def by_chance(figures: Floats) -> float:
-    """Returns the mean ratio of the best of five points at random."""
+    """Returns the mean ratio of the best of five random points to the best of all."""
     rng = np.random.default_rng(0)
     best = [rng.permutation(figures)[:FIRST].min() for _ in range(_DRAWS)]
     return float(np.exp(np.array(best) - figures.min()).mean())

@@ -28,7 +28,7 @@ COMMANDS = ("compile", "explain", "simulate", "validate")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of network: its sizes, and what builds the model of a size."""
+    """A kind of network: its sizes, and a function that builds the model of a size."""
 
     sizes: tuple[int, ...]
     build: Callable[[int], onnx.ModelProto]
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def rows(kind: Kind, sizes: tuple[int, ...], cores: int, options: argparse.Namespace, folder: Path) -> Iterator[str]:
-    """Yields the end of the row of each size."""
+    """Yields the cells of each size, from the size on, as the end of a row."""
     before: tuple[int, float] | None = None
     for size in sizes:
         path, out = folder / "model.onnx", folder / "out"
@@ -185,7 +185,7 @@ def seconds(run: Measured | None) -> str:
 
 
 def measured(words: list[str], sources: Path, limit_s: float) -> Measured:
-    """Runs a command of the checkout `sources` in a process of its own; it is killed after `limit_s` seconds."""
+    """Runs a command of the checkout `sources` in a new process, which is killed after `limit_s` seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "raptor", *words]
     process = Popen(command, cwd=sources, stdout=DEVNULL, stderr=DEVNULL, env=environment)

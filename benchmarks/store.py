@@ -2,9 +2,9 @@
 
     python benchmarks/binds.py | python benchmarks/store.py binds
 
-The tables on standard input, in their order, become benchmarks/results/NAME.json of the names given, `-` for a table
-that is left out. How a table is made and under which conditions stays as it was; edit the file to change that. Then
-`make docs-generate` writes it into the pages. All input is passed on.
+The tables on standard input, in order, are stored as benchmarks/results/NAME.json for the given names; `-` skips a
+table. The fields `made_by` and `conditions` are kept; edit the file to change them. Then `make docs-generate` writes
+the tables into the pages. All input is echoed.
 """
 
 import re
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from docgen import figures
 
 Lines = list[list[str]]
-"""Cells of each line of a table; the first has its columns."""
+"""Cells of each line of a table; the first line is the heading."""
 
 
 def main() -> int:
@@ -37,12 +37,12 @@ def main() -> int:
 
 
 def store(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Replaces the cells of a stored table by those that were measured now, at the commit that is checked out."""
+    """Replaces the cells of a stored table by new measurements, with the date of today and the current commit."""
     figures.write(name, stamped(replace(figures.read(name), columns=columns, rows=rows)))
 
 
 def stamped(measured: figures.Figures) -> figures.Figures:
-    """Returns a table as of today and of the commit that is checked out."""
+    """Returns a table with the date of today and the commit that is checked out."""
     command = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     return replace(measured, date=datetime.now(UTC).date().isoformat(), commit=commit)
@@ -55,7 +55,7 @@ def passed_on(lines: Iterable[str]) -> Iterator[str]:
 
 
 def tables(lines: Iterable[str]) -> Iterator[Lines]:
-    """Yields the Markdown tables of a text; rules below heads and between parts are left out."""
+    """Yields the Markdown tables of a text, without the lines of dashes."""
     table: Lines = []
     for line in chain(lines, [""]):
         if line.startswith("|"):

@@ -46,7 +46,7 @@ BY_LAYER, STREAMED = "layer by layer", "streamed"
 class Row:
     """Results of one program.
 
-    `cores`: those that multiply. `utilisation`: the part of the latency they multiply, 0 to 1.
+    `cores`: number of cores with products. `utilisation`: mean share of the latency in which they multiply, 0 to 1.
     """
 
     model: str
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def rows(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[Row]:
-    """Returns the results of all four, the slowest first."""
+    """Returns the results of the four programs of a model, the slowest first."""
     graph = frontend.load(source).graph
     graph = prepare(graph, arch)
     found: list[Row] = []

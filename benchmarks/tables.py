@@ -40,12 +40,12 @@ USUAL, MORE = 144, 200
 """Cores of the preset, and of the larger chip."""
 
 Cells = tuple[str | None, ...]
-"""A line of a table; None keeps the cell as it is stored."""
+"""Cells of a line of a table; None keeps the stored cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Body of a stored table as the code makes it."""
+    """A table as the current code makes it: name of the stored table, and its lines."""
 
     name: str
     rows: Sequence[Cells]
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def compare(made: Made, *, write: bool) -> int:
-    """Prints the lines that differ and returns their number."""
+    """Compares a table with the stored one. Prints the lines that differ, and returns their number."""
     table = stored.read(made.name)
     there = [tuple(row) for row in table.rows]
     kept = there + [("",) * len(table.columns)] * len(made.rows)
@@ -141,7 +141,7 @@ def energy(row: mapping.Row) -> str:
 
 
 def figures(x: float, decimals: int) -> str:
-    """Writes a number with so many decimals below 10, one fewer below 100, none above."""
+    """Formats a number with `decimals` decimals below 10, one fewer below 100, none above."""
     return f"{x:.{decimals if x < 10 else decimals - 1 if x < 100 else 0}f}"
 
 
@@ -186,7 +186,7 @@ TABLES: Mapping[str, Callable[[Executor], Iterator[Made]]] = {
     "streaming": streams,
     "thesis-resnet18": chips,
 }
-"""Functions that make one table or several, by name."""
+"""Name -> function that makes one or several tables."""
 
 if __name__ == "__main__":
     sys.exit(main())

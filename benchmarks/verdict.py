@@ -78,7 +78,7 @@ WEIGHT = "a weight off by 0.1 %"
 
 
 def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """Yields a line for the program as it is, with all tensors, then one with its outputs for each effective change."""
+    """Yields a line for the unchanged program, with all tensors, then a line per change that affects its outputs."""
     from dataclasses import replace
 
     from validator.judging import tallied
@@ -114,7 +114,7 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
 
 
 def _judged(tried: Any) -> dict[str, Any]:
-    """Tells whether each rule passes, and what decided."""
+    """Returns for each rule whether it passes, with the figures that decided."""
     from validator.compare import compare
     from validator.judging import judged, tallied
 
@@ -138,7 +138,7 @@ def _judged(tried: Any) -> dict[str, Any]:
 
 
 def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
-    """Tells whether errors above the tolerance are not much larger than onnxruntime's, both against float64."""
+    """Returns True if errors above the tolerance are at most 4 times onnxruntime's own, both against float64."""
     from raptor.output import files
     from validator.compare import errors
     from validator.exact import UnknownError, load_exact
@@ -157,7 +157,7 @@ def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
 
 
 def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool = True, most: int = 100) -> Any:
-    """Returns the samples that `validate` would try, at most `most`."""
+    """Returns the samples that `validate` would run, at most `most`."""
     from validator.golden import load_golden
     from validator.load import load
     from validator.run import UNLIMITED
@@ -173,7 +173,7 @@ def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool
 
 
 def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """Judges the models at the small sizes of the tests."""
+    """Judges the built-in models at the small sizes of the tests."""
     import models
     from tests.models.test_models import small_options
     from tests.pipeline import compile_to_fit
@@ -260,7 +260,7 @@ def planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
 
 
 def _caught() -> dict[str, Any]:
-    """Tells whether all cases pass by each rule, with the compiler as it is now."""
+    """Returns for each rule whether all cases pass, with the compiler in its present (changed) state."""
     import raptor
     from tests.fuzz import planted as cases
 
@@ -286,7 +286,7 @@ PARTS = {f.__name__: f for f in (zoo, conformance, graphs, planted)}
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the table: false alarms for right programs; for wrong ones how many pass."""
+    """Yields the lines of the table: false alarms for right programs, passes for wrong programs."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for line in lines:
         if "old" in line:

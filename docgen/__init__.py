@@ -1,1 +1,1 @@
-"""Pages and drawings of the documentation that are generated from the code: `make docs-generate`."""
+"""Generates pages and drawings of the documentation from the code: `make docs-generate`."""

@@ -56,7 +56,7 @@ groups also wait for each other at the port, and reach 80 to 100 % of them.
 
 
 def _shown() -> str:
-    """Returns the output of the command above on the terminal of the tests."""
+    """Returns the output of `raptor arch show bench`, up to the first effect that is not modelled."""
     console = Console()
     console.file, console.width = io.StringIO(), 100
     show_figures(figures_of(architectures.load("bench")), console)

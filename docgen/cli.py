@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def _commands(command: Any) -> dict[str, Any]:
-    """Returns subcommands by name; empty for a plain command. Typer has its own types, so none of them is named."""
+    """Returns the subcommands by name; {} for a plain command. Typer has types of its own, so they are `Any`."""
     return dict(getattr(command, "commands", {}))
 
 
@@ -48,7 +48,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def describe(command: Any) -> tuple[str, str]:
-    """Returns the command's description, and its example."""
+    """Splits the help text of a command into description and example."""
     text, _, example = inspect.cleandoc(command.help or "").partition("\n\nExample: ")
     return text, example
 

@@ -1,4 +1,4 @@
-"""Compilations for the drawings, with the results of their passes."""
+"""Compilations of the examples in the drawings, with the results of all passes."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ from validator.simulate.builtin import simulate
 
 @dataclass
 class Recorder(Driver):
-    """Keeps the result of every pass, by its name."""
+    """A driver that records the result of every pass, by name of the pass."""
 
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -30,7 +30,7 @@ class Recorder(Driver):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Results of passes by name; the events of a simulation as a Chrome trace; its latency."""
+    """A compilation: results of passes by name, events of the Chrome trace of a simulation, and its latency."""
 
     passes: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...]
@@ -49,7 +49,7 @@ def thesis_model() -> ModelProto:
 
 @cache
 def thesis() -> Compiled:
-    """Compiles for the thesis's machine, crossbars of 3x3, five per core, with its mapping."""
+    """Compiles the example of the thesis with its mapping for its machine: crossbars of 3x3, five per core."""
     return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16, mapping="raptor")
 
 

@@ -1,4 +1,4 @@
-"""Draws real compilations, for docs/explanation/concepts.md."""
+"""Drawings for docs/explanation/concepts.md, made from real compilations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def all_drawings() -> dict[str, str]:
 
 
 def tiles(compiled: Compiled) -> Drawing:
-    """Draws the channels of each tensor, cut into tiles."""
+    """Draws the channels of each tensor as tiles."""
     graph = compiled.passes["partition"].graph
     drawing = Drawing(560, 150, "Tensors x and y cut into tiles of three channels")
     for k, (name, tensor) in enumerate(graph.tensors.items()):

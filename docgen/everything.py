@@ -1,4 +1,4 @@
-"""Lists the generated files."""
+"""Generates the contents of all generated files of docs/."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,11 +16,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/operators.md": lambda: "".join(operators.page()),
     "reference/outputs.md": outputs.page,
 }
-"""Makers of the pages that are made as a whole, by name below docs/."""
+"""Path below docs/ -> function that generates the page."""
 
 
 def files() -> dict[str, bytes]:
-    """Returns content by path below docs/. Equal code gives equal bytes."""
+    """Returns the contents of all generated files, by path below docs/. Deterministic."""
     drawn = drawings.all_drawings() | rounds_drawings.all_drawings()
     texts = {name: make() for name, make in PAGES.items()} | figures.pages()
     texts |= {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}

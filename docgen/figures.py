@@ -1,8 +1,8 @@
 """Writes stored measurements into pages.
 
-A page says `<!-- figures: NAME -->`, and what stands between that and `<!-- end -->` is the table of
-benchmarks/results/NAME.json, with how, when and at which commit it was measured. Nothing else on a page that people
-write is a figure of performance (`tests/test_figures.py`).
+On a page, the text between `<!-- figures: NAME -->` and `<!-- end -->` is generated: the table of
+benchmarks/results/NAME.json, with the command, date and commit of the measurement. Written pages have no other figures
+of performance (`tests/test_figures.py`).
 """
 
 import json
@@ -22,8 +22,8 @@ _NUMBER = re.compile(r"[-+~]?[\d.,]+(?: ?(?:%|s|ms|us|mJ|uJ|kB))?")
 class Figures:
     """A table of measurements.
 
-    `made_by`: what makes it again. `date`, `commit`: of the measurement. `conditions`: chip or machine, and what is
-    counted.
+    `made_by`: command that measures again. `date`, `commit`: of the measurement. `conditions`: chip or machine, and the
+    units that are counted.
     """
 
     made_by: str
@@ -39,12 +39,12 @@ class Figures:
 
 
 def read(name: str) -> Figures:
-    """Returns the table of a name."""
+    """Reads the table benchmarks/results/NAME.json."""
     return Figures(**json.loads((RESULTS / f"{name}.json").read_text()))
 
 
 def write(name: str, figures: Figures) -> None:
-    """Stores a table, one row of it per line, so that a diff names what changed."""
+    """Stores a table as JSON with a row per line, so that diffs show the changed rows."""
     fields = ("made_by", "date", "commit", "conditions", "columns")
     head = [f'"{field}": {_text(getattr(figures, field))}' for field in fields]
     rows = ",\n".join(f"  {_text(row)}" for row in figures.rows)
@@ -52,7 +52,7 @@ def write(name: str, figures: Figures) -> None:
 
 
 def pages() -> dict[str, str]:
-    """Returns the pages that have figures, with those that are stored now, by path below docs/."""
+    """Returns all pages that contain stored tables, filled in, by path below docs/."""
     found = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
     names = {
         path: "../README.md" if path.name == "README.md" else str(path.relative_to(ROOT / "docs")) for path in found
@@ -61,19 +61,19 @@ def pages() -> dict[str, str]:
 
 
 def filled(page: str) -> str:
-    """Returns a page with its figures as they are stored."""
+    """Returns a page with the stored tables filled in."""
     return _BLOCK.sub(
         lambda block: f"<!-- figures: {block['name']} -->\n\n{table(read(block['name']))}\n<!-- end -->", page
     )
 
 
 def without(page: str) -> str:
-    """Returns a page without its stored figures."""
+    """Returns a page without its stored tables."""
     return _BLOCK.sub("", page)
 
 
 def table(figures: Figures) -> str:
-    """Returns a table in Markdown, with its origin below it."""
+    """Returns a table as Markdown, followed by a line on its origin."""
     columns = list(zip(*figures.rows, strict=True))
     rules = ["---:" if all(_NUMBER.fullmatch(cell) or not cell for cell in column) else "---" for column in columns]
     lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (figures.columns, *figures.rows))

@@ -1,4 +1,4 @@
-"""Packages by their imports: the floor of each, the imports of a file, and the drawing in docs/developers/design.md."""
+"""Layers of the packages of `raptor`, the imports of a file, and the drawing in docs/developers/design.md."""
 
 import ast
 from collections.abc import Iterator
@@ -35,21 +35,21 @@ FLOORS = (
     ("schemas",),
     ("__main__",),
 )
-"""Packages and modules of `raptor`, from the ground up."""
+"""Packages and modules of `raptor` in layers, the lowest first. Imports go to the same layer or down."""
 
 _GAP = 50
 SHOWN = 19
-"""Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
+"""Number of layers in the drawing, which leaves out `python -m raptor` and the generator of schemas."""
 
 
 def modules() -> dict[str, Path]:
-    """Returns the files of the three packages by dotted name."""
+    """Returns the files of `raptor`, `validator` and `models`, by dotted name of the module."""
     paths = (p for base in ("raptor", "validator", "models") for p in (ROOT / base).rglob("*.py"))
     return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
 
 
 def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """Yields our modules that a file imports, also inside functions, but not those for types only."""
+    """Yields the modules among `known` that a file imports, also inside functions, but not under `TYPE_CHECKING`."""
     tree = ast.parse(path.read_text())
     for block in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
         block.body = []
@@ -63,13 +63,13 @@ def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """Returns the package or module of `raptor` that holds a module; `validator` and `models` are one part each."""
+    """Returns the top package or module of `raptor` that contains a module; otherwise `validator` or `models`."""
     words = module.split(".")
     return (words[1] if len(words) > 1 else "") if words[0] == "raptor" else words[0]
 
 
 def drawing() -> Drawing:
-    """Draws the floors from the ground up; an arrow goes to each part that is not also imported indirectly."""
+    """Draws the layers, the lowest at the bottom. Arrows are the transitive reduction of the imports."""
     known = modules()
     edges = {(part_of(m), part_of(i)) for m, path in known.items() for i in imports(path, known)}
     every = nx.DiGraph([(part, other) for part, other in sorted(edges) if part != other])
@@ -90,13 +90,13 @@ def drawing() -> Drawing:
 
 
 def _rows() -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields the height of each floor, and its parts. `validator` has its own height, above `output`."""
+    """Yields the y coordinate of each layer, and its packages. Above `output` there is space for `validator`."""
     judged = FLOORS.index(("output",))
     for i, parts in enumerate(FLOORS[:SHOWN]):
         yield 20 + _GAP * (SHOWN - i - (i > judged)), parts
 
 
 def _below(part: str) -> tuple[str, ...]:
-    """Returns the parts of the next floor down."""
+    """Returns the packages of the next lower layer."""
     floor = next(i for i, parts in enumerate(FLOORS) if part in parts)
     return FLOORS[floor - 1] if floor else ()

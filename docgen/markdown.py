@@ -6,11 +6,11 @@ NOTE = "Written by `make docs-generate` from {}; do not edit.\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Writes a table; a bar in a cell is escaped."""
+    """Returns a table; vertical bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def code(text: str) -> str:
-    """Formats a text as code; nothing for an empty one."""
+    """Formats a text as code; an empty text stays empty."""
     return f"`{text}`" if text else ""

@@ -1,4 +1,4 @@
-"""Draws rounds and chips of real compilations, for docs/how-to/rounds.md."""
+"""Drawings of rounds and chips for docs/how-to/rounds.md, made from real compilations."""
 
 import tempfile
 from pathlib import Path
@@ -23,7 +23,7 @@ def all_drawings() -> dict[str, str]:
 
 
 def _lenet5_in_rounds() -> Reloading:
-    """Returns the figures of the example of the page."""
+    """Compiles and simulates the example of the page in rounds. Returns its figures."""
     program = raptor.compile(
         models.build("lenet5"), cores=1, xbars_per_core=32, rounds=True, batch=16, device="pcm-occ"
     )
@@ -34,7 +34,7 @@ def _lenet5_in_rounds() -> Reloading:
 
 
 def rounds(found: Reloading) -> Drawing:
-    """Draws a batch on a line of time: for each round what is written, and then all samples."""
+    """Draws a time line of a batch: for each round the crossbar writes, then the run of all samples."""
     drawing = Drawing(760, 62 + 34 * len(found.rounds), f"A batch of {found.batch} samples of LeNet-5 in rounds")
     _legend(drawing, 90, (("writes crossbars", WRITES), (f"runs {found.batch} samples", RUNS)))
     scale, at = 640 / found.batch_ns, 90.0
@@ -52,7 +52,7 @@ def rounds(found: Reloading) -> Drawing:
 
 
 def batches(found: Reloading) -> Drawing:
-    """Draws the time of a sample over the batch: its part of the writing, and the work."""
+    """Draws the time of a sample for several batch sizes: its share of the crossbar writes, and the run."""
     drawing = Drawing(760, 48 + 28 * len(BATCHES), "Time of a sample of LeNet-5 in rounds, for several batches")
     _legend(drawing, 90, (("writing", WRITES), ("work", RUNS)))
     writing_ns = sum(one.write_ns for one in found.rounds)
@@ -68,7 +68,7 @@ def batches(found: Reloading) -> Drawing:
 
 
 def chips() -> Drawing:
-    """Draws what the cores below each number exchange with the others: numbered by layers, and by use."""
+    """Draws the traffic across each cut between two core numbers, for two numberings: by layers, and by use."""
     before, after = _cut_flits()
     drawing = Drawing(760, 258, "What cores below a number and the others exchange, for a transformer on 48 cores")
     _legend(drawing, 60, (("layers numbered first, then attentions", BESIDE), ("in the order of use", RUNS)))
@@ -87,9 +87,9 @@ def chips() -> Drawing:
 
 
 def _cut_flits() -> tuple[list[float], list[float]]:
-    """Returns for each number of cores from 1 to 47 the flits that those below it exchange with the others.
+    """Returns the flits per sample across the cut below core k, for k from 1 to 47, for two numberings of the cores.
 
-    First if layers are numbered before attentions, then as they are numbered.
+    First with the cores of layers numbered before those of attentions, then with the numbering of the compiler.
     """
     recorder = Recorder()
     model = models.build("bert_tiny", seed=0, depth=6, dim=128, heads=4, tokens=32)

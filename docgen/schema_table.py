@@ -1,4 +1,4 @@
-"""Writes a pydantic model or a dataclass as a table: names, types, defaults, meanings."""
+"""Formats a pydantic model or a dataclass as a Markdown table of names, types, defaults and meanings."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -24,12 +24,12 @@ class _Column:
 
 
 def section(model: type[Any], *, level: int = 2) -> str:
-    """Writes the model, a schema or a dataclass, under its name, then the models of its fields, each once."""
+    """Returns a section for a model, followed by sections for the models of its fields, each once."""
     return "\n".join(_one(m, level if m is model else level + 1) for m in nested(model))
 
 
 def nested(model: type[Any]) -> list[type[Any]]:
-    """Returns the model and those it consists of, each once, in the order of their fields."""
+    """Returns the model and all models of its fields, recursively, each once and in order of the fields."""
     found = {model: None}
     for column in _columns(model):
         for inner in _models(column.annotation):
@@ -86,7 +86,7 @@ _PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "boolean
 
 
 def _name(annotation: Any) -> str:
-    """Writes a type in words: `list of TilePlace`, `2 integers`."""
+    """Formats a type in words: `list of TilePlace`, `2 x integer`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return _name(arguments[0])

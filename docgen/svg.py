@@ -13,7 +13,7 @@ _STYLE = (
     "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.s{font-size:10px;fill:#555}.w{fill:#fff}.b{font-weight:bold}"
     ".on{font-size:10px;stroke:#fff;stroke-width:5px;paint-order:stroke}"
 )
-"""Styles. s: small; w: white; b: bold; on: a number on a line, which is interrupted there."""
+"""CSS classes. s: small; w: white; b: bold; on: a number on a line, with a white outline."""
 _HEAD = (
     '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>'
@@ -22,7 +22,7 @@ _HEAD = (
 
 @dataclass(slots=True)
 class Drawing:
-    """A drawing: size in pixels; shapes in the order drawn."""
+    """An SVG drawing: size in pixels, title, and shapes in drawing order."""
 
     width: int
     height: int

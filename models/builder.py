@@ -20,10 +20,10 @@ _FEWEST_CHANNELS = 8
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor; its shape has batch 1.
+    """A tensor of a model under construction. The first dimension of `shape` is 1, the batch.
 
-    value: the weight, or the activation for the calibration batch (freed with the tensor); None in a dry run. constant:
-    a value that determines shapes (sizes, axes, scales), known in a dry run too.
+    value: the weight, or the activation for the calibration batch; None in a dry run. constant: a value that determines
+    shapes (sizes, axes, scales), which is also known in a dry run.
     """
 
     name: str
@@ -37,7 +37,7 @@ ABSENT = Tensor("", (), None)
 
 
 def scaled(channels: int, width: float) -> int:
-    """Returns the channels of a layer at this width; at least 8 (or all), so that some survive each Relu."""
+    """Returns `channels` times `width`, but at least 8 (or all), so that some channels stay nonzero after each Relu."""
     return max(min(channels, _FEWEST_CHANNELS), round(channels * width))
 
 

@@ -39,7 +39,7 @@ DOMAIN = "qonnx.custom_op.general"
 
 
 class Binary(Layer):
-    """A layer with weights 1 and -1: the signs of real numbers that are trained. `weight`: [inputs, outputs]."""
+    """A dense layer with weights 1 and -1, the signs of the trained real numbers `weight` [inputs, outputs]."""
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
         super().__init__(name)
@@ -154,7 +154,7 @@ class Sign(Layer):
 
 
 class Pixels(Layer):
-    """The image as integers from 0 to 16: pixels have 17 grey levels, so nothing is lost."""
+    """Quantises the image to integers from 0 to 16. This is lossless, because pixels have 17 grey levels."""
 
     def forward(self, x: Array) -> Array:
         return x
@@ -169,7 +169,7 @@ class Pixels(Layer):
 
 
 def _weights(name: str) -> Iterator[NodeProto]:
-    """Yields the nodes of a binary weight, which is stored with one byte per number."""
+    """Yields the nodes that make a binary weight from its initializer, which has one byte per number."""
     yield helper.make_node("Cast", [f"{name}.weight"], [f"{name}.float"], f"{name}.float", to=TensorProto.FLOAT)
     yield _bipolar(f"{name}.float", f"{name}.binary")
 

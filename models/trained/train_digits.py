@@ -184,7 +184,7 @@ class Residual(Layer):
 
 
 class Chain(Layer):
-    """Consecutive layers."""
+    """Layers that are applied in sequence."""
 
     def __init__(self, name: str, *layers: Layer) -> None:
         super().__init__(name)
