@@ -12,7 +12,7 @@ from raptor.common.spelling import flags
 
 @flags()
 def run_alone(command: Callable[..., None], name: str, arguments: Sequence[str] | None = None) -> int:
-    """Runs `command` under `name` and returns its exit status. `arguments`: None for those of the process."""
+    """Runs `command` under `name` and returns its exit status. `arguments`: None for `sys.argv`."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
     try:

@@ -1,4 +1,4 @@
-"""Validates an integer program without tolerance: every integer must equal that of the definition.
+"""Validates an integer program without tolerance: every integer must equal the definition's.
 
 The definition itself is compared with onnxruntime, node by node; each difference must be explained by a tie. In a
 program with float sections, every node is judged from the program's own values before it, and integers quantised from a
@@ -38,10 +38,10 @@ from validator.validation_report import IntegerFigures
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """Differences of one tensor over several inputs. `at`, `got`, `want`: the first element that differs, or of all.
+    """Differences of one tensor over several inputs. `at`, `got`, `want`: the first that differs, else the first.
 
     `node`: the ONNX node that computes it; `largest`: the largest difference; `is_float`: its elements are floats.
-    `excused`: integers whose difference float sections, or a short multiplier, may cause.
+    `excused`: integers that differ no more than float sections, or a short multiplier, can cause.
     """
 
     node: str
@@ -82,7 +82,7 @@ class BitTrue:
 
     `bounds`: ranges of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: differences of
     each tensor of the program; `witnessed`: differences of onnxruntime for each tensor of the model. `whole`: a session
-    of the unchanged model, and its constants; it has computed `outputs` values, `outputs_departing` of which differ.
+    of the unchanged model, and its constants; of its `outputs` values, `outputs_departing` differ.
     """
 
     program: Program
@@ -213,7 +213,7 @@ class BitTrue:
         return wrong
 
     def _comes_from_floats(self, name: str, known: Known) -> bool:
-        """Tells whether a quantised tensor is computed from floats, in the model or in floats of the program."""
+        """Checks whether a quantised tensor is computed from floats, in the model or in floats of the program."""
         floats = {p.tensor for p in self._probes() if p.coding is not None and p.coding.kind == "float"}
         return name in self.definition.by_floats or bool(floats & self.definition.inner(name, known.values))
 

@@ -39,7 +39,7 @@ NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 
 
 def may_index(path: Path) -> bool:
-    """Tells whether the bytes of a file name an operator that reads indices."""
+    """Checks whether the bytes of a file name an operator that reads indices."""
     return has_mark(path, _MARKS)
 
 
@@ -57,7 +57,7 @@ def index_bounds(model: "ModelProto") -> dict[str, Bounds]:
 def narrowed(
     bounds: Mapping[str, Bounds], names: Collection[str], attempt: Callable[[Mapping[str, Bounds]], object]
 ) -> Mapping[str, Bounds]:
-    """Returns bounds of random inputs with which a model runs.
+    """Returns bounds of random inputs within which a model runs without an error.
 
     `names`: integer inputs. If `bounds` do not suffice, these inputs are 0 or 1, and then all 0, which most ids,
     lengths and flags may be. `attempt` runs the model. Raises the error of the first attempt if none succeeds.
@@ -258,7 +258,7 @@ _VALUE_OPERANDS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = Mappin
         "ScatterND": lambda names: [*names[:1], *names[2:]],
     }
 )
-"""Operands of which an operator's results are elements, or between which they lie."""
+"""Operands whose elements an operator returns, or between whose elements its results lie."""
 
 
 def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:

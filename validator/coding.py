@@ -23,7 +23,7 @@ _HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", 
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Returns the numpy type of a name in a `Coding`."""
+    """Returns the numpy type that a `Coding` names."""
     return _SMALL.get(name) or np.dtype(name)
 
 
@@ -41,7 +41,7 @@ def element_range(coding: Coding) -> tuple[int, int]:
 
 
 def element_bytes(coding: Coding | None, floats: int = 1) -> int:
-    """Returns the bytes of an element; `floats` in a program of floats (1 where it counts memory in elements)."""
+    """Returns the size of an element in bytes; `floats` in a program of floats (1 if it counts memory in elements)."""
     return -(-coding.bits // 8) if coding and coding.bits else floats
 
 
@@ -52,12 +52,12 @@ def value_range(coding: Coding) -> tuple[int, int]:
 
 
 def holds_floats(coding: Coding | None) -> bool:
-    """Tells whether the model's tensor has a float type."""
+    """Checks whether the model's tensor has a float type."""
     return coding is None or coding.dtype in _FLOATS
 
 
 def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str | None:
-    """Returns what is wrong with the coding of a tensor of `shape` in a program of these `numbers`, or None."""
+    """Returns the fault in the coding of a tensor of `shape`, in a program of these `numbers`; None if it is valid."""
     if (coding.low is None) != (coding.high is None):
         return "low and high belong together"
     if coding.kind == "float":
@@ -122,7 +122,7 @@ def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
 
 
 def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np.float32]:
-    """Converts values of the model to elements. Raises `UserError` for values that have none."""
+    """Converts values of the model to elements. Raises `UserError` for a value that no element represents."""
     if coding.kind == "float":
         return _as_floats(array, coding, what)
     if coding.scale:

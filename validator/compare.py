@@ -1,4 +1,4 @@
-"""Compares tensors of a program with those of onnxruntime, within a tolerance."""
+"""Compares tensors of a program with onnxruntime's, within a tolerance."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,9 @@ SMALLEST = 2.0**-10
 class Rounding:
     """Judgement of a tensor by float64, at the element whose error is largest relative to rounding.
 
-    `error`: error of `got` against `exact`. `deviation`: change of the element by rounding to float32; 0 if float64
-    agrees with `got` within the tolerance: then onnxruntime's float32 was wrong, and nothing else is needed.
+    `error`: error of `got` against `exact`. `deviation`: standard deviation of the element by rounding to float32;
+    0 if float64 agrees with `got` within the tolerance: then onnxruntime's float32 was wrong, and nothing else is
+    needed.
     """
 
     passed: bool
@@ -92,7 +93,7 @@ def tally(got: Floats, want: Floats) -> Tally:
 
 
 def measure(largest: Floats, inputs: int) -> Floats:
-    """Returns the scale of each element's error, in a shape that broadcasts to that of `largest`.
+    """Returns the scale of each element's error, in a shape that broadcasts to the shape of `largest`.
 
     It is the largest wanted value in a group that contains the element: the tensor, a slice (a channel, a row, a
     column), or the element alone, over all inputs. The group with the smallest maximum counts, so that errors of small

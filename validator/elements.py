@@ -14,7 +14,7 @@ from validator.definition.values import Array, Ints, Value, is_codes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A tensor of the program and of the definition, in one shape: integers, or float32 in a float section."""
+    """A tensor by the program (`got`) and by the definition (`want`), in one shape: integers, or float32 values."""
 
     got: Array
     want: Array

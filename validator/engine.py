@@ -21,7 +21,7 @@ class _Spent:
 
 
 def is_quicker(machine: Machine) -> bool:
-    """Tells whether `execute` is quicker than `reference.execute`, including the compilation of the kernel if needed.
+    """Checks whether `execute` is quicker than `reference.execute`, including the compilation of the kernel if needed.
 
     For integers it always is: `reference` takes longer for them.
     """

@@ -350,7 +350,7 @@ def _id(memory, g, integers):
 
 @helper
 def _owns(core, op, owners, start, count):
-    """Tells whether a core may load (`ld`) or store (`st`) this part of global memory."""
+    """Checks whether a core may load (`ld`) or store (`st`) this part of global memory."""
     for k in range(count):
         owner = owners[start + _U(k)]
         if owner != core and owner != UNUSED and (owner >= 0 or op == _ST):

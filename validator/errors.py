@@ -14,7 +14,7 @@ class ProgramError(UserError):
 
 
 class IdError(ProgramError):
-    """A number that selects a row of a table is not the number of a row. Exit status 2."""
+    """A row number that `sld` reads selects no row of its table. Exit status 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ def _of_onnx(node: _Node, opsets: Opsets, operands: Mapping[str, Array], wanted:
 
 
 def _agrees(kernel: Kernel, operands: Mapping[str, Array], wanted: Sequence[Array]) -> bool:
-    """Tells whether the kernel agrees with onnxruntime's float32 result, except for rounding."""
+    """Checks whether the kernel agrees with onnxruntime's float32 result, except for rounding."""
     found = kernel.run(operands)
     if any((a.shape, a.dtype) != (w.shape, w.dtype) for a, w in zip(found, wanted, strict=True)):
         return False

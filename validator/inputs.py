@@ -26,7 +26,7 @@ Given = Sequence[str] | Mapping[str, Array] | Callable[[int], Mapping[str, Array
 
 
 class Fed(Protocol):
-    """An input that can be given: its name and its shape."""
+    """An input of a model, known by its name."""
 
     @property
     def name(self) -> str: ...

@@ -202,7 +202,7 @@ def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, 
 
 @bare_helper
 def _has_meaning(op, bits, out, floats):
-    """Tells whether an instruction is defined at these widths. `check` refuses those that are not."""
+    """Checks whether an instruction is defined at these widths. `check` refuses those that are not."""
     if not floats:
         if op == _VLUT:
             return bits <= TABLE_BITS

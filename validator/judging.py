@@ -82,7 +82,7 @@ def with_kinds(
 ) -> ValidationReport:
     """Returns the report with the verdicts on other kinds of inputs; the first one that fails is the verdict.
 
-    `judge` returns None for inputs from which onnxruntime makes no finite numbers.
+    `judge` returns None for inputs from which onnxruntime computes no finite numbers.
     """
     start = perf_counter()
     judged_kinds = {kind: judge(kind) for kind in kinds}

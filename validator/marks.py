@@ -1,4 +1,4 @@
-"""Search for names in the bytes of a model file: tells without parsing that a large model lacks an operator."""
+"""Searches the bytes of a model file for names, which shows without parsing that a model lacks an operator."""
 
 from collections.abc import Iterable
 from mmap import ACCESS_READ, mmap
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def has_mark(path: Path, marks: Iterable[bytes]) -> bool:
-    """Tells whether a file contains one of some byte strings. False for an empty or missing file."""
+    """Checks whether a file contains one of the byte strings `marks`. False for an empty or missing file."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:

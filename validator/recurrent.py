@@ -3,7 +3,7 @@
 onnxruntime has no float64 kernel for RNN, GRU and LSTM, and its float32 kernel loses more than a rounding in some
 activations: its Softplus is log(1 + exp(x)). In an unstable layer, later steps amplify that.
 
-Formulas, orders of gates and defaults are those of the ONNX operators RNN, GRU and LSTM.
+Formulas, orders of gates and defaults follow the ONNX operators RNN, GRU and LSTM.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class Layer:
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
-        """Tells for each direction whether it starts at the last element."""
+        """For each direction, true if it starts at the last element."""
         which = self.attributes.get("direction", b"forward").decode()
         return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[which]
 

@@ -30,7 +30,7 @@ BYTES_OF_AN_INSTRUCTION = 100
 
 
 class Shown(NamedTuple):
-    """A tensor that is compared. An output can be an inner tensor as well."""
+    """A tensor that is compared, as an output or as an intermediate tensor; one tensor can be both."""
 
     kind: Literal["output", "layer"]
     tensor: str
@@ -78,7 +78,7 @@ class Samples:
     instructions: int = 0
 
     def within_bounds(self) -> "Samples":
-        """Returns the samples with bounds on random inputs with which the model runs."""
+        """Returns the samples with bounds on random inputs, within which the model runs without an error."""
         places = self.program.memory.inputs
         integers = places_of_integers(places)
         if self.given or not self.numbers or not (integers or may_index(self.model)):
@@ -101,7 +101,7 @@ class Samples:
         return replace(self, given=given, numbers=self.numbers[:1], seconds=dict.fromkeys(self.seconds, 0.0))
 
     def has_meaning(self) -> bool:
-        """Tells whether onnxruntime computes only finite outputs."""
+        """Checks whether onnxruntime computes only finite outputs."""
         names = [place.name for place in self.program.memory.outputs]
         try:
             found = [self.golden.run(self.inputs(number), names) for number in self.numbers]
@@ -110,7 +110,7 @@ class Samples:
         return all(np.isfinite(array).all() for values in found for array in values.values())
 
     def overflows_inside(self) -> bool:
-        """Tells whether onnxruntime computes infinity or NaN in some inner tensor.
+        """Checks whether onnxruntime computes infinity or NaN in some inner tensor.
 
         Then the outputs are finite by chance, because operators such as Relu drop these values.
         """

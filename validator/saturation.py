@@ -59,7 +59,7 @@ def _read(file: str) -> ModelProto:
 
 
 def _may_multiply_bytes(model: str | bytes) -> bool:
-    """Tells whether the bytes of a model name a product of integers."""
+    """Checks whether the bytes of a model name a product of integers."""
     if isinstance(model, bytes):
         return any(mark in model for mark in _MARKS)
     return has_mark(Path(model), _MARKS)

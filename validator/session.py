@@ -59,7 +59,7 @@ def _opened(model: str | bytes, *, optimise: bool = False) -> Any:
 
 @cache
 def _saturates() -> bool:
-    """Tells whether this machine's onnxruntime saturates products of unsigned and signed bytes."""
+    """Checks whether this machine's onnxruntime saturates products of unsigned and signed bytes."""
     model, feeds, wanted = saturation.probe()
     return not np.array_equal(_opened(model).run(None, feeds)[0], wanted)
 
@@ -81,7 +81,7 @@ def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int,
 
 
 def read(path: Path) -> ModelProto:
-    """Reads an ONNX model. Raises `UserError` if the file is none."""
+    """Reads an ONNX model. Raises `UserError` if the file holds none."""
     import onnx
 
     try:

@@ -36,7 +36,7 @@ _MOST_ELEMENTS = 2**24
 
 
 def may_depart(path: Path) -> bool:
-    """Tells whether the bytes of a file name a mode in which onnxruntime deviates."""
+    """Checks whether the bytes of a file name a mode in which onnxruntime deviates."""
     return has_mark(path, _MARKS)
 
 
@@ -161,7 +161,7 @@ class _Resize:
         return coordinates == "tf_crop_and_resize" and bool(by_axis) and channels_last
 
     def scaled(self, axis: int) -> bool:
-        """Tells whether corners are aligned to a fractional length.
+        """Checks whether corners are aligned to a fractional length.
 
         A length that differs from an integer only by rounding to float32 counts as an integer.
         """

@@ -1,4 +1,4 @@
-"""Arrays that are equal in all runs of a program, computed once: a run of a small program takes little else."""
+"""Arrays that all runs of a program share, computed once: computing them takes most of the run of a small program."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ def _once_per_program(find: Callable[[Program], T]) -> Callable[[Program], T]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The arrays of `validator.machine.Machine` that all runs share, and those that each run copies and changes.
+    """Arrays of `validator.machine.Machine` that all runs of a program share.
 
-    The latter are `first`, which the program counters start from, and `next_id`.
+    Each run copies and changes `next_id`, and the program counters, which start from `first`.
     """
 
     words: npt.NDArray[np.int32]

@@ -18,7 +18,7 @@ OPSET = 13
 
 
 def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[NodeProto]:
-    """Returns the elementary nodes of a node; empty for other operators, and if several results are used."""
+    """Returns the elementary nodes of a normalisation; empty for other operators, and if several outputs are used."""
     if proto.domain or sum(map(bool, proto.output)) != 1:
         return []
     given: dict[str, Any] = attributes_of(proto)

@@ -34,8 +34,8 @@ class IntegerFigures:
     `compared` integers of the program are compared with the definition of the model; `differing` of them are not equal.
     With float sections, `floats` numbers are compared with onnxruntime, `floats_differing` of them are off by more than
     the tolerance, and `excused` integers differ no more than the floats before them may. `shortened` integers are off
-    by one, as the short multipliers of the program allow. onnxruntime computes `by_onnxruntime` integers from those of
-    the definition, node by node; `departing` of them differ, and `explained` of these are as near to a tie as float32
+    by one, as the short multipliers of the program allow. onnxruntime computes `by_onnxruntime` integers from the
+    definition's, node by node; `departing` of them differ, and `explained` of these are as near to a tie as float32
     can tell. `departures` lists their tensors. When onnxruntime computes the model from its inputs instead,
     `outputs_departing` of `outputs` values differ. `tables`: functions of one quantised tensor; `float_sections`:
     integer tensors that are rounded from floats.
@@ -80,7 +80,7 @@ class SegmentVerdict:
 class KindVerdict:
     """Verdict on one input of another kind than standard normal numbers (docs/explanation/verdict.md).
 
-    `no finite numbers`: onnxruntime itself computes none from it, or refuses it, so that nothing was compared.
+    `no finite numbers`: onnxruntime computes none from the input, or refuses it, so nothing was compared.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class ValidationReport:
     `reason`: one sentence on the judgement by float64, if an error is above the tolerance
     (docs/explanation/verdict.md). `integers`: counts for an integer program; errors of its tensors are in integer
     steps. `by_suite`: ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`:
-    verdicts on the segments of a program, each alone; `outputs` are then those of the whole program. `kinds`: verdicts
+    verdicts on the segments of a program, each alone; `outputs` then belong to the whole program. `kinds`: verdicts
     on inputs of other kinds; if one fails, `outputs` and `reason` are for it.
     """
 
@@ -183,7 +183,7 @@ def _of_kinds(report: ValidationReport) -> str:
 
 
 def _segment(segment: SegmentVerdict) -> str:
-    """Returns one line on a segment: its verdict, and what is wrong with it."""
+    """Returns one line on a segment: its verdict, and its worst difference."""
     parts = {"cut": segment.cut, "program": segment.outputs}
     wrong = [
         f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed

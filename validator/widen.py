@@ -36,7 +36,7 @@ def model(proto: onnx.ModelProto, dtype: type[np.floating]) -> onnx.ModelProto:
 
 
 def other_floats(proto: onnx.ModelProto) -> bool:
-    """Tells whether a model has floats of other types than float32."""
+    """Checks whether a model has floats of other types than float32."""
     kinds = {t.data_type for t in proto.graph.initializer}
     kinds |= {v.type.tensor_type.elem_type for v in (*proto.graph.input, *proto.graph.output)}
     kinds |= {a.i for n in proto.graph.node for a in n.attribute if a.name in _TYPES}

@@ -54,9 +54,9 @@ def accuracy(
 ) -> AccuracyReport:
     """Executes a compiled program on labelled data, and measures the share that it classifies correctly.
 
-    The class of a sample is that of its largest score; a single score is compared with 0.5 (a probability) or 0.
+    A sample has the class of its largest score; a single score is compared with 0.5 (a probability) or 0.
     `data`: see `read_data`; None: only the losses of converters are reported. `crossbar`: model of the products, exact
-    by default. `settings` override those of `device`. `sweep`: values of settings, all combinations of which are
+    by default. `settings` override the device file `device`. `sweep`: values of settings, all combinations of which are
     measured, too. `chips`: number of chips, with consecutive seeds. `samples`: how many samples are used, from the
     first on. `calibration`: samples for the ranges of calibrated converters. `noise_samples`: samples for the noise of
     layers. Raises `UserError` for invalid input.
@@ -106,13 +106,13 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
 def check_calibration(
     out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
 ) -> None:
-    """Raises `UserError` if no converter has a calibrated range, so that the number of samples for it says nothing."""
+    """Raises `UserError` if no converter has a calibrated range: calibration samples then have no effect."""
     if not _is_calibrated(setup_for(kind, stored_target(out, files.ARCH), device, settings), sweep):
         raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
 
 
 def _is_calibrated(setup: Setup, sweep: Sweep) -> bool:
-    """Tells whether converters have a calibrated range, in the setup or at a point of the sweep."""
+    """Checks whether converters have a calibrated range, in the setup or at a point of the sweep."""
     adc = setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None)
     return adc is not None and "calibrated" in sweep.get("adc_range", (adc.range,))
 

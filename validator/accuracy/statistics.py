@@ -21,7 +21,7 @@ class Interval:
 
 
 def of_share(right: int, count: int) -> Interval:
-    """Returns Wilson's interval of a share, which covers the choice of samples."""
+    """Returns the Wilson interval of the share `right` / `count`, for the random choice of samples."""
     share, z2 = right / count, _Z * _Z
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
@@ -29,7 +29,7 @@ def of_share(right: int, count: int) -> Interval:
 
 
 def of_mean(values: Sequence[float]) -> Interval | None:
-    """Returns Student's interval of a mean of shares, which covers the choice of chips. None for a single value."""
+    """Returns the Student interval of a mean of shares, for the random choice of chips; None for a single value."""
     if len(values) < 2:
         return None
     quantile = (*_T, *_T_MORE)[len(values) - 2] if len(values) <= 31 else _Z

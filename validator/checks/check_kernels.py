@@ -216,13 +216,13 @@ def _all_set(cover, start, end):
 
 @helper
 def _overlap(start, size, other, other_size):
-    """Tells whether two half-open ranges share a byte."""
+    """Checks whether two half-open ranges share a byte."""
     return size > 0 and other_size > 0 and start < other + other_size and other < start + size
 
 
 @helper
 def _touch(start, size, other, other_size):
-    """Tells whether two ranges overlap for the simulator: both ends are included, and an empty range is a point.
+    """Checks whether two ranges overlap for the simulator: both ends are included, and an empty range is a point.
 
     The size -1 means that there is no range.
     """

@@ -65,7 +65,7 @@ class Hit:
     """A problem that a rule has found, from which a `Finding` is made.
 
     `at`: instructions (indices into all streams). `fact`: description of the problem there. Without instructions it
-    concerns `core`, or the whole program if `core` is None. `severity` and `advice` override those of the rule.
+    concerns `core`, or the whole program if `core` is None. `severity` and `advice` override the rule's.
     """
 
     fact: str = ""

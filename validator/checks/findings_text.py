@@ -19,7 +19,7 @@ _HELP = "docs/reference/checks.md"
 
 
 def is_clean(findings: Sequence[Finding]) -> bool:
-    """Tells whether no finding is worse than a note."""
+    """Checks whether no finding is worse than a note."""
     return all(f.severity is Severity.NOTE for f in findings)
 
 

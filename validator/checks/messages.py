@@ -163,7 +163,7 @@ def message_size(subject: Subject) -> Iterator[Hit]:
 
 
 def communication(subject: Subject) -> Communication:
-    """Executes the communication of the program, once."""
+    """Executes the sends, receives and tokens of the program, once; returns where each core stops."""
     from validator.checks.check_kernels import (
         FREE,
         ON_RECV,

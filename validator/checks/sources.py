@@ -147,7 +147,7 @@ def _odd(subject: Subject, fault: int) -> Indices:
 
 
 def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.integer]]) -> Indices:
-    """Returns the instructions whose text has faults; `mask` returns an array that is not 0 for those of a core."""
+    """Returns the instructions whose text has faults; `mask` returns for a core an array that is not 0 at these."""
     found = [
         np.flatnonzero(mask(faults)) + int(subject.columns.starts[core])
         for core, faults in sorted(subject.text.items())

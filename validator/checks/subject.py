@@ -25,7 +25,7 @@ class Chip:
     """An architecture file as the simulator reads it.
 
     `target`: what it describes, with defaults for impossible values. `unknown`: names of fields that do not exist, with
-    the name perhaps meant. `impossible`: names of fields, with what is wrong. `network_file`: the network table that
+    the name perhaps meant. `impossible`: names of fields, with the reason. `network_file`: the network table that
     the file names. `core_memory_id`: the name of the global memory for the cores, if the chip has another one.
     """
 

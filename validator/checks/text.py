@@ -19,7 +19,7 @@ UNKNOWN_KEY, FRACTION, WRAPPED, OFFSET_VALUE = 1, 2, 4, 8
 """Bits of `TextFaults.odd`."""
 _INT32 = range(-(2**31), 2**31)
 _DEPTH = 2
-"""Depth to which keys are checked: the simulator reads those of an instruction and of its `offset`."""
+"""Depth to which keys are checked: the simulator reads the keys of an instruction and of its `offset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
 
 
 def _members(value: object, depth: int) -> Iterator[tuple[str, object]]:
-    """Yields keys and values in the order of the text, including those of inner objects down to `depth`."""
+    """Yields keys and values in the order of the text, including inner objects down to `depth`."""
     if isinstance(value, dict) and depth:
         for key, inner in cast(dict[str, object], value).items():
             yield key, inner

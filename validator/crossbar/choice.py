@@ -34,7 +34,7 @@ def chosen(crossbar: CrossbarKind, cells: str | None, settings: Sequence[str]) -
 
 
 def is_choice(value: object) -> bool:
-    """Tells whether a value was returned by `chosen`."""
+    """Checks whether a value was returned by `chosen`."""
     return isinstance(value, partial) and value.func is _install
 
 

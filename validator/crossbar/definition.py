@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, read: int = 0) -> Ints:
-    """Returns inputs `x` of `bits` bits times the matrix of an array group, in its `read`-th product for a sample."""
+    """Returns inputs `x` of `bits` bits times the matrix of a group. `sample`, `read`: select the noise."""
     array, setup = chip.arrays[group], chip.setup
     driven = np.stack([x, -x], axis=1).ravel() if array.planes.doubled else x
     total = -float(0 if array.planes.doubled else raised_by(setup.inputs, bits)) * array.sums

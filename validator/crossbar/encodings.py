@@ -42,7 +42,7 @@ class Planes:
 
 
 def encode(encoding: str, matrix: npt.NDArray[np.integer], weight_bits: int, cell_bits: int) -> Planes:
-    """Returns the cells of a matrix of weights of `weight_bits`. Raises `UserError` if the encoding has none for it."""
+    """Returns the cells of a matrix of weights of `weight_bits`. Raises `UserError` for weights it cannot encode."""
     return _ENCODERS[encoding](matrix.astype(np.int64), weight_bits, cell_bits)
 
 

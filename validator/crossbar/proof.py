@@ -71,7 +71,7 @@ def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
 
 
 def _is_off_grid(sums: npt.NDArray[Any], step: Floats) -> npt.NDArray[np.bool_]:
-    """Tells which sums are not multiples of the step."""
+    """Marks the sums that are not multiples of the step."""
     return np.abs(sums / step - np.rint(sums / step)) > _NEAR
 
 

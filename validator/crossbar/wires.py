@@ -1,4 +1,4 @@
-"""Resistance of the wires of a crossbar: what the cells at the far ends lose.
+"""Resistance of the wires of a crossbar, which reduces the currents of the cells at the far ends.
 
 A crossbar with resistive wires is a linear network, so its currents are the voltages times another matrix. This module
 computes that matrix. Rows are driven at the first column, columns are grounded after the last row, and rows that are

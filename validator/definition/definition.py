@@ -94,7 +94,7 @@ class Definition:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(found.type.tensor_type.elem_type))
 
     def steps_of(self, name: str, shape: Sequence[int]) -> Target | None:
-        """Returns how the model quantises an input of this shape, if all its readers do so with constant parameters."""
+        """Returns scale, zero point and type of an input if all its readers quantise it with constants; else None."""
         readers = [n for n in self.model.graph.node if name in n.input]
         if not readers or any(n.op_type != "QuantizeLinear" for n in readers):
             return None
@@ -111,7 +111,7 @@ class Definition:
         return run.rounded.get(name)
 
     def is_certain(self, known: Known) -> bool:
-        """Tells whether onnxruntime must find the same integers: its arithmetic is exact before each rounding."""
+        """Checks whether onnxruntime must find the same integers: its arithmetic is exact before each rounding."""
         found = (self.rounded(name, known.values) for name in known.codes)
         return not self.tables and not self.by_floats and all(r is None or r.certain for r in found)
 
@@ -226,7 +226,7 @@ class _Run:
         return Section(self.definition.model, nodes, sources, [name for name in proto.output if name]).run(self.arrays)
 
     def _is_integer_node(self, proto: NodeProto) -> bool:
-        """Tells whether all operands are known integers, so that the result needs no float section."""
+        """Checks whether all operands are known integers, so that the result needs no float section."""
         values = [self._value(name) for name in proto.input if name]
         return bool(values) and all(isinstance(v, np.ndarray) and v.dtype.kind != "f" for v in values)
 
@@ -371,7 +371,7 @@ def _shape(node: Node) -> Array:
 
 
 def _has_codes(node: Node) -> bool:
-    """Tells whether the node reads or makes quantised tensors or exact numbers."""
+    """Checks whether the node reads or makes quantised tensors or exact numbers."""
     values = node.operands[:1] if node.proto.op_type != "Concat" else node.operands
     known = any(isinstance(v, Real) or is_codes(v) for v in (*values, *node.operands))
     return known or node.proto.op_type in ("DequantizeLinear", "QuantizeLinear")

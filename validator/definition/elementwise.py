@@ -142,7 +142,7 @@ def bounds(node: Node) -> tuple[float, float] | None:
 
 
 def cast(node: Node) -> Result:
-    """Passes on exact numbers that are cast to float32."""
+    """Returns exact numbers unchanged if they are cast to float32; None for other casts."""
     x = node.get(0)
     return [x] if isinstance(x, Real) and node.attributes["to"] == TensorProto.FLOAT else None
 

@@ -162,7 +162,7 @@ def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Rea
 
 
 def target(node: Node, scale: int, zero: int, dtype: "np.dtype[Any]", steps: int) -> Target:
-    """Returns the output of a QLinear operator; `scale`, `zero`: operands; `dtype`: used without a zero point."""
+    """Returns the target of a QLinear operator. `scale`, `zero`: operand indices; `dtype`: type without zero point."""
     factor = scale_of(node, scale, "the output")
     point = zero_of(node, zero, "the output", None, factor) if node.get(zero) is not None else np.zeros((), dtype)
     if point.size != 1 or factor.size != 1:

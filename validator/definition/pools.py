@@ -12,7 +12,7 @@ from validator.definition.values import ONE, Array, Ints, Kind, Real, Term, Valu
 from validator.definition.windows import Window, pool_window
 
 _STEPS = 3
-"""Float32 roundings of a mean, besides those of its sum."""
+"""Float32 roundings of a mean, besides the roundings of its sum."""
 
 
 def max_pool(node: Node) -> Result:
@@ -73,7 +73,7 @@ def _over_image(function: Any, x: Array) -> Array:
 
 
 def uniform(value: Value | None) -> Term | None:
-    """Returns numbers that have one scale, so that operators can add them; None for others."""
+    """Returns the only term of numbers with one scale, so that operators can add them; None for other values."""
     term = value.whole if isinstance(value, Real) else None
     return term if term is not None and term.uniform else None
 

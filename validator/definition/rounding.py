@@ -19,7 +19,7 @@ _FAR = 62
 class Target:
     """The quantised tensor to compute: scale and zero point (broadcast to it), type, name of the node for messages.
 
-    `steps`: float32 roundings in onnxruntime's quantisation, besides those of the terms. `with_zero`: onnxruntime
+    `steps`: float32 roundings in onnxruntime's quantisation, besides the terms' own. `with_zero`: onnxruntime
     rounds after adding the zero point, and multiplies the zero points of operands separately.
     """
 
@@ -121,7 +121,7 @@ def _with_error_bound(real: Real, target: Target) -> tuple[Doubles, Doubles]:
 
 
 def _without_rounding(real: Real, target: Target) -> npt.NDArray[np.bool_]:
-    """Tells where onnxruntime's float32 arithmetic is exact: sums of few bits, all scales powers of two."""
+    """Marks where onnxruntime's float32 arithmetic is exact: sums of few bits, all scales powers of two."""
     parts = [np.asarray(t.scale / t.over.astype(np.float64)) for t in real.terms]
     scales = [*parts, np.asarray(target.scale)]
     if target.with_zero or any(t.slack for t in real.terms) or not all(map(powers_of_two, scales)):
@@ -132,5 +132,5 @@ def _without_rounding(real: Real, target: Target) -> npt.NDArray[np.bool_]:
 
 
 def powers_of_two(numbers: Array) -> bool:
-    """Tells whether all numbers are powers of two."""
+    """Checks whether all numbers are powers of two."""
     return bool((np.frexp(numbers.astype(np.float64))[0] == 0.5).all())

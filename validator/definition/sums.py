@@ -83,7 +83,7 @@ def convolved(node: Node, x: Term, w: Term, bias: Value | None) -> list[Real] | 
 
 
 def _differs_only_along(w: Term, rank: int, axis: int) -> bool:
-    """Tells whether scales differ along one axis only."""
+    """Checks whether scales differ along one axis only."""
     if w.over.size != 1:
         return False
     return w.scale.size == 1 or (w.scale.ndim == rank and all(n == 1 for a, n in enumerate(w.scale.shape) if a != axis))
@@ -113,7 +113,7 @@ def matmul(node: Node) -> Result:
 
 
 def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] | None:
-    """Computes MatMul on integers; None if scales of `a` differ within a sum, or those of `b` other than by blocks."""
+    """Computes MatMul on integers; None if scales differ within a sum, except scales of `b` by blocks of rows."""
     if not _is_equal_along(a, -1):
         return None
     if not _is_equal_along(b, -2):
@@ -145,7 +145,7 @@ def _by_blocks(node: Node, a: Term, b: Term, factor: float) -> list[Real] | None
 
 
 def _is_equal_along(term: Term, axis: int) -> bool:
-    """Tells whether scales are equal along an axis, and so within each sum."""
+    """Checks whether scales are equal along an axis, and so within each sum."""
     if term.over.size != 1:
         return False
     return term.scale.size == 1 or (term.scale.ndim == term.units.ndim and term.scale.shape[axis] == 1)
@@ -170,7 +170,7 @@ def _transposed(term: Term) -> Term:
 
 
 def _with_bias(node: Node, sums: Real | None, bias: Value | None, behind: int) -> list[Real] | None:
-    """Adds a bias to the axis that is followed by `behind` others; None if the bias has no exact form."""
+    """Adds a bias along the axis that `behind` other axes follow; None if the bias has no exact form."""
     if sums is None or bias is None:
         return None if sums is None else [_checked(node, sums)]
     term, *others = sums.terms

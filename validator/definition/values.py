@@ -19,7 +19,7 @@ BITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (2, 4, 8, 16,
 
 
 def is_codes(value: object) -> bool:
-    """Tells whether a value is an array of integers that can be a quantised tensor."""
+    """Checks whether a value is an array of integers that can be a quantised tensor."""
     return isinstance(value, np.ndarray) and cast(Array, value).dtype.name in BITS
 
 
@@ -166,7 +166,7 @@ class Rounded:
     near: Callable[[], tuple[Doubles, Doubles]]
 
     def explains(self, got: Array, at: npt.NDArray[np.bool_], allowed: Doubles | None = None) -> npt.NDArray[np.bool_]:
-        """Tells for the elements `at` whether onnxruntime's codes `got` are explained by the error of its arithmetic.
+        """Marks the elements of `at` where the error of onnxruntime's arithmetic explains its codes `got`.
 
         `allowed` replaces the bound on this error.
         """

@@ -24,7 +24,7 @@ MOST_WHOLE = 2**24
 """Largest integer up to which float32 represents every integer."""
 
 MOST_MOVED = 4
-"""Largest error of an integer, in standard deviations of rounding: 1/4 if one of 16 draws moves it by 1."""
+"""Largest accepted error of an integer, in standard deviations (1/4 if one of 16 draws is off by 1)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,13 +83,13 @@ class Sides:
 
 
 def is_floats(value: Any) -> bool:
-    """Tells whether a value is a non-empty tensor of floats."""
+    """Checks whether a value is a non-empty tensor of floats."""
     array = array_of(value)
     return array is not None and array.size > 0 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 def _is_exact(value: Any) -> bool:
-    """Tells whether a value is a non-empty tensor of integers or booleans that float32 represents exactly."""
+    """Checks whether a value is a non-empty tensor of integers or booleans that float32 represents exactly."""
     array = array_of(value)
     if array is None or array.size == 0 or array.dtype.kind not in "biu":
         return False

@@ -132,7 +132,7 @@ class Judge:
         )
 
     def of_kind(self, seed: int, kind: str) -> ValidationReport | None:
-        """Validates one input of another kind; None if onnxruntime does not make finite numbers of it."""
+        """Validates one input of another kind; None if onnxruntime computes no finite outputs from it."""
 
         def given(number: int) -> dict[str, Any]:
             return inputs_of_kind(self.hosted, self.whole, kind, number)
@@ -200,7 +200,7 @@ class Judge:
         return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
 
     def _is_right_in_sequence(self) -> bool:
-        """Tells whether every program is right on the tensors that it gets when all segments run one after another.
+        """Checks whether every program is right on the tensors that it gets when all segments run one after another.
 
         False without a host and without integers: nothing else turns a difference within rounding into another value.
         """

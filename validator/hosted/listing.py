@@ -9,12 +9,12 @@ from raptor.output.files import SegmentFile, Segments
 
 
 def is_hosted(folder: str | Path) -> bool:
-    """Tells whether a directory holds a program in segments."""
+    """Checks whether a directory holds a program in segments."""
     return (Path(folder) / files.SEGMENTS).is_file()
 
 
 def has_rounds(folder: str | Path) -> bool:
-    """Tells whether a directory holds a program whose segments take turns on the chip."""
+    """Checks whether a directory holds a program whose segments take turns on the chip."""
     return is_hosted(folder) and (Path(folder) / files.ROUNDS).is_file()
 
 

@@ -25,7 +25,7 @@ class HostedResult:
 
 
 def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> HostedResult:
-    """Runs all segments in order. Options and errors are those of `validator.run.run`."""
+    """Runs all segments in order. Options and errors: see `validator.run.run`."""
     values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
     for segment in hosted.listed.segments:
         if segment.kind == "host":

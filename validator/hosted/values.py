@@ -80,7 +80,7 @@ def _table(name: str, maps: Sequence[Mapping[Any, Any]]) -> dict[str, Array]:
 
 
 def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
-    """Tells whether a shape matches declared sizes, of which None matches any size."""
+    """Checks whether a shape matches declared sizes, of which None matches any size."""
     return len(shape) == len(sizes) and all(wanted in (None, size) for size, wanted in zip(shape, sizes, strict=True))
 
 
@@ -98,5 +98,5 @@ def convert(value: Any, dtype: "np.dtype[Any] | None", what: str) -> Any:
 
 
 def to_type(value: Any, type_: str, what: str) -> Any:
-    """Converts a value to a type by onnxruntime's name."""
+    """Converts a value to the type that onnxruntime calls `type_`, such as `tensor(float)`."""
     return convert(value, dtype_of(type_), what)

@@ -1,4 +1,4 @@
-"""Explains why a program does not end: lists every core that waits for ever, and what it waits for."""
+"""Explains why a program does not end: lists every blocked core, and the core or token that it waits for."""
 
 from raptor.target import isa
 from raptor.target.isa import Timing
@@ -48,7 +48,7 @@ def _doing(machine: CycleModel, run: Run, i: int) -> str:
 
 
 def _nop(machine: CycleModel, run: Run, i: int) -> int:
-    """Returns the index of the `nop` that core i executes for ever, or -1."""
+    """Returns the index of the `nop` at which core i hangs, or -1."""
     never_ends = machine.timed(Timing.NEVER_ENDS)
     pc, last = int(run.core[i, Core.PC]), int(machine.first[i + 1])
     if pc < last and never_ends[pc] and run.core[i, Core.ROB_COUNT] == 0:

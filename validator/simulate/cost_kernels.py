@@ -145,7 +145,7 @@ def _wire_ps(network, source, to, flits):
 
 @bare_helper
 def flit_cost(network, source, to):
-    """Returns the cost of a flit from core to core (see `chip.Network`), ns or pJ; 0 for a pair that does not talk."""
+    """Returns the cost of a flit between cores (`simulated_chip.Network`), ns or pJ; 0 for a pair without messages."""
     first, partners, costs = network
     low, high = first[source], first[source + 1]
     while low < high:

@@ -3,7 +3,7 @@
 The simulator is a set of SystemC threads (for each core a vector unit, a transfer unit, a switch and its array groups)
 and a clock thread. A thread that waits for a time sits in one heap, together with the clock; what happens at a clock
 edge happens when the clock's thread runs. The order of two threads in one instant decides whether the end of an
-instruction is noticed at this edge or at the next. So the heap and the order of the threads are those of SystemC, edge
+instruction is noticed at this edge or at the next. So the heap and the order of the threads are as in SystemC, edge
 by edge. An edge at which nothing happens only turns the heap (the clock is taken out and put back); as soon as a turn
 changes nothing, the clock jumps.
 
@@ -108,7 +108,7 @@ def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C
 def _alone(chip, program, tables, log, rounds, g, pipeline):
     """Runs the only core that does not wait for a message, up to an instruction that concerns other cores.
 
-    The result is the same as that of the main loop. Only the thread and the clock are in the heap. If both reach the
+    The result is the same as in the main loop. Only the thread and the clock are in the heap. If both reach the
     same instant, the thread comes first, unless the clock was already waiting for that instant when the thread began to
     wait.
     """

@@ -105,7 +105,7 @@ class Run:
 
 
 def build(program: RawProgram, chip: SimulatedChip, warnings: Sequence[str] = ()) -> CycleModel:
-    """Lays out the cores that the program instantiates. `warnings`: warnings to which those found here are added.
+    """Lays out the cores that the program instantiates. `warnings`: earlier warnings, which precede the new ones.
 
     Raises `ProgramError` for an instruction at which the simulator would crash, `UserError` for a program that does
     not fit the chip.

@@ -172,7 +172,7 @@ def _retire(chip, g, core, rob, rounds, c, tick):
 
 @bare_helper
 def _dispatchable(chip, core, thread, rob, c, tick):
-    """Tells whether the instruction in the dispatcher can leave it at the edge after `tick`."""
+    """Checks whether the instruction in the dispatcher can leave it at the edge after `tick`."""
     if core[c, Core.ROB_COUNT] == chip.rob_size:
         return False
     op = rob[chip.rob_size]
@@ -197,7 +197,7 @@ def _overlap(low, high, other_low, other_high):
 
 @bare_helper
 def _conflict(op, other):
-    """Tells whether `op` writes what `other` reads, or reads what it writes.
+    """Checks whether `op` writes what `other` reads, or reads what it writes.
 
     Two writes to one address go unnoticed, as in the simulator.
     """

@@ -38,7 +38,7 @@ class Energy:
 
 
 def needs_counting(target: Target) -> bool:
-    """Tells whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
+    """Checks whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
     power = target.core.power
     return any((_decode_mw(power), power.register_read_mw, power.register_write_mw, power.scalar_mw))
 

@@ -17,7 +17,7 @@ from validator.simulate.simulated_chip import SimulatedChip
 
 
 def check_geometry(program: RawProgram, chip: SimulatedChip) -> tuple[str, ...]:
-    """Returns warnings if sizes differ from those of the `arch.json` beside the program; none without such a file.
+    """Returns warnings if sizes differ from the `arch.json` beside the program; none without such a file.
 
     Raises `UserError` for more crossbars in a core than the target has, and for matrices that do not fit its crossbars.
     """

@@ -12,7 +12,7 @@ from validator.simulate.cycle_model import CycleModel
 Ints = npt.NDArray[np.int64]
 
 MOST_USED = 0.7
-"""Part of the time above which a link would make others wait, so that times are lower bounds only."""
+"""Utilisation of a link above which messages would queue, so that times are lower bounds only."""
 _A, _D = 1, 4
 """Indices of the words of an instruction that hold its partner and its length."""
 
@@ -39,7 +39,7 @@ def links_of(machine: CycleModel, target: Target, time_ns: float) -> tuple[LinkU
 
 
 def _crossed(machine: CycleModel, target: Target) -> Ints:
-    """Returns the flits over each link: a message crosses all between its chips, the memory is on the first."""
+    """Returns the flits over each link: a message crosses all links between its chips; chip 0 has the memory."""
     sends = np.flatnonzero(machine.opcodes == OPCODE["send"])
     memory = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["ld"], OPCODE["st"])))
     used = np.concatenate([sends, memory])

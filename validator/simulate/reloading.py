@@ -38,13 +38,13 @@ class RoundUse:
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """Figures of rounds, with and without writing. Times and energies of writing are those of `device`.
+    """Figures of rounds, with and without writing. Times and energies of writing come from the device file `device`.
 
     `sample_ns`, `sample_pj`: time and energy of a batch divided by its samples; `without_ns`, `without_pj`: without
-    writing (the standby of the chip while it is written is writing). `writes_per_cell`: writes of a cell for a sample,
-    as the mean of the chip; `worst_per_sample`: of the cell that is written most. `years`: its life at
-    `rate_per_s` samples a second, null without an endurance. `batch_for_tenth`: the batch from which writing is at most
-    a tenth of the time. `memory_bytes`: global memory of the round that needs most.
+    writing (standby while the chip is written counts as writing). `writes_per_cell`: writes per sample of a cell, mean
+    of the chip; `worst_per_sample`: writes per sample of the cell that is written most; `years`: its life at
+    `rate_per_s` samples a second, null without an endurance. `batch_for_tenth`: the least batch with which writing is
+    at most a tenth of the time. `memory_bytes`: global memory of the round that needs most.
     """
 
     batch: int

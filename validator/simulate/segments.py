@@ -30,7 +30,7 @@ def simulate(
     trace_file: str | Path | None = None,
     rate: float | None = None,
 ) -> SimulationReport:
-    """Simulates a program as `builtin.simulate` does; for segments, returns the sums over those of the chip.
+    """Simulates a program as `builtin.simulate` does; for segments, returns sums over the chip segments.
 
     In throughput mode segments work on different samples, so that the slowest gives the interval. Segments that take
     turns on the chip are simulated for a batch, with the time and energy of writing. `rate`: samples a second, for

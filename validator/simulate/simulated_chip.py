@@ -26,7 +26,7 @@ _MOST_NAMED, _MOST_MISTAKES = 50, 5
 
 @dataclass(frozen=True, slots=True)
 class SimulatedChip:
-    """A chip to simulate, which `source` describes: hardware, and its network table in place of that of `target`."""
+    """A chip to simulate. `table`: its network table, instead of the table of `target`; `source`: name for messages."""
 
     target: Target
     table: NetworkTable

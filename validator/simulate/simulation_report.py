@@ -51,8 +51,8 @@ class SimulationReport:
     `macs`: MACs of a sample, if the compiler noted them; `tops` (2 operations each), `tops_per_w` and `pj_per_mac`
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
-    that divided by the samples, and its energy contains writing. `links`: those between chips; above a share of 0.7,
-    times are lower bounds, as the simulator has no contention.
+    is that time divided by the samples, and its energy contains writing. `links`: links between chips; above a share of
+    0.7, times are lower bounds, as the simulator has no contention.
     """
 
     program: str
@@ -81,7 +81,7 @@ class SimulationReport:
 
     @property
     def crowded(self) -> tuple[LinkUse, ...]:
-        """The links that are used so much that times are lower bounds: the simulator lets all flits pass at once."""
+        """Links used so much that times are lower bounds, because the simulator has no contention."""
         return tuple(link for link in self.links if link.share > MOST_USED)
 
 
@@ -116,7 +116,7 @@ def _summary(report: SimulationReport) -> str:
 
 
 def _slowest(report: SimulationReport) -> list[tuple[str, float]]:
-    """Returns the longest parts of the critical path, those that are shown."""
+    """Returns the longest parts of the critical path, which the table shows."""
     return sorted(report.critical_path_ns.items(), key=lambda item: -item[1])[:_LAYERS]
 
 

@@ -48,7 +48,7 @@ class Program(NamedTuple):
 
     `rules`: see `opcode_tables.Rule`. `words`: five for each instruction. `place_of`: place of a core by its number on
     the chip. `group_first`: thread of the first array group of each core. `xbars`: number of crossbars by thread.
-    `flit_ns`: see `chip.Network.latencies`.
+    `flit_ns`: see `simulated_chip.Network.latencies`.
     """
 
     rules: npt.NDArray[np.uint8]
@@ -86,7 +86,7 @@ class Tables(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Notes on each instruction, and (`marks`) on each round of a core; see `model.Run`."""
+    """Notes on each instruction, and (`marks`) on each round of a core; see `cycle_model.Run`."""
 
     start: Ints
     end: Ints

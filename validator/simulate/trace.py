@@ -1,7 +1,7 @@
 """Writes a run as a Chrome trace (for https://ui.perfetto.dev): a process for each core, a track for each of its units.
 
 An event is named after ONNX node, operation and instruction. If there are too many events, neighbours are joined: first
-instructions of one kind with a short pause or none between them, then those of one step, then any of one unit.
+instructions of one kind with a short pause or none between them, then of one step, then any of one unit.
 """
 
 from collections.abc import Iterator

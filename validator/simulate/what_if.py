@@ -1,6 +1,6 @@
 """Simulates the same streams again, as if one part of the chip were twice as fast.
 
-The numbers of the model are changed, not those of the architecture file, because the model can express half a cycle.
+The numbers of the model are changed, not the architecture file, because the model can express half a cycle.
 """
 
 import math
