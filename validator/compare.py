@@ -85,7 +85,7 @@ class Tally:
 
 
 def tally(got: Floats, want: Floats) -> Tally:
-    """Makes the tally of one input. `got` has as many elements as `want` and gets its shape."""
+    """Returns the errors of one input. `got` has as many elements as `want`, and is reshaped to it."""
     got, finite = got.reshape(want.shape).copy(), np.isfinite(want)
     return Tally(
         errors(got, want), np.where(finite, np.abs(want), np.float32(0)), got, want.copy(), 1, bool(finite.any())

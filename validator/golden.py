@@ -66,7 +66,7 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
 
 
 def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
-    """Raises `UserError` if tensors of the model have other sizes than those of the program."""
+    """Raises `UserError` if tensors of the model differ in size from the program's."""
     for place in program.memory.outputs:
         if values[place.name].shape != place.shape:
             shapes = f"{list(values[place.name].shape)}, {files.MEMORY} says {list(place.shape)}"
@@ -95,7 +95,7 @@ def _prepared(
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Returns the model with the tensors `names` as outputs.
 
-    Also returns the tensors of `names` that it computes, those that were no outputs before, and the nodes that are
+    Also returns the tensors of `names` that it computes, the ones that were not outputs before, and the nodes that are
     rewritten as in ONNX's own suite.
     """
     import onnx

@@ -108,7 +108,7 @@ class Written:
 class Machine:
     """Memories, registers and program counters of all cores. The arrays are changed in place.
 
-    `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to `first[c +
+    `words`: the records of all streams, core after core, as five int32; core c has the records `first[c]` to `first[c +
     1]`, and `pc[c]` is such an index. `rows`: for each `sld` of all streams, the rows of the table that its number
     indexes; `rows[next_id[c]]` is for the next `sld` of core c. The local memory of core c has `local_size[c]` elements
     from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for each core, bits of an input

@@ -1,4 +1,4 @@
-"""Splits recurrent layers into the nodes of one time step, which is computed again and again.
+"""Splits recurrent layers into the nodes of one time step, which are computed for each step.
 
 onnxruntime has no float64 kernel for RNN, GRU and LSTM, and its float32 kernel loses more than a rounding in some
 activations: its Softplus is log(1 + exp(x)). In an unstable layer, later steps amplify that.
@@ -48,7 +48,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent layer. `writes`: its outputs by position, empty if unused. `attributes`: those set in the model."""
+    """A recurrent layer. `writes`: its outputs by position, empty if unused. `attributes`: as set in the model."""
 
     op_type: str
     reads: tuple[str, ...]

@@ -4,7 +4,7 @@ The validator compares with onnxruntime, which deviates from the suite's referen
 
 1. with `align_corners` and scales that give a fractional length: it rounds the length down, the suite uses the product;
 2. with `tf_crop_and_resize` and channels last, linear with antialias or cubic: it extrapolates other elements than
-   those outside of the input.
+   the ones outside of the input.
 
 Resize is linear along each axis. So such a node becomes one matrix product per axis, whose matrix the reference
 implementation computes from the unit matrix. onnxruntime computes the rest of the model, and also nodes that cannot be

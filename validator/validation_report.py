@@ -174,7 +174,7 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
 
 
 def _of_kinds(report: ValidationReport) -> str:
-    """Names the kinds of inputs that were compared, and those from which onnxruntime makes no finite numbers."""
+    """Names the kinds of inputs that were compared, and the kinds that give no finite numbers in onnxruntime."""
     compared = [one.kind for one in report.kinds if one.verdict != "no finite numbers"]
     others = [one.kind for one in report.kinds if one.verdict == "no finite numbers"]
     seconds = report.seconds.get("kinds", 0.0)

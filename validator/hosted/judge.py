@@ -148,7 +148,7 @@ class Judge:
         return other.report(seed, 0.0)
 
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
-        """Returns two sides whose float64 reference is the whole model."""
+        """Returns the two computations of `run_both`, whose float64 reference is the whole model."""
         whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
         shapes = self._open_shapes()
         return Sides(names, self.numbers, run_both, self._inputs, whole.path, whole.constants, shapes, on_host)

@@ -50,7 +50,7 @@ def check_inputs(hosted: Hosted, inputs: Mapping[str, Any]) -> Values:
 
 
 def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
-    """Returns the tensors that are at a border, in their types there."""
+    """Returns the tensors at borders of segments, converted to the types that they have there."""
     types = {c.name: c.type for c in hosted.listed.crossings}
     return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
 

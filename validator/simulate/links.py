@@ -1,4 +1,4 @@
-"""Use of the links between chips: the simulator has no contention, so a link used too much makes times wrong."""
+"""Use of the links between chips: the simulator has no contention, so times are too short if a link is overloaded."""
 
 from dataclasses import dataclass
 

@@ -162,7 +162,7 @@ def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
 
 
 def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:
-    """Yields the figures of rounds, none without the others."""
+    """Yields the rows on rounds: time and energy with and without writing, writes of a cell, and lifetime."""
     each = f"batch of {found.batch}, {found.batch_ns and found.writing_ns / found.batch_ns:.1%} of its time is writing"
     yield "rounds", f"{len(found.rounds)}  ({each})"
     yield "a sample", f"{time_text(found.sample_ns)} with writing, {time_text(found.without_ns)} without"
