@@ -118,7 +118,7 @@ class Values:
         return self._by_type[kind]
 
     def holds(self, value: object) -> bool:
-        """Tells whether a value is among these, itself: a pass that changes nothing returns what it got."""
+        """True if a value is among these, itself: a pass that changes nothing returns what it got."""
         return self._by_type.get(type(value)) is value
 
     def for_(self, step: Pass) -> list[Any]:

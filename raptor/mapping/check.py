@@ -45,7 +45,7 @@ LATEST_SAMPLE = 15
 
 
 def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
-    """Yields a sentence if the layers of the decision are not those of the graph."""
+    """Yields a sentence if the decision and the graph do not have the same layers."""
     wanted = layer_nodes(graph).keys()
     odd = sorted(wanted ^ decision.layers.keys())
     if odd:
@@ -54,9 +54,9 @@ def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
 
 
 def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
-    """Yields what is wrong with a decision before the rewrites of the prepared `graph`: settings, cores, kinds.
+    """Yields the faults of a decision that the prepared `graph` shows before its rewrites: settings, cores, kinds.
 
-    The layers must be those of the graph. A decision without these faults says which rewrites the graph gets.
+    Decision and graph must have the same layers. A decision without these faults says which rewrites the graph gets.
     """
     yield from _settings(decision, arch)
     for core in decision.cores:
@@ -67,7 +67,7 @@ def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[st
 
 
 def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
-    """Yields sentences that name the layer and the field that are wrong. `graph` has all rewrites.
+    """Yields a sentence for each fault of a decision, with the layer and the field at fault. `graph` has all rewrites.
 
     There must be no `record_faults`. Raises `UserError` if a decision by pixel makes too many operations.
     """
@@ -87,7 +87,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """The graph and the chip that bound a layer.
+    """The graph and the chip by which the records of layers are checked.
 
     `graph` has all rewrites. `parts`: channel ranges of its streamed tensors.
     """
@@ -99,7 +99,7 @@ class _Chip:
 
 
 def _settings(decision: Decision, arch: Target) -> Iterator[str]:
-    """Yields what is wrong with the settings that all layers share: strategy, tile, flow."""
+    """Yields faults of the settings that all layers share: strategy, crossbar sizes, patience, sample of the order."""
     if decision.strategy not in STRATEGY.names:
         yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"
     if isinstance(decision.flow, ByLine):
@@ -113,7 +113,7 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
 
 
 def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterator[str]:
-    """Yields a sentence if a layer cannot be of its kind: by its operator, or by the flow of the decision."""
+    """Yields a sentence if the operator of a layer, or the flow of the decision, does not allow the layer's kind."""
     operator = node.operator
     assert isinstance(operator, Filter)
     by_line = isinstance(decision.flow, ByLine)
@@ -128,14 +128,14 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
 
 
 def _joined(decision: Decision, left: Container[str]) -> Iterator[str]:
-    """Yields a sentence for each joined layer that is `left`: it cannot be a part of the one that it names."""
+    """Yields a sentence for each joined layer that is still a node of the graph (`left`): it could not be fused."""
     for key, layer in decision.layers.items():
         if isinstance(layer, JoinedLayer) and key in left:
             yield f"layer {key}: layer: {layer.layer}, which does not multiply the same pixels before it"
 
 
 def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
-    """Yields what is wrong with the record of a layer, by its class."""
+    """Yields the faults of the record of a layer, by its class."""
     assert isinstance(node.operator, Filter)
     match layer:
         case KernelUnfolding():
@@ -149,7 +149,7 @@ def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
 
 
 def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix], copies: int = 1) -> Iterator[str]:
-    """Yields what is wrong with matrices: `wanted` follows from the layer and its kind; their cores are a choice."""
+    """Yields the faults of matrices. `wanted`: the only matrices that the layer and its kind allow."""
     if len(layer.matrices) != len(wanted):
         yield f"matrices: {len(layer.matrices)}, expected {len(wanted)}"
     for i, (given, other) in enumerate(zip(layer.matrices, wanted, strict=False)):
@@ -160,7 +160,7 @@ def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix],
 
 
 def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Filter) -> Iterator[str]:
-    """Yields what is wrong with a fully connected layer: the width of its matrices, the matrices, their cores."""
+    """Yields the faults of a fully connected layer: the width of its matrices, the matrices, their cores."""
     outs = filter_.weights.shape[2]
     width = layer.matrices[0].cols[1] if layer.matrices else 0
     if not 0 < width <= outs or (width < outs and width % chip.tile):
@@ -178,7 +178,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
 
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
-    """Yields what is wrong with a layer by line: its grid, its cores, its blocks."""
+    """Yields the faults of a layer with line unfolding: its grid, its cores, its blocks."""
     if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch.xbar_rows):
         yield "kind: line, but it cannot be computed by line"
         return
@@ -209,7 +209,7 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
 
 
 def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str]:
-    """Yields a sentence for a core that comes twice, unless that is in several segments, with the same matrices."""
+    """Yields a sentence for a core that the grid names twice, except in several segments with the same matrices."""
     grid, known = layer.grid, dict[int, object]()
     for s, cols in enumerate(grid.cols):
         own = layer.cores[s * grid.cores // len(grid.cols) : (s + 1) * grid.cores // len(grid.cols)]
@@ -243,7 +243,7 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
-    """Yields what is wrong with loaders: together they load all columns of an input that is read line by line."""
+    """Yields the faults of loaders, which must load all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs}
     for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, ByLine) else ():
         if name not in chip.graph.inputs or name not in chip.parts or name not in read:
@@ -254,7 +254,7 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
 
 
 def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
-    """Yields what is wrong with cores of products: together they compute all lines and pixels of the result."""
+    """Yields the faults of the cores of products, which must compute all lines and pixels of the result."""
     graph = chip.graph
     nodes = {node.output: node for node in graph.nodes}
     views = views_of(graph, chip.parts)
@@ -271,7 +271,7 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
 
 
 def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
-    """Yields what is wrong with the tensors that pass through the cores of a product, pixel by pixel."""
+    """Yields the faults of `DotGrid.relays`: each tensor must have a pixel for each of the `queries`."""
     for name in grid.relays:
         if name not in graph.tensors:
             yield f"{name} is no tensor"
@@ -280,7 +280,7 @@ def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
 
 
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
-    """Yields a sentence for each core on which layers take more crossbars than it has."""
+    """Yields a sentence for each core whose layers need more crossbars than it has."""
     used: Counter[int] = Counter()
     for key, node in nodes.items():
         used.update(dict(_xbars(chip, decision.layers[key], node)))

@@ -1,8 +1,8 @@
-"""Numbers the cores of a decision so that little crosses the links between chips.
+"""Numbers the cores of a decision so that few flits cross the links between chips.
 
-Cores are on the chip of their number. They are numbered in the order in which the model uses them, so that an attention
-comes between the layers around it. Chips begin where least is exchanged; cores that the decision does not use are left
-at the ends of chips.
+Core k is on chip `k // cores_per_chip`. Cores are numbered in the order in which the model uses them, so an attention
+lies between the layers before and after it. Chips begin where the cores exchange least; unused cores are left at the
+ends of chips.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Found = tuple[dict[str, Layer], ByLine]
 
 
 def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
-    """Returns a decision about a graph with its cores numbered for the chips of a target."""
+    """Returns a decision with its cores renumbered for the chips of a target. `found`: the decision about `graph`."""
     order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
     layers, flow = numbered(found, order.__getitem__)
     cut_flits = _cut_flits(exchanged_flits(graph, layers, flow, arch)[: len(order), : len(order)])
@@ -36,9 +36,10 @@ def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
 
 
 def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:
-    """Returns the first core of each chip with which the busiest link has least to carry, then all links together.
+    """Returns the first core of each chip: the choice with the least load of the busiest link, then of all links.
 
-    `cut_flits`: for each number of cores, what those below it exchange with the others; the last number is that of all.
+    Found by dynamic programming over the chips. `cut_flits`: [cores + 1], flits that the first k cores exchange with
+    the other cores, for each k.
     """
     count = len(cut_flits) - 1
     best: dict[int, tuple[float, float, tuple[int, ...]]] = {0: (0.0, 0.0, (0,))}
@@ -60,7 +61,7 @@ def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> 
 
 
 def _cut_flits(exchanged: Floats) -> list[float]:
-    """Returns for each number of cores, from none to all, what those below it exchange with the others."""
+    """Returns [cores + 1]: the flits that the first k cores exchange with the other cores, for each k."""
     both = exchanged + exchanged.T
     with_later, with_earlier = np.triu(both).sum(axis=1), np.tril(both).sum(axis=1)
     # Rounded, so that the order of additions, which depends on the machine, decides nothing.
@@ -68,7 +69,7 @@ def _cut_flits(exchanged: Floats) -> list[float]:
 
 
 def numbered(found: Found, number: Callable[[int], int]) -> Found:
-    """Returns a decision with other numbers of its cores."""
+    """Returns a decision in which core k is `number(k)`."""
     layers, flow = found
     loaders = {name: tuple((cols, number(core)) for cols, core in pairs) for name, pairs in flow.loaders.items()}
     products = {name: renumbered(grid, number) for name, grid in flow.products.items()}
@@ -77,7 +78,7 @@ def numbered(found: Found, number: Callable[[int], int]) -> Found:
 
 
 def _cores(graph: Graph, layers: Mapping[str, Layer], flow: ByLine) -> Iterator[int]:
-    """Yields the cores of loaders, layers and products in the order of the graph; some more than once."""
+    """Yields the cores of loaders, layers and products in the order of the graph, some of them several times."""
     for pairs in flow.loaders.values():
         yield from (core for _, core in pairs)
     for node in graph.nodes:

@@ -1,8 +1,8 @@
-"""Several chips: layers become stages, one for each chip, so that the slowest stage takes least time.
+"""Pipeline of several chips: layers become stages, one for each chip, so that the slowest stage takes least time.
 
-A stage is a range of layers with what follows them, and has the cores of one chip. A link is a stage, too: it takes the
-time of all flits that cross it. Where the model is cut is found by dynamic programming over the stages' estimated
-times, for which each range is mapped as it would be on a chip of its own.
+A stage is a range of layers with their epilogues, on the cores of one chip. A link counts as a stage, too: it takes
+the time of all flits that cross it. The cuts are found by a search over the estimated times of stages
+(`raptor.mapping.stages`); each range is mapped as for a chip of its own.
 """
 
 import math
@@ -31,23 +31,23 @@ from raptor.mapping.token_stages import constants_of
 from raptor.target.arch import Target
 
 SLACK = 1.03
-"""Factor on the time of the slowest stage within which the cuts with the fewest flits over links are taken."""
+"""Slack of the slowest stage: among cuts within this factor of its least time, the fewest flits over links win."""
 
 MOST_USED = 0.7
-"""Part of the time for which a link may be used: beyond, flits wait for each other, which no simulator tells."""
+"""Largest utilisation of a link. Above it, flits would wait for each other, which the simulator does not model."""
 
 MapLines = Callable[[Graph, Target, Collection[str]], Found | None]
-"""Maps a graph to cores numbered from 0; the tensors named come from other chips. None if they do not fit."""
+"""(graph, chip, inputs from other chips) -> layers and flow on cores from 0; None if the graph does not fit."""
 
 
 def map_chips(
     graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, map_lines: MapLines, whole: Found | None
 ) -> Found | None:
-    """Maps a graph by lines to the chips of a target: all chips as one, or where links are too dear a stage on each.
+    """Maps a graph to the chips of a target: as one large chip, or with one stage on each chip if links are too slow.
 
-    `whole`: the decision that takes all chips as one, if there is one. Where its links can carry what it sends, it is
-    kept: its layers share the cores best. (ResNet-50 on four chips of 36 cores, 50 ns a flit: 379 samples/s. With
-    stages it had 174, as the last stage shares cores between its last layers.)
+    `whole`: the decision that takes all chips as one; None if there is none. It is kept if its links can carry its
+    traffic, because its layers share the cores best. (ResNet-50 on four chips of 36 cores, 50 ns a flit: 379 samples/s.
+    With stages it had 174, as the last stage shares cores between its last layers.)
     """
     chips = Chips(graph, arch, knobs, cache, map_lines)
     if whole is None:
@@ -62,10 +62,10 @@ def map_chips(
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Estimated times between samples.
+    """Estimated bounds of the interval between samples.
 
-    alone_ns: of the busiest core, if messages to other chips took no time. sending_ns: with these. link_ns: of the
-    busiest link.
+    alone_ns: work of the busiest core without its messages to other chips. sending_ns: with these messages. link_ns:
+    time for which the busiest link is in use.
     """
 
     alone_ns: float
@@ -74,16 +74,16 @@ class Times:
 
     @property
     def together_ns(self) -> float:
-        """Time with which neither a core nor a link is too busy."""
+        """Interval for which neither a core nor a link is overloaded."""
         return max(self.sending_ns, self.link_ns / MOST_USED)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Estimates of a stage: time between two samples, and flits of a sample over the link before it.
+    """Estimates of a stage: interval between samples, and traffic per sample.
 
-    `flits`: what it reads from stages before, and what passes on to stages behind. `busiest`: flits from and to other
-    stages of the core that has most.
+    `flits`: flits over the link before the stage: its inputs, and tensors that pass through to later stages.
+    `busiest`: flits that its busiest core exchanges with other stages.
     """
 
     interval_ns: float
@@ -93,10 +93,11 @@ class Stage:
 
 @dataclass(slots=True, eq=False)
 class Chips:
-    """Stages of a graph on equal chips.
+    """Search for the stages of a graph on equal chips, with memoised estimates.
 
-    Whatever is asked again is kept. `_stages`, `_mapped`: by range of units, the estimate, and the decision. `_shaped`:
-    estimates by the shape of the part, without what passes. `_crossing`: by cut.
+    unit_of: unit of each node's output (`units_of`). shapes: keys of equal subgraphs. work_ns: prefix sums of the least
+    work of the units. `_stages`, `_mapped`: estimate and decision by range of units. `_shaped`: estimates by shape of
+    the subgraph, without tensors that pass through. `_crossing`: tensors by cut.
     """
 
     graph: Graph
@@ -117,7 +118,7 @@ class Chips:
         self.work_ns = list(accumulate(self._work_ns(), initial=0.0))
 
     def best(self) -> Found | None:
-        """Returns the stages of which the slowest takes least time, and of about equal ones those with least to send.
+        """Returns the decision whose slowest stage takes least time; on near ties, the one with the least traffic.
 
         None if some stage does not fit a chip, however the graph is cut.
         """
@@ -144,7 +145,7 @@ class Chips:
         return Times(interval_ns({}), interval_ns(moved_ns), most * self._flit_ns)
 
     def link_ns(self, flits: float) -> float:
-        """Returns the least time between samples with which a link carries so many flits of each."""
+        """Returns the shortest interval at which a link can carry `flits` per sample."""
         return flits * self._flit_ns / MOST_USED
 
     @property
@@ -160,7 +161,7 @@ class Chips:
         return subgraph(self.graph, self.unit_of, range(first, last))
 
     def mapped(self, part: Graph) -> Found | None:
-        """Maps a stage to a chip; None if it does not fit, or computes attentions without cores of their own."""
+        """Maps a stage to a chip; None if it does not fit, or if its attentions get no cores of their own."""
         if least_xbars(part, self.arch) > self.arch.cores_per_chip * self.arch.xbars_per_core:
             return None
         try:
@@ -171,7 +172,7 @@ class Chips:
         return None if found is None or (attends and not found[1].products) else found
 
     def stage(self, first: int, last: int) -> Stage | None:
-        """Returns the stage of some units; None if it does not fit a chip. Stages of equal shape are mapped once."""
+        """Returns the estimates of units `first` to `last` (excluded) as a stage; None if they do not fit a chip."""
         if (first, last) not in self._stages:
             part = self.part(first, last)
             shape = self.shapes.of(part), len(part.inputs) - len(self._fed(part))
@@ -184,28 +185,28 @@ class Chips:
         return self._stages[first, last]
 
     def cost_ns(self, first: int, last: int) -> float:
-        """Returns the time of a stage, or of the link before it if that is longer; infinite if it does not fit."""
+        """Returns the longer interval of a stage and of the link before it; infinite if the stage does not fit."""
         stage = self.stage(first, last)
         return math.inf if stage is None else max(stage.interval_ns, self.link_ns(stage.flits))
 
     def moved(self, first: int, last: int) -> float:
-        """Returns what is to be small: flits over the link, and those of the busiest core, for which others wait."""
+        """Returns the traffic cost of a stage: flits over the link before it, plus flits of its busiest core."""
         stage = self.stage(first, last)
         return math.inf if stage is None else stage.flits + stage.busiest
 
     def least_flits(self, first: int, _: int) -> int:
-        """Returns a lower bound of the flits over the link: each tensor crosses once."""
+        """Returns a lower bound of `moved`: each tensor crosses the link before unit `first` once."""
         return self.crossing_flits(first)
 
     def crossing_flits(self, cut: int, without: Collection[str] = ()) -> int:
-        """Returns the flits of the tensors that cross a cut, each once."""
+        """Returns the flits of the tensors that cross a cut, each tensor once, except the tensors `without`."""
         return sum(size_flits(self.graph, name, self.arch) for name in self.crossing(cut) if name not in without)
 
     def _fed(self, part: Graph) -> list[str]:
         return [name for name in part.inputs if name not in self.graph.inputs]
 
     def _estimated(self, part: Graph, found: Found) -> Stage:
-        """Estimates a stage. Cores that get or send flits over links are busy for that, too.
+        """Estimates a stage. Its cores are also busy with the flits that they exchange over links.
 
         The global memory is on the first chip, so constants cross links as well.
         """
@@ -219,7 +220,7 @@ class Chips:
         return Stage(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
 
     def least_ns(self, first: int, last: int) -> float:
-        """Returns a lower bound of the time of some units on one chip: their work, spread evenly."""
+        """Returns a lower bound of the interval of units `first` to `last` on one chip: their work, spread evenly."""
         return (self.work_ns[last] - self.work_ns[first]) / self.arch.cores_per_chip
 
     def _work_ns(self) -> list[float]:
@@ -231,7 +232,7 @@ class Chips:
         return found
 
     def crossing(self, cut: int) -> list[str]:
-        """Returns the tensors made before a cut and read behind it."""
+        """Returns the tensors that units before a cut make and units after it read."""
         if cut not in self._crossing:
             self._crossing[cut] = self._found_crossing(cut) if cut else []
         return self._crossing[cut]
@@ -243,9 +244,10 @@ class Chips:
         return [n for n in found if views.get(n) not in found]
 
     def cuts(self, count: int) -> set[int]:
-        """Returns where the graph can be cut: not where a stage would see other channels.
+        """Returns the units before which the graph can be cut: every stage must cut channels as the whole graph does.
 
-        A graph with attentions is cut before the layers of an attention only: elsewhere more waits or passes by.
+        A graph with attentions is cut only before the layers of an attention; elsewhere more tensors would wait or
+        pass through.
         """
         parts, rows = line_parts(self.graph, self.arch.xbar_rows), self.arch.xbar_rows
 
@@ -259,7 +261,7 @@ class Chips:
         return {cut for cut in found if all(parts.get(n) == alone(n) for n in self.crossing(cut))}
 
     def _together(self) -> Iterator[tuple[range, Node]]:
-        """Yields units that stay together: those of a product of computed tensors, or of a recurrent layer."""
+        """Yields the units that may not be separated, for each product of computed tensors and each recurrent layer."""
         since, begun = dict[str, int](), dict[str, int]()
         for node in self.graph.nodes:
             own = self.unit_of[node.output]
@@ -272,7 +274,7 @@ class Chips:
                 yield range(first, own + 1), node
 
     def joined(self, stages: list[tuple[int, int]]) -> Found:
-        """Returns the layers and the flow of all stages, each on the cores of its chip."""
+        """Concatenates the decisions of all stages, each on the cores of its chip."""
         layers: dict[str, Layer] = {}
         flows: list[ByLine] = []
         for number, (first, last) in enumerate(stages):
@@ -290,12 +292,12 @@ class Chips:
 
 
 def _columns(layer: Layer | None) -> int:
-    """Returns the cores that compute the same outputs of a layer, for other pixels."""
+    """Returns the number of column segments of a layer: each loads the same constants."""
     return len(layer.grid.cols) if isinstance(layer, LineUnfolding) else 1
 
 
 def units_of(graph: Graph) -> dict[str, int]:
-    """Returns the unit of each node's output: a layer with what follows it, numbered in the order of the graph."""
+    """Returns the unit of each node's output. A unit is a layer with its epilogue; units are in graph order."""
     found: dict[str, int] = {}
     keys: dict[str, int] = {}
     for node in graph.nodes:

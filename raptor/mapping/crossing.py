@@ -1,7 +1,7 @@
-"""Estimates what cores send each other for a sample, before the graph is cut into tiles and cores have places.
+"""Estimates the flits between cores for a sample, before the graph is cut into tiles and cores have places.
 
-Every element of a tensor is followed from the core that makes it to the cores that read it, as lines, tokens and
-attentions are lowered. Left out is what is small: vectors that are combined with every pixel.
+Every element of a tensor is followed from the core that makes it to the cores that read it, as the lowering of lines,
+tokens and attentions would send it. Vectors that are combined with every pixel are small and left out.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ELSEWHERE, IN_MEMORY = -1, -2
-"""In place of the core that holds an element: some core of another stage, or global memory."""
+"""Values in place of the core that holds an element: some core of another stage, or global memory."""
 
 
 def size_flits(graph: Graph, name: str, arch: Target) -> int:
@@ -40,11 +40,11 @@ def size_flits(graph: Graph, name: str, arch: Target) -> int:
 def exchanged_flits(
     graph: Graph, layers: Mapping[str, Layer], flow: ByLine, arch: Target, fed: Collection[str] | None = None
 ) -> Floats:
-    """Returns the flits of a sample from each core (row) to each core (column), estimated.
+    """Estimates the traffic of a sample in flits: [cores + 1, cores + 1], from core (row) to core (column).
 
-    `graph` is as the layers compute it. `fed`: if it is a stage, its inputs that stages before make. What cores get
-    from these stages is the last row, and what they send to stages behind the last column: each element of an output
-    once, as it is not known how many cores will read it.
+    `graph` has all rewrites. `fed`: inputs of a stage that earlier stages make; None for a whole model. The last row
+    is the traffic from earlier stages, and the last column the traffic to later stages: each element of an output
+    once, because the number of its readers is not known.
     """
     found = _Exchange(graph, layers, flow, arch)
     for name in graph.inputs:
@@ -58,14 +58,14 @@ def exchanged_flits(
 
 
 def link_flits(exchanged: Floats, arch: Target) -> list[float]:
-    """Returns the flits over each link between neighbouring chips; cores are on the chip of their number."""
+    """Returns the flits over each link between neighbouring chips. `exchanged`: see `exchanged_flits`."""
     both = (exchanged + exchanged.T)[:-1, :-1]
     begins = range(arch.cores_per_chip, arch.core_count, arch.cores_per_chip)
     return [float(both[:begin, begin:].sum()) for begin in begins]
 
 
 def busy_flits(exchanged: Floats, arch: Target) -> dict[int, float]:
-    """Returns for each core that sends to other chips, or gets from them, these flits."""
+    """Returns, for each core that exchanges flits with other chips, their number."""
     chip = np.append(np.arange(len(exchanged) - 1) // arch.cores_per_chip, -1)
     both = np.where(chip[:, None] != chip, exchanged + exchanged.T, 0.0).sum(axis=0)[:-1]
     return {core: float(both[core]) for core in np.flatnonzero(both).tolist()}
@@ -73,11 +73,11 @@ def busy_flits(exchanged: Floats, arch: Target) -> dict[int, float]:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Who holds what, and what was sent.
+    """State of the estimate: the core that holds each element, and the bytes sent so far.
 
-    held: by name of a tensor the core of each element, [rows, width, channels]; a size is 1 where all along it are
-    alike. bytes: [cores + 1, cores + 1], from each core to each core; the last one is `ELSEWHERE`. born: when each
-    tensor is made (`births`). seen: what cores have read.
+    held: core of each element by tensor, [rows, width, channels]; an axis along which the core is constant has size 1.
+    bytes: [cores + 1, cores + 1], from core to core; the last one is `ELSEWHERE`. born: position of each tensor in the
+    critical path (`births`). seen: (core, tensor, region) that was read already.
     """
 
     graph: Graph
@@ -96,7 +96,7 @@ class _Exchange:
         self.bytes = np.zeros((self.arch.core_count + 1, self.arch.core_count + 1))
 
     def begin(self, name: str, *, fed: bool) -> None:
-        """Records who holds an input: its loaders, global memory, or with `fed` a core elsewhere."""
+        """Records the holders of an input: its loaders, else global memory, or with `fed` a core of another stage."""
         loaders = self.flow.loaders.get(name, ())
         held = np.full((1, self.image(name).width if loaders else 1, 1), ELSEWHERE if fed else IN_MEMORY)
         for cols, core in loaders:
@@ -104,7 +104,7 @@ class _Exchange:
         self.held[name] = held
 
     def follow(self, node: Node) -> None:
-        """Records what a node reads, and who holds its result."""
+        """Counts the traffic of a node's operands, and records the holders of its result."""
         operator = node.operator
         layer = self.layers.get(filter_key(node)) if isinstance(operator, Filter) else None
         if isinstance(operator, Filter) and isinstance(layer, LineUnfolding):
@@ -123,7 +123,7 @@ class _Exchange:
             self.held[node.output] = self.combined(node)
 
     def by_line(self, node: Node, window: Window, layer: LineUnfolding) -> Ints:
-        """Follows a layer by line: each core reads its columns and channels, and sums are added on some of them."""
+        """Counts the traffic of a layer with line unfolding: inputs and partial sums. Returns the holders."""
         (name,), image, grid = node.inputs, self.image(node.output), layer.grid
         held = np.full((1, image.width, image.channels), IN_MEMORY)
         # With a stride, a layer may skip lines.
@@ -142,7 +142,7 @@ class _Exchange:
         return held
 
     def by_matrix(self, node: Node, layer: KernelUnfolding | FullyConnected) -> Ints:
-        """Follows a layer of whole tiles: each core reads the channels of its matrices; the last one adds."""
+        """Counts the traffic of a layer of whole tiles. Returns the holders: the last core of each output range."""
         read, held = dict[tuple[int, Range], None](), np.full((1, 1, self.image(node.output).channels), IN_MEMORY)
         for matrix, core in zip(cycle(layer.matrices), layer.cores, strict=False):
             read[core, matrix.rows] = None
@@ -152,7 +152,7 @@ class _Exchange:
         return held
 
     def product(self, node: Node, places: Iterable[tuple[Range, Range, int]]) -> Ints:
-        """Follows a product of two computed tensors: a core reads its pixels of the first, and all of the second."""
+        """Counts the traffic of a product of computed tensors. Returns the holders of the result."""
         (left, right), image = node.inputs, self.image(node.output)
         held = np.full((image.rows, image.width, 1), IN_MEMORY)
         for rows, cols, core in places:
@@ -162,7 +162,7 @@ class _Exchange:
         return held
 
     def product_places(self, node: Node) -> Iterator[tuple[Range, Range, int]]:
-        """Yields lines, pixels and core of each part of a product: as decided, or where the first operand is."""
+        """Yields (lines, pixels, core) of each part of a product: as decided, else where the first operand is."""
         if node.output in self.flow.products:
             yield from self.flow.products[node.output].places()
             return
@@ -170,13 +170,13 @@ class _Exchange:
             yield from (((y, y + 1), cols, int(line[cols[0]])) for cols in _segments(line))
 
     def moved(self, node: Node, operator: Move) -> Ints:
-        """Returns who holds the elements of a rearrangement, which stay where they are until somebody reads them."""
+        """Returns the holders of a rearranged tensor: its elements stay where they are until they are read."""
         given = [self.whole(name).reshape(-1) for name in node.inputs]
         zero = np.array([IN_MEMORY])  # number -1
         return np.concatenate([*given, zero])[operator.sources].reshape(_shape(self.image(node.output)))
 
     def combined(self, node: Node) -> Ints:
-        """Follows an operator that works where an operand is, and gets the others there."""
+        """Counts the traffic of an operator that runs where its leading operand is. Returns the holders."""
         image = self.image(node.output)
         lead = self.lead(node)
         if lead is None:
@@ -192,7 +192,7 @@ class _Exchange:
         return held
 
     def windowed(self, node: Node, window: Window) -> Ints:
-        """Follows a pool or a depthwise layer: a core that holds some columns reads what their windows reach."""
+        """Counts the traffic of a pool or depthwise layer: the halos of its columns. Returns the holders."""
         (name,) = node.inputs
         held = _resampled(self.held[name], self.image(name), self.image(node.output))
         for channels in self.parts.get(name, ()):
@@ -202,7 +202,7 @@ class _Exchange:
         return held
 
     def relaying(self, grid: DotGrid, name: str) -> Ints:
-        """Returns the cores that pass on each element of a tensor."""
+        """Returns the relay core of each element of a tensor."""
         image = self.image(name)
         found = np.full((1, image.width, image.channels), IN_MEMORY)
         for p, channels in enumerate(self.parts[name]):
@@ -210,7 +210,7 @@ class _Exchange:
         return found
 
     def lead(self, node: Node) -> str | None:
-        """Returns the operand where a node works: of those on cores the one made last."""
+        """Returns the operand on whose cores a node runs: among operands on cores, the last to be made; else None."""
         there = [name for name in node.inputs if (self.held[name] != IN_MEMORY).any()]
         fitting = [name for name in there if self.image(name).pixels == self.image(node.output).pixels] or there
         return max(fitting, key=lambda name: self.born[name], default=None)
@@ -220,7 +220,7 @@ class _Exchange:
     def read(
         self, core: int, name: str, rows: Range | None = None, cols: Range | None = None, channels: Range | None = None
     ) -> None:
-        """Adds that a core reads a region of a tensor, which it gets once."""
+        """Counts the traffic of a region that a core reads; a repeated region is sent once."""
         region = core, name, rows, cols, channels
         if core != IN_MEMORY and region not in self.seen:
             self.seen.add(region)
@@ -229,7 +229,7 @@ class _Exchange:
     def held_bytes(
         self, name: str, rows: Range | None = None, cols: Range | None = None, channels: Range | None = None
     ) -> Floats:
-        """Returns how many bytes of a region of a tensor each core holds."""
+        """Returns [cores + 1]: the bytes of a region of a tensor that each core holds, `ELSEWHERE` last."""
         held, sizes = self.held[name], _shape(self.image(name))
         chosen = [slice(*(part or (0, size))) for part, size in zip((rows, cols, channels), sizes, strict=True)]
         alike = [size == 1 for size in held.shape]
@@ -239,7 +239,7 @@ class _Exchange:
         return np.append(found[2:], found[1]).astype(np.float64) * (times * self.element_bytes(name))
 
     def sent(self, name: str, source: Ints, to: Ints) -> Ints:
-        """Adds that each element of a tensor goes from one core to another. Returns `to`."""
+        """Counts the traffic of a tensor whose elements go from cores `source` to cores `to`. Returns `to`."""
         a, b = np.broadcast_arrays(source, to)
         times = prod(_shape(self.image(name))) / a.size
         known = (a != IN_MEMORY) & (b != IN_MEMORY)
@@ -247,7 +247,7 @@ class _Exchange:
         return to
 
     def whole(self, name: str) -> Ints:
-        """Returns who holds each element, at the full size of the image."""
+        """Returns the holder of each element, broadcast to the full image."""
         return np.broadcast_to(self.held[name], _shape(self.image(name)))
 
     def image(self, name: str) -> Image:
@@ -258,12 +258,12 @@ class _Exchange:
 
 
 def _has_lines(window: Window | Table) -> TypeGuard[Window]:
-    """Tells whether a window moves over the columns of an image."""
+    """True if a window moves over the columns of an image."""
     return isinstance(window, Window) and len(window.kernel) >= 2 and not window.transposed
 
 
 def _segments(line: Ints) -> Iterator[Range]:
-    """Yields ranges of neighbouring pixels of one core."""
+    """Yields the ranges of neighbouring pixels with the same core."""
     return pairwise([0, *(np.flatnonzero(np.diff(line)) + 1).tolist(), len(line)])
 
 
@@ -272,7 +272,7 @@ def _shape(image: Image) -> tuple[int, int, int]:
 
 
 def _resampled(held: Ints, before: Image, after: Image) -> Ints:
-    """Returns who holds a result that is computed where its operand is, which may have more or fewer pixels."""
+    """Resamples the holders of an operand to the size of a result that is computed in place."""
     for axis, (size, wanted) in enumerate(zip(_shape(before), _shape(after), strict=True)):
         if held.shape[axis] > 1 and size != wanted:
             held = held.take(np.arange(wanted) * size // wanted, axis=axis)

@@ -24,17 +24,18 @@ from raptor.transforms.fuse_parallel_branches import find_branches
 from raptor.transforms.use_vector_unit import find_depthwise, find_means
 
 WORTH_JOINING = 0.99
-"""Time of the busiest core, relative to that with all layers apart, from which on layers are joined.
+"""Largest load of the busiest core with horizontal fusion, relative to the load without it, for fusion to be chosen.
 
-On 500 cores, where small images leave many of them idle, ResNet-50 took 2 % more latency x interval for nothing.
+On 500 cores, many of them idle because images are small, fusion without this margin cost ResNet-50 2 % more latency x
+interval.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A decision that was made before: it is in a file, or a search found it in these `trials`.
+    """A decision that was made before: read from a file, or found by a search with these `trials`.
 
-    `label`: the name of the file in messages; empty for the decision of a search, which needs no check.
+    `label`: name of the file in messages; empty for the decision of a search, which needs no check.
     """
 
     decision: Decision
@@ -56,9 +57,9 @@ class Decided:
 
 @dataclass(slots=True, eq=False)
 class Mapper:
-    """Makes one decision: by a strategy with the times of `pace`, or as a stored one says.
+    """State of the passes that make one decision: by a strategy with the times of `pace`, or as a stored decision says.
 
-    `placed`: the decision for some rewrites, if choosing these took one.
+    `placed`: the rewrites for which a decision was already made while choosing them, and that decision.
     """
 
     source: Strategy | Stored
@@ -68,9 +69,9 @@ class Mapper:
 
 
 def choose_branches(graph: Graph, mapper: Mapper) -> Rewrites:
-    """Returns the choice with the layers of parallel branches that become one layer; all choices of a stored decision.
+    """Chooses the parallel branches to fuse into one layer; none without streaming.
 
-    Without streaming there are none.
+    For a stored decision, these are the rewrites that it was made for.
     """
     if isinstance(mapper.source, Stored):
         return mapper.source.decision.rewrites
@@ -79,9 +80,9 @@ def choose_branches(graph: Graph, mapper: Mapper) -> Rewrites:
 
 
 def choose_units(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Rewrites:
-    """Returns the choice with the layers that the vector unit computes faster than crossbars.
+    """Adds to `rewrites` the layers that the vector unit computes faster than crossbars: depthwise layers and means.
 
-    Means are among them only if tensors stream.
+    Means are moved only if tensors stream.
     """
     if isinstance(mapper.source, Stored):
         return rewrites
@@ -90,9 +91,9 @@ def choose_units(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites)
 
 
 def choose_fusion(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Rewrites:
-    """Returns the choice with layers to fuse horizontally, if that makes the busiest core of the mapping less busy.
+    """Adds to `rewrites` the layers to fuse horizontally, if that lowers the load of the busiest core of the mapping.
 
-    So it takes the decisions with and without fusion; the better one is kept for `map`.
+    Makes the decisions with and without fusion, and keeps the better one for `map`.
     """
     if isinstance(mapper.source, Stored) or not rewrites.streaming:
         return rewrites

@@ -100,7 +100,7 @@ class FullyConnected(Known):
     kind: Literal["fully_connected"] = "fully_connected"
 
     def of_step(self, step: int, steps: int) -> "FullyConnected":
-        """Returns the record of one of so many steps: neighbouring steps share a copy."""
+        """Returns the record of step `step` of `steps` time steps; neighbouring steps share a copy of the matrices."""
         count = len(self.matrices)
         first = step * (len(self.cores) // count) // steps * count
         return replace(self, cores=self.cores[first : first + count])
@@ -122,7 +122,7 @@ class LineUnfolding(Known):
         return self.cores[(segment * len(self.grid.ins) + group) * len(self.grid.outs) + part]
 
     def taker(self, segment: int, channels: Range) -> int:
-        """Returns the core that gets a range of input channels first; the cores that share a group take turns."""
+        """Returns the core that receives a range of input channels first; the cores of a group take turns."""
         for g, group in enumerate(self.grid.ins):
             if channels in group:
                 return self.core(segment, g, group.index(channels) % len(self.grid.outs))
@@ -160,7 +160,7 @@ class DotGrid(Known):
         yield from ((rows, cols, core) for (rows, cols), core in zip(places, self.cores, strict=True))
 
     def relay(self, pixel: int, part: int) -> int:
-        """Returns the core that passes on a pixel; channel ranges take turns among the cores that have it."""
+        """Returns the relay core of a pixel and channel range; the cores of the pixel take turns."""
         column = next(i for i, (_, stop) in enumerate(self.cols) if pixel < stop)
         return self.cores[part % len(self.rows) * len(self.cols) + column]
 
@@ -169,7 +169,7 @@ OnCores = TypeVar("OnCores", bound=KernelUnfolding | FullyConnected | LineUnfold
 
 
 def renumbered(record: OnCores, number: Callable[[int], int]) -> OnCores:
-    """Returns a record of a layer or a product with other numbers of its cores."""
+    """Returns a record of a layer or a product in which core k is `number(k)`."""
     return replace(record, cores=tuple(map(number, record.cores)))
 
 
@@ -224,7 +224,7 @@ class Decision(Known):
 
     @property
     def cores(self) -> Iterator[int]:
-        """Every core that the decision names, for matrices, grids and loaders; some more than once."""
+        """All cores that the decision names, for matrices, grids and loaders; some are repeated."""
         for layer in self.layers.values():
             if not isinstance(layer, OnVectorUnit | JoinedLayer):
                 yield from layer.cores
@@ -234,7 +234,7 @@ class Decision(Known):
 
     @property
     def rewrites(self) -> Rewrites:
-        """The rewrites of the graph that the decision was made for."""
+        """The rewrites of the graph for which the decision was made."""
         records = {k: x if isinstance(x, OnVectorUnit | JoinedLayer) else None for k, x in self.layers.items()}
         return Rewrites(isinstance(self.flow, ByLine), records)
 

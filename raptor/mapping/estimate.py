@@ -1,8 +1,8 @@
 """Estimates the time of a decision from the cost model alone, before anything is lowered.
 
-A core is busy with its products, what follows them, and messages. The busiest core gives the interval. The latency is
-that of a pipeline of lines: a layer starts when its first window is there, and ends when its slowest core is done. It
-is no shorter than the work of the busiest core, which layers may share.
+A core is busy with its products, their epilogues, and messages. The load of the busiest core is the interval. The
+latency is that of a pipeline of lines: a layer starts when its first window is complete, and ends when its slowest core
+is done. It is at least the load of the busiest core, which several layers may share.
 """
 
 import math
@@ -24,7 +24,7 @@ from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimated time of a sample alone, and between samples that follow one another."""
+    """Estimated latency of a single sample, and interval between consecutive samples."""
 
     latency_ns: float
     interval_ns: float
@@ -37,9 +37,9 @@ def estimate(
     cache: PlanCache | None = None,
     more_ns: Mapping[int, float] | None = None,
 ) -> Estimate:
-    """Estimates the time of a graph with all rewrites, computed as decided.
+    """Estimates latency and interval of a decision about a graph that has all rewrites.
 
-    `cache`: see `layer_plans`. `more_ns`: other work of cores in ns, by core.
+    `cache`: see `layer_plans`. `more_ns`: additional work in ns, by core.
     """
     cache = cache or PlanCache()
     parts, after = line_parts(graph, arch.xbar_rows), following(graph, arch)
@@ -61,7 +61,7 @@ def estimate(
 
 
 def _delay(node: Node, decision: Decision) -> float:
-    """Returns the part of a layer's input that must be there before it starts: some lines, or all of it."""
+    """Returns the fraction of a layer's input that must be complete before the layer starts."""
     if not isinstance(node.operator, Filter):
         return 1.0 if node.output in _products(decision) else 0.0
     window, layer = node.operator.window, decision.layers.get(filter_key(node))
@@ -85,7 +85,7 @@ def _cores_ns(
     after: Mapping[str, Following],
     cache: PlanCache,
 ) -> dict[int, float]:
-    """Returns the working time of each core for a layer, or for a product of two computed tensors."""
+    """Returns the work in ns of each core for a layer, or for a product of two computed tensors."""
     grid = _products(decision).get(node.output)
     if grid is not None:
         ns = dot_ns(graph, node, grid, arch)
@@ -106,7 +106,7 @@ def _cores_ns(
 def _whole_ns(
     filter_: Filter, layer: KernelUnfolding | FullyConnected, arch: Target, after: Following
 ) -> dict[int, float]:
-    """Returns the working time of each core for a layer with matrices of whole tiles: products and partial sums."""
+    """Returns the work in ns of each core for a layer with matrices of whole tiles: products and partial sums."""
     pixels, sums, found = filter_.window.out_pixels, accumulating(arch), Counter[int]()
     for k, core in enumerate(layer.cores):
         matrix = layer.matrices[k % len(layer.matrices)]  # steps of a recurrent layer may have copies

@@ -56,7 +56,7 @@ def model_digest(graph: Graph) -> str:
 
 
 def target_digest(arch: Target) -> str:
-    """Returns a digest of all that a mapping depends on: chip, network, element width; not the simulator's settings."""
+    """Returns a digest of chip, network and element width, on which a mapping depends; not of simulator settings."""
     digest = hashlib.sha256(hardware_json(arch).encode())
     digest.update(f" {arch.element_bits} ".encode())
     digest.update(arch.table.content if arch.table else b"mesh")
@@ -64,7 +64,7 @@ def target_digest(arch: Target) -> str:
 
 
 def mapping_file(decision: Decision, graph: Graph, arch: Target) -> MappingFile:
-    """Makes the content of the file. `graph` is the graph for which the decision was made."""
+    """Makes the content of a mapping file. `graph`: the prepared graph for which the decision was made."""
     return MappingFile(
         model=model_digest(graph),
         target=target_digest(arch),
@@ -113,7 +113,7 @@ def _read(path: Path, label: str) -> MappingFile:
 
 
 def _faults(stored: MappingFile, graph: Graph, arch: Target) -> Iterator[str]:
-    """Yields sentences that say why a stored decision cannot be replayed; the first is the one to report."""
+    """Yields the reasons why a stored decision cannot be replayed; the first one is to be reported."""
     yield from _other_sizes(stored, arch)
     yield from other_layers(stored.decision, graph)
     if stored.model != model_digest(graph):
@@ -122,7 +122,7 @@ def _faults(stored: MappingFile, graph: Graph, arch: Target) -> Iterator[str]:
 
 
 def _other_sizes(stored: MappingFile, arch: Target) -> Iterator[str]:
-    """Yields a sentence for each size of the chip that is not the size that the decision was made for."""
+    """Yields a sentence for each size of the chip that differs from the size that the decision was made for."""
     wanted = {
         "xbar": (stored.xbar, (arch.xbar_rows, arch.xbar_cols)),
         "cores": (stored.cores, arch.core_count),

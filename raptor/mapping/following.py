@@ -1,9 +1,8 @@
-"""The work without matrices that follows a layer on its cores: element-wise operations, pools and depthwise layers.
+"""Cost of the epilogue of a layer: element-wise operations, pools and depthwise layers that run on the layer's cores.
 
-Lines stay where they are made, so the cores of a layer also do this work. A core does it for its own columns and
-channel ranges, so its share is that of its outputs. Some element-wise functions are done where their result is read
-(`at_readers`), and are charged to that layer. A vector operation of few channels takes as long as one of many;
-that counts in a depthwise layer, which weighs few pixels at once.
+Lines stay where they are made, so the cores of a layer also compute its epilogue, each for its own columns and channel
+ranges. Some element-wise functions run where their result is read (`at_readers`), and are charged to that layer. A
+vector operation on few channels takes as long as one on many channels, which matters in a depthwise layer.
 """
 
 import math
@@ -41,9 +40,9 @@ from raptor.target.timing import ISSUE_NS, pixels_together, runs_ns, vector_ns
 
 @dataclass(frozen=True, slots=True)
 class _Stencil:
-    """A depthwise layer: a number of vector operations for each of its output pixels, `width` a line.
+    """A depthwise layer: `operations` vector operations for each of `lines` x `width` output pixels.
 
-    arch: the target with the widths of its sums. strided: neighbouring outputs read no neighbouring inputs.
+    arch: the target with the widths of its sums. strided: neighbouring outputs do not read neighbouring inputs.
     """
 
     arch: Target
@@ -53,7 +52,7 @@ class _Stencil:
     strided: bool
 
     def core_ns(self, columns: float, channels: int) -> float:
-        """Returns the time for a share of the columns, and for one range of channels."""
+        """Returns the time in ns for a fraction `columns` of the columns, and one range of `channels` channels."""
         pixels = math.ceil(self.width * columns)
         together = 1 if self.strided else pixels_together(self.arch, pixels, channels)
         return self.lines * self.operations * runs_ns(self.arch, pixels, channels, together)
@@ -61,9 +60,9 @@ class _Stencil:
 
 @dataclass(slots=True)
 class Following:
-    """Work that follows a layer.
+    """The epilogue of a layer.
 
-    `elements_ns`: time of all that works on whole lines.
+    `elements_ns`: total time of its operations on whole lines. `stencils`: its depthwise layers.
     """
 
     elements_ns: float = 0.0
@@ -71,13 +70,14 @@ class Following:
 
     @property
     def shape(self) -> object:
-        """Everything that its times depend on."""
+        """Hashable key: epilogues with equal keys have equal times."""
         return self.elements_ns, tuple(self.stencils)
 
     def core_ns(self, columns: float, channels: float, ranges: Iterable[int]) -> float:
-        """Returns the time of a core.
+        """Returns the time in ns of the epilogue on one core of the layer.
 
-        columns, channels: its share of the layer's columns and channels. ranges: channels of each of its ranges.
+        columns, channels: fractions of the layer's columns and channels on the core. ranges: channels of each of its
+        channel ranges.
         """
         weighted = (stencil.core_ns(columns, count) for count in ranges for stencil in self.stencils)
         return columns * channels * self.elements_ns + sum(weighted)
@@ -85,15 +85,15 @@ class Following:
 
 NOTHING = Following()
 _Owners = tuple[tuple[str, int], ...]
-"""The layers on whose cores a tensor is, and how many of its channels."""
+"""Layers on whose cores a tensor is, each with the number of its channels there."""
 
 
 def at_readers(graph: Graph) -> dict[str, str]:
-    """Returns the results that are computed on the cores of the layer that reads them, and the key of this layer.
+    """Returns the tensors that are computed on the cores of the layer that reads them: name -> key of that layer.
 
-    These are element-wise functions, one after another, between an image that has other readers too and a layer that
-    reads each pixel once. On the cores that made the image, they would keep these occupied until the layer is ready for
-    them: in a DenseNet, until the last layer of the block is.
+    These are results of chains of element-wise functions between a tensor with several readers and a layer that reads
+    each pixel once. On the cores of the producer they would prolong its occupancy until the reader is ready; in a
+    DenseNet, until the last layer of the block.
     """
     maker = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.inputs)
@@ -112,9 +112,9 @@ def at_readers(graph: Graph) -> dict[str, str]:
 
 
 def next_layers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
-    """Yields the layers that read each pixel of a tensor once, perhaps through other operators; the first one leads.
+    """Yields the pointwise layers that read a tensor, directly or through element-wise operators; the first one leads.
 
-    `readers`: the nodes that read each tensor. A layer that reads `name` itself has it as its input.
+    `readers`: the nodes that read each tensor.
     """
     for node in readers.get(name, ()):
         if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
@@ -124,9 +124,9 @@ def next_layers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[No
 
 
 def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
-    """Returns the results of element-wise functions of views alone, and the key of the layer on whose cores they are.
+    """Returns the results of element-wise functions of views only: name -> key of the layer that reads them.
 
-    Such views are made where the next layer reads them, be it through these functions (`TokenLowering.wanted`).
+    Such views are materialised where the next layer reads them, also through these functions (`TokenLowering.wanted`).
     """
     views = views_of(graph, line_parts(graph, arch.xbar_rows))
     readers = graph.readers()
@@ -140,14 +140,14 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
 
 
 def _maps_one(node: Node) -> bool:
-    """Tells whether a node is an element-wise function of one tensor and constants."""
+    """True if a node is an element-wise function of one tensor and constants."""
     return isinstance(node.operator, Elementwise) and len(node.inputs) == 1
 
 
 def following(graph: Graph, arch: Target) -> dict[str, Following]:
-    """Returns the work that follows each layer, by its key, or that comes before it on its cores.
+    """Returns the epilogue of each layer, by its key, including operators that run on its cores before it.
 
-    That on a model input alone is done where the input is loaded; its key is the name of the input.
+    Operators on a model input alone run where the input is loaded; the key is then the name of the input.
     """
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
     at_reader = at_readers(graph) | _of_views(graph, arch)
@@ -180,7 +180,7 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
 
 
 def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, node: Node, arch: Target) -> None:
-    """Adds the work of a node to that of the layers which own its result."""
+    """Adds the work of a node to the epilogues of the layers that own its result."""
     image, total = graph.tensors[node.output].image, sum(channels for _, channels in owners)
     if isinstance(node.operator, Stencil):
         window, holding = node.operator.window, arch.holding(graph.tensors[node.output].element)
@@ -207,7 +207,7 @@ def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
 
 
 def _over_channels_ns(graph: Graph, node: Node, arch: Target) -> float:
-    """Returns the time in ns of an operation for each pixel, and of repeating a sum in all channels of the result."""
+    """Returns the time in ns of a reduction over the channels of each pixel, and of the broadcast of a sum."""
     given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     repeated = isinstance(node.operator, ChannelSum) and made.channels > 1
     again_ns = vector_ns(arch, made.channels, 1) if repeated else 0.0

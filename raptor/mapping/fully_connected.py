@@ -1,6 +1,6 @@
-"""Matrices of layers with one output pixel, such as classifiers: each has several output tiles, so there are few MVMs.
+"""Unfolding of layers with one output pixel, such as classifiers: each matrix spans several output tiles.
 
-An MVM on many crossbars side by side takes only a little longer than on one.
+So there are few MVMs, and an MVM on many crossbars side by side takes only a little longer than on one.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 
 
 def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
-    """Returns matrices of the best width: the one that ends on the lowest core, and of those the fastest.
+    """Returns the matrices of a layer, with the width that fills the fewest cores; on ties the fastest one.
 
-    `arch` has the widths of the layer. `core` is the first core to fill; it has `free` crossbars left.
+    `arch` has the widths of the layer. `core`: the first core to fill, which has `free` crossbars left.
     """
     most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_of(filter_.weight_bits)))
     tiles = -(-filter_.weights.shape[2] // tile)
@@ -28,7 +28,7 @@ def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: i
 
 
 def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
-    """Yields matrices of `tiles` output tiles each; matrices of the same outputs follow one another."""
+    """Yields matrices that span `tiles` output tiles each; matrices of the same outputs are adjacent."""
     taps = inner_taps(filter_)
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
@@ -39,10 +39,10 @@ def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iter
 def spread_cores(
     matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
 ) -> tuple[int, ...] | None:
-    """Returns at most `most` cores from `first` on with which a layer is fastest: that of each matrix.
+    """Assigns the matrices to up to `most` consecutive cores from `first` on, so that the layer is fastest.
 
-    Each core has as many matrices as the others. Of equal times, those of the fewest cores. None if there are too few
-    cores for that: the last outputs may be fewer, and more of their matrices fit a core.
+    Returns the core of each matrix, with equally many matrices on each core and the fewest cores on ties. None if
+    `most` cores are too few for such an assignment.
     """
     least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
     ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))

@@ -1,4 +1,4 @@
-"""Kernel unfolding makes a matrix for each kernel position, input tile and output tile, and fills cores with them."""
+"""Kernel unfolding: a matrix for each kernel position, input tile and output tile; cores are filled in order."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,9 +35,9 @@ def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
 def fill_cores(
     matrices: Sequence[Matrix], core: int, free: int, arch: Target
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Puts matrices on cores one after another, from `core` on, which has `free` crossbars left.
+    """Fills cores with matrices in order (next fit), from `core` on, which has `free` crossbars left.
 
-    Returns the core of each matrix, and the last core with the crossbars that are left on it.
+    Returns the core of each matrix, and (last core, crossbars left on it).
     """
     cores: list[int] = []
     for matrix in matrices:

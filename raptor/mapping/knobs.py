@@ -1,9 +1,8 @@
-"""Numbers of the strategy `rows` that were tuned, not derived, and where each comes from.
+"""Tuned constants of the strategy `rows` that several modules or a search use, and the measurement behind each.
 
-A number that only one module uses is in that module.
-
-Times and sizes of the hardware are not among them: these come from the target (`raptor.target.timing`). "Measured"
-means: compiled for the preset `bench` and run in the built-in simulator (docs/lab/performance.md).
+A tuned number that only one module uses is in that module. Times and sizes of the hardware come from the target
+(`raptor.target.timing`). "Measured" means: compiled for the preset `bench` and run in the built-in simulator
+(docs/lab/performance.md).
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from raptor.common.arguments import by_name, fault, finite
 from raptor.target.arch import MESH_FLIT_NS, Target, typical_flit_ns
 
 MESSAGE_NS = 120
-"""Time of a message in ns without its elements, with the time that one end waits for the other.
+"""Fixed time of a message in ns, without its elements: overhead, and the wait of one end for the other.
 
 Measured with 144 cores: with 120 in place of 60, ResNet-18 takes 1.913 ms instead of 1.935, with 1151 samples/s instead
 of 1103; MobileNet-v2 stays at 5.847 ms. Most of it is waiting: with both ends ready, the request, its answer and two
@@ -21,14 +20,14 @@ instructions take 30 ns on `bench`.
 """
 
 INPUT_READERS = 32
-"""Most cores that read each line of a model input. A guess, as layers have no cores yet; see `input_readers`.
+"""Largest assumed number of cores that read each line of a model input; a guess, see `input_readers`.
 
 With 64 and 111, SqueezeNet and ResNet-18 on 1000 cores had up to 13 % more latency x interval, though the first layer
 of each has 111 and 112.
 """
 
 READING = 1 / 4
-"""Most cores that read each line of a model input, as a part of all: on small chips the first layer has few cores.
+"""The same limit as a share of all cores, for small chips, where the first layer has few cores.
 
 With `INPUT_READERS` alone, loaders took many of them. Latency and interval by this part, on `bench`, in us: LeNet-5 on
 20 cores 66 and 46, now 48 and 24; on 32 cores 58 and 41, now 46 and 31. ResNet-18 (32 pixels, a quarter of the width)
@@ -75,12 +74,12 @@ DEFAULT = Knobs()
 
 
 def patience_on(arch: Target, knobs: Knobs = DEFAULT) -> float:
-    """Returns the patience on a chip in ns: it grows with the time of a message."""
+    """Returns the patience (`ByLine.patience_ns`) on a chip in ns, scaled by the time of a flit."""
     return knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
 
 
 def parse_knobs(given: object) -> Knobs:
-    """Returns the knobs with those that are given by name. Raises `UserError` for other names, and wrong numbers."""
+    """Returns the default knobs with the given values. Raises `UserError` for unknown names and wrong numbers."""
     if given is None:
         return DEFAULT
     names = [field.name for field in fields(Knobs)]
@@ -93,7 +92,7 @@ def parse_knobs(given: object) -> Knobs:
 
 
 def _number(name: str, value: object) -> float:
-    """Returns the number of a knob: a share is of 0.01 to 1, some may be 0, all others are above it."""
+    """Checks the value of a knob: `share` is 0.01 to 1, `latency` and `neighbours` may be 0, others may not."""
     least = {"latency": 0.0, "neighbours": 0.0, "share": 0.01}.get(name, 1e-3)
     found = finite("knobs", value, least)
     if name == "share" and found > 1:
@@ -102,5 +101,5 @@ def _number(name: str, value: object) -> float:
 
 
 def changed(knobs: Knobs) -> Mapping[str, float]:
-    """Returns the knobs that differ from the defaults, by name."""
+    """Returns the knobs that differ from the defaults: name -> value."""
     return {f.name: getattr(knobs, f.name) for f in fields(Knobs) if getattr(knobs, f.name) != getattr(DEFAULT, f.name)}

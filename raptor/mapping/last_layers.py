@@ -1,9 +1,9 @@
-"""Fully connected layers at the end of a model share cores with the layers by line before them.
+"""Core sharing at the tail: fully connected layers at the end of a model share cores with the streamed layers before.
 
 They need many crossbars and little time. On cores of their own, they take crossbars from layers that need time. So they
-are spread over more cores, with fewer crossbars on each, and the last layers by line use what is left there. A core
-that serves both is occupied by a sample from the first line of its layer by line to the last sum of the model: for the
-time of the slowest layer, and for what the layers behind it are late. By that estimate, the choice is made.
+are spread over more cores, with fewer crossbars on each, and the last streamed layers use the crossbars that are left
+there. A core that serves both is occupied by a sample from the first line of its streamed layer to the last sum of the
+model: for the time of the slowest layer, plus the delay of the layers after it. The choice minimises that estimate.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,17 +15,18 @@ from raptor.mapping.plans import Placed, Plan, choose, pareto
 T = TypeVar("T")
 
 STEPS = 16
-"""Number of limits for the crossbars of a core that are tried."""
+"""Number of limits on the crossbars of a core that are tried."""
 
 LINES_LATE = 2
-"""Number of its lines by which a layer ends after the layer before it: a window of 3x3 waits for the next line."""
+"""Delay of a layer after the layer before it, in its own lines: a window of 3x3 waits for the next line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared(Generic[T]):
-    """A choice: the last layers, as `place` returns them, the first of their cores, and the plans of the others.
+    """A choice of shared cores.
 
-    end: the first core behind all of these. interval_ns: estimate of the time between samples.
+    last: the last layers as `place` returns them, on cores from `first` to `end` (excluded). placed: plans of the other
+    layers. interval_ns: estimated interval between samples.
     """
 
     last: T
@@ -37,12 +38,11 @@ class Shared(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LastLayers(Generic[T]):
-    """A model whose last layers may share cores.
+    """Search for the cores of a model whose last layers may share them.
 
-    plans: of each layer by line and each input, from the first to the last layer. lines: output lines of each layer.
-    place: puts the last layers on cores numbered from 0, with a limit for the crossbars of a core, and returns them
-    with the number of cores. least: the lowest limit. cores, xbars: cores for all of this, and crossbars of a core.
-    share: see `Knobs`.
+    plans: of each streamed layer and each input, in the order of the graph. lines: output lines of each layer. place:
+    (limit on the crossbars of a core) -> the last layers on cores from 0, and the number of cores. least: the lowest
+    limit. cores, xbars: available cores, and crossbars of a core. share: see `Knobs`.
     """
 
     plans: Mapping[str, list[Plan]]
@@ -54,11 +54,11 @@ class LastLayers(Generic[T]):
     share: float
 
     def best(self) -> Shared[T] | None:
-        """Returns the choice with the least interval, the one with fewest shared layers of equal ones; None if none."""
+        """Returns the choice with the least interval (fewest shared layers on ties); None if there is none."""
         return min(self.choices(), key=lambda choice: choice.interval_ns, default=None)
 
     def choices(self) -> Iterator[Shared[T]]:
-        """Yields choices: none shared, then some of the last layers by line on cores with so many crossbars left."""
+        """Yields choices: without sharing, then for each limit with ever more of the last streamed layers sharing."""
         keys = list(self.lines)
         fronts = {key: pareto(found) for key, found in self.plans.items()}
         for step in range(STEPS, 0, -1):
@@ -78,13 +78,13 @@ class LastLayers(Generic[T]):
                     yield found
 
     def within(self, key: str, xbars: int) -> list[Plan]:
-        """Returns the best plans of a layer that need at most so many crossbars of a core."""
+        """Returns the Pareto front of a layer's plans that need at most `xbars` crossbars of a core, with one copy."""
         return pareto(replace(p, grid=replace(p.grid, copies=1)) for p in self.plans[key] if p.xbars <= xbars)
 
     def choice(
         self, fronts: dict[str, list[Plan]], late: dict[str, list[Plan]], last: T, cores: int
     ) -> Shared[T] | None:
-        """Returns the choice in which the layers `late` use the `cores` of the last layers; None if they do not fit."""
+        """Returns the choice in which the layers `late` share the cores of the last layers; None if they do not fit."""
         early = {key: front for key, front in fronts.items() if key not in late}
         apart, together = choose(early, self.cores, cores, self.share), choose(late, cores, 0, 1.0)
         if apart is None or together is None:

@@ -1,17 +1,17 @@
-"""Tells which operand of a node is made last: the node works on its cores, as the others wait for it."""
+"""Finds the critical operand of a node: the one that is made last, on whose cores the node runs."""
 
 from raptor.graph.ir import Dot, Filter, Graph, Rename
 
 Born = tuple[int, int]
-"""When a tensor is made: the number of the last layer or product that it waits for, and its own number."""
+"""Position of a tensor in the critical path: (number of the last layer or product it depends on, its own number)."""
 
 
 def births(graph: Graph) -> dict[str, Born]:
-    """Returns when each tensor is made; those that are made later compare as greater.
+    """Returns the position of each tensor in the critical path; tensors that are made later compare as greater.
 
-    Other nodes than layers and products work on the cores of an operand, and are done soon after it. So their place
-    among the nodes does not matter: a shortcut may be scaled behind the layers that it passes by, or in front of them.
-    A tensor that is only renamed was made with its operand.
+    Nodes other than layers and products run on the cores of an operand, soon after it. So their place in the node order
+    does not matter: a shortcut may be scaled before or after the layers that it bypasses. A renamed tensor has the
+    position of its operand.
     """
     found: dict[str, Born] = dict.fromkeys(graph.inputs, (-1, -1))
     for number, node in enumerate(graph.nodes):

@@ -1,4 +1,4 @@
-"""Plans of a layer by line: every grid of cores that holds it, with its crossbars and the working time of a core."""
+"""Candidate plans of a layer with line unfolding: every grid of cores that holds it, its crossbars and its time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,11 +38,11 @@ from raptor.target.timing import (
 )
 
 WASTEFUL = 0.6
-"""Below this share of outputs inside the image, clipped blocks are tried, too: for a kernel of 3 pixels on an image of
-two, or with a dilation of a third of the image."""
+"""Share of outputs inside the image below which clipped blocks are tried, too: with a kernel of 3 pixels on an image of
+two, for instance, or with a dilation of a third of the image."""
 
 WORTH_CLIPPING = 0.9
-"""Clipped blocks need more matrices. So their products must take at most this share of the time."""
+"""Largest time of the products of clipped blocks, relative to unclipped ones, because they need more matrices."""
 
 Counted = tuple[tuple[Block, int], ...]
 """Blocks, each with the number of blocks that it stands for (`count_blocks`)."""
@@ -51,7 +51,8 @@ Counted = tuple[tuple[Block, int], ...]
 def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
-    A plan without loaders has a grid without cores. `parts`: the channel ranges. `after`: work on the input alone.
+    A plan without loaders has a grid without cores. `parts`: channel ranges of the input. `after`: epilogue of the
+    load, which depends on the input alone.
     """
     widths = [high - low for low, high in parts]
     line, readers = image.width * image.channels, input_readers(arch)
@@ -78,7 +79,7 @@ def input_readers(arch: Target) -> int:
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
-    """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
+    """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
@@ -116,7 +117,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
 
 
 def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
-    """Returns the working time of the busiest core of a grid for a sample, as the plan of that grid has it."""
+    """Returns the work in ns of the busiest core of a grid for a sample, as in `Plan.core_ns`."""
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
@@ -126,13 +127,13 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
 
 
 def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> bool:
-    """Tells whether a clipped grid takes much less time for products than the same grid without clipping."""
+    """True if a clipped grid takes much less time for products than the same grid without clipping."""
     plain = replace(grid, clipped=False)
     return _mvms_ns(operator, parts, arch, grid) <= WORTH_CLIPPING * _mvms_ns(operator, parts, arch, plain)
 
 
 def _mvms_ns(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> float:
-    """Returns the time that the core of a grid with most products takes for them, for a sample."""
+    """Returns the time in ns of all MVMs of a sample on the core of a grid that has most of them."""
     blocks = _busiest(operator.window, parts, arch, grid)
     return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
 
@@ -145,7 +146,7 @@ def _busiest(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict
 
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":
-    """Yields the costs of different cores of a grid, and the input ranges that each multiplies."""
+    """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
     outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
     phases = count_bands(window, grid.height, clipped=grid.clipped)
     for group, n in _shares(operator, grid.ins, grid.outs, outs):
@@ -153,10 +154,10 @@ def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "
 
 
 def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
-    """Yields groups of input ranges and groups of output ranges.
+    """Yields pairs of a grouping of the input ranges and a grouping of the output ranges.
 
-    A layer with groups of channels has one group of inputs: its cores read no more of it than their outputs need, and
-    make no partial sums for each other.
+    A grouped convolution has one group of inputs: its cores read only what their outputs need, and make no partial sums
+    for each other.
     """
     for groups in _groupings(ins) if operator.groups == 1 else [(ins,)]:
         for chosen in _groupings(outs):
@@ -166,7 +167,7 @@ def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Pa
 def _shares(
     operator: Filter, groups: tuple[Parts, ...], outs: tuple[Range, ...], tiles: Parts
 ) -> Iterator[tuple[Parts, int]]:
-    """Yields what different cores of a grid multiply: input ranges, and the most output channels for one of them."""
+    """Yields, for each different core of a grid, its input ranges and its largest number of output channels for one."""
     if operator.groups == 1:
         yield from ((group, max(b - a for a, b in outs)) for group in groups)
         return
@@ -180,9 +181,9 @@ def _shares(
 def _after_ns(
     after: Following, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
 ) -> float:
-    """Returns the time for what follows a layer, of the core with most columns and channels.
+    """Returns the time in ns of the epilogue on the core with most columns and channels.
 
-    outs: channel ranges of each part of the grid. Cores of different groups of inputs share the ranges of a part.
+    outs: channel ranges of each part of the grid, which the cores of the input groups share among them.
     """
     widths = max(([b - a for a, b in part[: -(-len(part) // groups)]] for part in outs), key=sum)
     columns = max(b - a for a, b in cols) / window.out_dims[-1]
@@ -192,13 +193,13 @@ def _after_ns(
 def _styles(
     window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target
 ) -> Iterator[tuple[int, int, int, bool]]:
-    """Yields height, pixels and outputs of blocks, and whether they are clipped, which few windows gain from."""
+    """Yields (height, pixels, outputs, clipped) of blocks. Clipping is tried for few windows (`WASTEFUL`)."""
     ways = (False, True) if share_inside(window) < WASTEFUL else (False,)
     yield from ((*style, clipped) for style in _shapes(window, parts, cols, arch) for clipped in ways)
 
 
 def _shapes(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
-    """Yields height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    """Yields (height, pixels, outputs) of blocks: side by side, overlapping (owning outputs), or of several lines."""
     most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
     for pixels in _halves(most):
         yield 1, pixels, 0
@@ -228,10 +229,10 @@ def _distinct(window: Window, blocks: Counted) -> tuple[Block, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Crossbars and working time of a core of a grid.
+    """Crossbars and work of a core of a grid.
 
-    `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of those for which
-    a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see `Knobs`.
+    `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of output channels
+    for which a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see `Knobs`.
     """
 
     window: Window
@@ -253,7 +254,7 @@ class _Cost:
         return -(-columns // self.arch.outputs_per_xbar)
 
     def xbars(self, shapes: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
-        """Returns the crossbars of a core of the column segment that needs most. `shapes`: blocks of unequal shapes."""
+        """Returns the largest number of crossbars of a core over all column segments. `shapes`: see `_distinct`."""
         segments = len(next(iter(shapes.values())))
         return max(sum(self.part_xbars(shapes[part][s]) for part in group) for s in range(segments))
 
@@ -262,9 +263,9 @@ class _Cost:
         return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
 
     def core_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...], segment: Range, groups: int) -> float:
-        """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`.
+        """Returns the work in ns of a core for a sample: products, reductions, messages and `extra_ns`.
 
-        `blocks`: those of the column segment of the core, by channel range. `group`: the ranges that it multiplies.
+        `blocks`: blocks of the core's column segment, by channel range. `group`: the ranges that it multiplies.
         `groups`: number of groups whose partial sums are added.
         """
         arch, sums = self.arch, accumulating(self.arch)
@@ -279,7 +280,7 @@ class _Cost:
         return products + reduced + received + sent + self.extra_ns
 
     def part_ns(self, blocks: Counted) -> float:
-        """Returns the time of the MVMs of some blocks and of their additions, for all lines of a sample."""
+        """Returns the time in ns of the MVMs of some blocks and of their additions, for all lines of a sample."""
         total, sums = 0.0, accumulating(self.arch)
         for band, count in self.phases.items():
             for block, alike in blocks:
@@ -289,7 +290,7 @@ class _Cost:
         return total
 
     def mvms_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...]) -> float:
-        """Returns the time of the MVMs of a core for a sample. Arguments: see `core_ns`."""
+        """Returns the time in ns of the MVMs of a core for a sample. Arguments: see `core_ns`."""
         each = (
             (alike * count, self.matrix_xbars(band, block))
             for part in group
@@ -299,7 +300,7 @@ class _Cost:
         return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
 
     def block_ns(self, shapes: list[tuple[Block, ...]]) -> float:
-        """Returns the time of the longest MVM of a block. `shapes`: blocks of unequal shapes, by column segment."""
+        """Returns the time in ns of the longest MVM. `shapes`: blocks of unequal shapes, by column segment."""
         found = (self.matrix_xbars(band, b) for band in self.phases for segment in shapes for b in segment)
         return _mvmul_ns(self.arch, max(found, default=1))
 
@@ -311,7 +312,7 @@ class _Cost:
 
 @cache
 def _widest(cols: tuple[Range, ...]) -> Range:
-    """Returns the widest segment; of several, that nearest to the middle, which reads most."""
+    """Returns the widest segment; on ties the one nearest to the middle, which reads most."""
     chosen = max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
     return cols[chosen]
 
@@ -322,7 +323,7 @@ def _mvmul_ns(arch: Target, xbars: int) -> float:
 
 
 def _splits(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
-    """Yields the ways to cut a range into at most `most` nearly equal pieces, one for each size of the largest."""
+    """Yields partitions of a range into at most `most` nearly equal pieces, one for each size of the largest piece."""
     start, stop = whole
     known: set[int] = set()
     for count in range(1, min(most, stop - start) + 1):
@@ -340,6 +341,6 @@ def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
 
 
 def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
-    """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
+    """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
     for pieces in _splits((0, len(parts)), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

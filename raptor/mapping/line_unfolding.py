@@ -38,7 +38,7 @@ Range = tuple[int, int]
 Pixels = tuple[int, ...]
 
 MOST_ADDED = 8
-"""Largest number of partial sums that one core adds, of those that different cores make for the same outputs."""
+"""Largest number of partial sums of the same outputs, from different cores, that one core adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LineMatrix:
 
 
 def _line_taps(window: Window, band: BandShape) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Returns what `_taps` does for the lines of a band: [lines, output lines], over all dimensions but the last."""
+    """Returns `_taps` for the lines of a band: [lines, output lines], over all dimensions but the last."""
     outs = np.array(band.outs, np.int64)
     shape = band.lines, len(outs)
     tap, inside = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
@@ -138,7 +138,7 @@ def _line_taps(window: Window, band: BandShape) -> tuple[Ints, npt.NDArray[np.bo
 
 
 def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Returns two arrays [inputs, outs]: the kernel position by which an output reads an input, and if there is one."""
+    """Returns two arrays [inputs, outs]: the kernel position with which an output reads an input, and a mask."""
     axis = axis_of(window, dim)
     return axis.taps_between(np.arange(inputs)[:, None] * axis.spread - shift - outs * axis.stride)
 
@@ -151,7 +151,7 @@ def input_range(window: Window, outs: Range) -> Range:
 def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
     """Returns the output channels among `outs` that read input channels of `part`; empty if there are none.
 
-    A layer with groups of channels leaves out the others. tiles: channel ranges of the output, which are not cut.
+    In a grouped convolution, these may be fewer than `outs`. tiles: channel ranges of the output, which are not cut.
     """
     first, last = filter_.reading(part)
     found = [t for t in tiles if max(t[0], first) < min(t[1], last) and outs[0] <= t[0] and t[1] <= outs[1]]
@@ -162,8 +162,8 @@ def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool) -> tuple[Block, ...]:
     """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
 
-    With `outputs` above 0, each block has the pixels that so many output pixels need; then blocks may overlap.
-    clipped: the blocks are multiplied for none but `outs`.
+    With `outputs` above 0, each block has the input pixels of `outputs` output pixels; then blocks may overlap.
+    clipped: the blocks are multiplied for the outputs `outs` only.
     """
     if outputs:
         owned = (_owning(window, (first, min(first + outputs, outs[1]))) for first in range(*outs, outputs))
@@ -217,7 +217,7 @@ def _count_side_by_side(window: Window, outs: Range, pixels: int) -> Iterator[tu
 
 
 def _count_owning(window: Window, outs: Range, outputs: int) -> Iterator[tuple[Block, int]]:
-    """Yields blocks that own `outputs` output pixels each, with the number of blocks that it stands for."""
+    """Yields blocks that own `outputs` output pixels each, with the number of blocks that each stands for."""
     axis = axis_of(window, -1)
     # An output from `first` on reads nothing before the line, and one up to `last` nothing behind it.
     first, last = -(-axis.pad // axis.stride), (axis.place(axis.inputs - 1) - axis.reach) // axis.stride
@@ -233,8 +233,8 @@ def _count_owning(window: Window, outs: Range, outputs: int) -> Iterator[tuple[B
 def _representatives(count: int, inside: Range, step: int, modulus: int) -> Iterator[tuple[int, int]]:
     """Yields block numbers below `count` in order, each with the number of blocks that it stands for.
 
-    Of the blocks `inside`, those are alike whose number times `step` is equal modulo `modulus`. All others stand for
-    themselves, and so do the last block, which may be narrower, and those of a period before it.
+    Two blocks in the range `inside` are alike if their numbers times `step` are equal modulo `modulus`. All others
+    stand for themselves, and so do the last block, which may be narrower, and the blocks of the period before it.
     """
     period = modulus // math.gcd(step, modulus)
     first = min(inside[0], count)
@@ -246,10 +246,10 @@ def _representatives(count: int, inside: Range, step: int, modulus: int) -> Iter
 
 @lru_cache(maxsize=4096)
 def unequal_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tuple[Range, ...]:
-    """Returns the column segments whose blocks may have unequal shapes: those near the ends of a line, and one of each
-    width and place between two inputs among the others.
+    """Returns one column segment of each kind whose blocks may have a different shape.
 
-    Others are so far from both ends that they read no padding, even if a block gets up to `pixels` pixels more.
+    Segments near the ends of a line are kinds of their own. All others are so far from the ends that they read no
+    padding, even if a block gets up to `pixels` pixels more; their kind is the width, and the place between two inputs.
     """
     axis, margin = axis_of(window, -1), pixels * axis_of(window, -1).spread
     first, last = axis.pad + margin, axis.place(axis.inputs) - margin - axis.reach
@@ -272,22 +272,22 @@ def _owning(window: Window, own: Range) -> Block:
 
 
 def bundles(groups: int) -> tuple[range, ...]:
-    """Returns how the partial sums of so many groups of input channels are added: each bundle on a core, then the sums.
+    """Partitions the partial sums of `groups` input groups into bundles: each is added on a core, then their sums.
 
-    Few are added at once. Of many, about as many are in a bundle as there are bundles, so that no core adds all.
+    Up to `MOST_ADDED` sums are one bundle. More are cut into about sqrt(groups) bundles, so that no core adds all.
     """
     count = 1 if groups <= MOST_ADDED else math.isqrt(groups)
     return tuple(range(groups * i // count, groups * (i + 1) // count) for i in range(count))
 
 
 def most_added(groups: int) -> int:
-    """Returns how many additions a core makes for an output whose partial sums so many groups of inputs make."""
+    """Returns the largest number of additions of a core for an output with `groups` partial sums (`bundles`)."""
     found = bundles(groups)
     return max(map(len, found)) - 1 + len(found) - 1
 
 
 def block_pixels(channels: Range, rows: int) -> int:
-    """Returns the number of pixels of a block that fill the rows of a crossbar; at least 1."""
+    """Returns the number of pixels of a block that fills the rows of a crossbar; at least 1."""
     return max(1, rows // (channels[1] - channels[0]))
 
 
@@ -308,14 +308,14 @@ def block_shape(window: Window, block: Block) -> tuple[int, int, Pixels]:
 def bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[Band, BandShape], ...]:
     """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads.
 
-    Bands of equal shape share their matrices. clipped: they are multiplied for none but the lines of the image.
+    Bands of equal shape share their matrices. clipped: bands are multiplied for output lines of the image only.
     """
     return tuple(_bands(window, height, clipped=clipped))
 
 
 @lru_cache(maxsize=1024)
 def count_bands(window: Window, height: int, *, clipped: bool) -> Mapping[BandShape, int]:
-    """Returns the number of bands of each shape. Many heights are counted, and the bands of one are used."""
+    """Returns the number of bands of each shape, without keeping the bands: the mapping counts many heights."""
     return Counter(shape for _, shape in _bands(window, height, clipped=clipped))
 
 
@@ -340,15 +340,15 @@ def _band(window: Window, first: Place, height: int, *, clipped: bool) -> tuple[
 
 
 def _is_inside(window: Window, out: Place) -> bool:
-    """Tells whether a place is one of an output line of the image."""
+    """True if an output line lies inside the image."""
     return all(0 <= at < size for at, size in zip(out, window.out_dims, strict=False))
 
 
 @cache
 def share_inside(window: Window) -> float:
-    """Returns the share of outputs that read an input and lie inside the image, over all inputs of an image.
+    """Returns the fraction of (input, output that reads it) pairs whose output lies inside the image.
 
-    Without clipping, matrices have columns for the others, too.
+    Without clipping, matrices have columns for all outputs.
     """
     share = 1.0
     for dim in range(len(window.kernel)):

@@ -1,8 +1,8 @@
-"""Neighbouring layers on the same cores: a layer that reads another one works at nearly the same time as that one.
+"""Core sharing by pairs: a layer and the layer that reads it work at nearly the same time, so they may share cores.
 
 A layer may leave its cores idle: it has so few outputs that one core is more than it needs, or it needs many cores for
-its crossbars. Two neighbours that share cores fill them, and are occupied by a sample hardly longer than one of them.
-Distant layers would be: a core is occupied from its first work of a sample to its last.
+its crossbars. Two neighbours on the same cores fill them, and a sample occupies these hardly longer than for one layer.
+Distant layers would occupy them much longer: a core is occupied from its first work of a sample to its last.
 """
 
 from bisect import bisect_left
@@ -15,18 +15,17 @@ from raptor.graph.layers import filter_key
 from raptor.mapping.plans import Placed, Plan, grow
 
 WORTH_SHARING = 0.99
-"""Time of the busiest core, relative to that without shared cores, from which on neighbours share: they wait more.
+"""Largest load of the busiest core with shared cores, relative to the load without, for pairs to share: they wait more.
 
-A DenseNet on 32 pixels and 500 cores, with 22 pairs for 0.1 %, had 5 % more time between samples.
+A DenseNet on 32 pixels and 500 cores, with 22 pairs for a gain of 0.1 %, had a 5 % longer interval.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Plans of a layer, or of two that share cores, by their keys.
+    """Plans of a layer, or of two layers that share cores, by key of the layer.
 
-    `cores`: number of cores, of which a plan takes the first ones. `core_ns`: time that the busiest of them works for a
-    sample.
+    `cores`: number of cores; each plan takes the first ones. `core_ns`: work of the busiest core for a sample.
     """
 
     cores: int
@@ -35,25 +34,25 @@ class Option:
 
 
 Fronts = Sequence[Sequence[Option]]
-"""The options of each layer or pair, from few cores and slow to many and fast."""
+"""Pareto front of options for each layer or pair, from few cores (slow) to many (fast)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Cores of all layers: the options of each layer or pair, and the number of the one that is taken."""
+    """Division of the cores among layers: a front for each layer or pair, and the index of the option taken (`at`)."""
 
     fronts: Fronts
     at: Sequence[int]
 
     @classmethod
     def apart(cls, fronts: Mapping[str, Sequence[Plan]], placed: Mapping[str, Placed]) -> "Division":
-        """Makes the division in which each layer has cores of its own. `placed`: the plans that are taken."""
+        """Makes the division in which each layer has cores of its own. `placed`: the plan taken for each layer."""
         options = [[_alone(key, plan) for plan in front] for key, front in fronts.items()]
         return cls(options, [[*front].index(placed[key].plan) for key, front in fronts.items()])
 
     @property
     def taken(self) -> list[Option]:
-        """The options that are taken."""
+        """The option taken for each layer or pair."""
         return [front[i] for front, i in zip(self.fronts, self.at, strict=True)]
 
     @property
@@ -82,11 +81,12 @@ def _alone(key: str, plan: Plan) -> Option:
 def share_neighbours(
     graph: Graph, plans: Mapping[str, Sequence[Plan]], apart: Division, cores: int, xbars: int, factor: float
 ) -> Division:
-    """Returns the division in which neighbours share cores, if the busiest core is then quicker by `WORTH_SHARING`.
+    """Returns the division in which neighbours share cores, if that lowers the largest load enough (`WORTH_SHARING`).
 
-    Of all limits for the working time of a core, the least is taken for which the layers fit on `cores` cores of
-    `xbars` crossbars each. `apart`: without shared cores, which is returned if they are not worth it. `factor`: how
-    much longer than its work a pair is taken to need, because its layers wait for others at different times.
+    Searches, by bisection, for the least limit on the load of a core with which the layers fit on `cores` cores of
+    `xbars` crossbars each; then spare cores are given to the slowest. `apart`: the division without shared cores, which
+    is returned otherwise. `factor`: assumed load of a pair relative to its work, because its layers wait for others at
+    different times.
     """
     keys = [next(iter(option.plans)) for option in apart.taken]
     read = layers_read(graph)
@@ -108,7 +108,7 @@ def share_neighbours(
 
 
 def layers_read(graph: Graph) -> dict[str, frozenset[str]]:
-    """Returns for each layer, by its key, the layers whose results it reads with no other layer in between."""
+    """Returns the predecessors of each layer, by key: layers whose results it reads with no other layer in between."""
     makers: dict[str, frozenset[str]] = {}
     found: dict[str, frozenset[str]] = {}
     for node in graph.nodes:
@@ -120,7 +120,7 @@ def layers_read(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def _joined(a: str, b: str, plans: Mapping[str, Sequence[Plan]], xbars: int, factor: float) -> list[Option]:
-    """Returns the options of two layers on the same cores, each with one copy of its matrices."""
+    """Returns the Pareto front of options of two layers on the same cores, with one copy of each matrix."""
     found: dict[int, Option] = {}
     for first, second in product(_light(plans[a]), _light(plans[b])):
         cores, core_ns = max(first.cores, second.cores), factor * (first.core_ns + second.core_ns)
@@ -135,7 +135,7 @@ def _joined(a: str, b: str, plans: Mapping[str, Sequence[Plan]], xbars: int, fac
 
 
 def _light(plans: Sequence[Plan]) -> Iterator[Plan]:
-    """Yields the plans that no other one of as many cores beats in both crossbars and time."""
+    """Yields, for each number of cores, the Pareto front of plans in crossbars and time."""
     cores, least_ns = -1, 0.0
     for plan in sorted(plans, key=lambda p: (p.cores, p.xbars, p.core_ns)):
         if plan.cores != cores or plan.core_ns < least_ns:
@@ -153,9 +153,9 @@ def _fewest(
     pairs: Mapping[tuple[str, str], Sequence[Option]],
     limit_ns: float,
 ) -> Division | None:
-    """Returns the division with the fewest cores of which none works longer than a limit; None if there is none.
+    """Returns the division with the fewest cores in which no load exceeds a limit; None if there is none.
 
-    By dynamic programming over the layers in their order: the last one is alone, or with the one before it.
+    Dynamic programming over the layers in order: the last one is alone, or paired with the one before it.
     """
     best: list[tuple[int, tuple[tuple[Sequence[Option], int], ...]] | None] = [(0, ())]
     for i, key in enumerate(keys):

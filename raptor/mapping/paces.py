@@ -1,8 +1,8 @@
-"""Paces: fixed times of the parts of a chip, in place of its own, for programs that do not depend on them.
+"""Paces: fixed timing profiles that replace the chip's own times, so that programs do not depend on them.
 
-A mapping that follows the chip's own times jumps when one of them changes, to a program that may be slower on the
-better chip. A program made for one of these paces depends on the sizes of the chip alone. On a better chip it is the
-same, and hardly ever slower (docs/developers/design.md, "A better chip"). So a small graph goes by one of two paces by
+A mapping for the chip's own times may change abruptly when one of them changes, to a program that is slower on the
+better chip. A program made for a pace depends only on the sizes of the chip. On a better chip it is the same, and
+hardly ever slower (docs/developers/design.md, "A better chip"). So a small graph is mapped for one of two paces by
 default, and a search for it tries programs of several.
 """
 
@@ -17,7 +17,7 @@ from raptor.target.arch import Crossbar, Memory, Network, Target, load
 from raptor.target.timing import crossbars_ns, vector_ns
 
 Pace = Literal["own", "bench", "products x4", "products x8", "products x16", "memories x2"]
-"""Times by which a mapping goes: the chip's own, those of the preset `bench`, or these with slower parts.
+"""Timing profile of a mapping: the chip's own times, the times of the preset `bench`, or these with slower parts.
 
 Nothing chooses "products x8" now; stored mappings may name it.
 """
@@ -25,13 +25,13 @@ Nothing chooses "products x8" now; stored mappings may name it.
 StoredPace = Annotated[
     Pace, Field(exclude_if=lambda pace: pace == "own", description="left out for the times of the chip")
 ]
-"""The form of a pace in a file."""
+"""A pace as a field of a file."""
 
 SEARCHED: tuple[Pace, ...] = ("bench", "products x4", "products x16", "memories x2")
-"""Paces of a search."""
+"""Paces that a search tries."""
 
 SMALL = 200_000
-"""Largest number of elements in all tensors of a graph that goes by fixed paces.
+"""Largest number of elements in all tensors of a graph that is mapped for a fixed pace.
 
 With LeNet-5 they are 23,880, with ResNet-18 of 64 pixels and a quarter of the channels 183,120, and 8.4 million at full
 size. A count, so that the same model always gets the same paces.
@@ -50,18 +50,18 @@ SLOW_VECTORS = 8.0
 then belong on crossbars. Of the random chips by which the paces were chosen, the slowest has 5.2."""
 
 _ELEMENTS = 64
-"""Length of that instruction."""
+"""Length of the vector instruction by which `SLOW_VECTORS` is judged."""
 
 _PRODUCTS: dict[Pace, int] = {"products x4": 4, "products x8": 8, "products x16": 16}
 _MEMORIES: dict[Pace, int] = {"memories x2": 2}
 
 
 def usual_pace(graph: Graph, arch: Target) -> Pace:
-    """Returns the pace by which a graph is mapped by default: for a small one, that of `bench` or of slow products.
+    """Returns the default pace of a graph: `bench` or slow products for a small graph, else the chip's own times.
 
-    Few improvements change it: a product that becomes faster than three of `bench`, or a very slow vector unit that
-    becomes faster. Larger graphs go by the chip's own times, since a fixed pace costs them more than it steadies:
-    MobileNet-v2 on `bench` with a quarter of the converters took 1.4 times the latency and 1.6 times the interval.
+    Few improvements of the chip change it: a product that becomes faster than three of `bench`, or a very slow vector
+    unit that becomes faster. Larger graphs would lose more by a fixed pace than they gain: MobileNet-v2 on `bench` with
+    a quarter of the converters took 1.4 times the latency and 1.6 times the interval.
     """
     if not is_small(graph):
         return "own"
@@ -72,17 +72,17 @@ def usual_pace(graph: Graph, arch: Target) -> Pace:
 
 
 def is_small(graph: Graph) -> bool:
-    """Tells whether a graph goes by fixed paces: a search can then compile many programs of it."""
+    """True if a graph is mapped for fixed paces. It is also so small that a search can compile many programs."""
     images = (tensor.image for tensor in graph.tensors.values())
     return sum(image.rows * image.width * image.channels for image in images) <= SMALL
 
 
 @lru_cache(maxsize=64)
 def paced(arch: Target, pace: Pace) -> Target:
-    """Returns the target of the same sizes and energies with the times of a pace.
+    """Returns the target with the same sizes and energies, and the times of a pace.
 
-    It is the preset `bench` with what is the chip's own put in. So programs for a pace depend on no property of the
-    hardware that is not named here. Links that a table describes are the chip's own.
+    It is the preset `bench` with the chip's own sizes put in. So programs for a pace depend only on the properties of
+    the hardware that are named here. A network table of the chip is kept.
     """
     if pace == "own":
         return arch
@@ -116,7 +116,7 @@ def _bench() -> Target:
 
 
 def _timed_network(network: Network, times: Network) -> Network:
-    """Returns a network with the times of another one, but with its own table of links."""
+    """Returns a network with the times of `times`, but with its own table and links."""
     return replace(
         times,
         topology=network.topology,
@@ -129,7 +129,7 @@ def _timed_network(network: Network, times: Network) -> Network:
 
 
 def _timed_xbar(xbar: Crossbar, times: Crossbar, products: int) -> Crossbar:
-    """Returns a crossbar with the times of another one, whose conversions take `products` times as long."""
+    """Returns a crossbar with the times of `times`, and ADC conversions that take `products` times as long."""
     converters = replace(
         times.converters,
         dacs=xbar.rows,
@@ -142,7 +142,7 @@ def _timed_xbar(xbar: Crossbar, times: Crossbar, products: int) -> Crossbar:
 
 
 def _timed(memory: Memory, times: Memory, reads: int, writes: int) -> Memory:
-    """Returns a memory with the times of another one, so many times as long for reads and for writes."""
+    """Returns a memory with the times of `times`, where reads and writes take `reads` and `writes` times as long."""
     return replace(
         times,
         read_cycles=times.read_cycles * reads,

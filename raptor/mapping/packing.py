@@ -1,6 +1,6 @@
-"""Plans for all layers on cores that they share.
+"""Bin packing: plans for all layers on shared cores, by first fit of the largest.
 
-With cores of their own, cores that a layer needs only for its crossbars are idle while slower layers work.
+With cores of its own, a layer that needs them only for its crossbars leaves them idle while slower layers work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ _ROUNDING = 1 + 1e-9
 
 
 def share_cores(plans: Mapping[str, Sequence[Plan]], cores: int, xbars: int) -> dict[str, Placed] | None:
-    """Chooses a plan for each layer on `cores` cores of `xbars` crossbars, so that the busiest core has little to do.
+    """Chooses plans for all layers on `cores` shared cores of `xbars` crossbars: the busiest core gets little work.
 
-    Tries limits for the working time of a core, each `STEP` times the one before, and takes the first for which the
-    layers fit. Returns None if they never do. Layers that share cores have one copy of each matrix.
+    Tries limits on the load of a core, each `STEP` times the one before, and takes the first with which the layers fit.
+    Returns None if they never do. Layers that share cores have one copy of each matrix.
     """
     table = _Table.of([*plans.values()])
     if table.least_xbars > cores * xbars:
@@ -45,7 +45,7 @@ def share_cores(plans: Mapping[str, Sequence[Plan]], cores: int, xbars: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Limits of packing: number of cores, crossbars of a core, time in ns that a core may work for a sample."""
+    """Limits of packing: number of cores, crossbars of a core, load in ns of a core for a sample."""
 
     cores: int
     xbars: int
@@ -54,9 +54,9 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """The plans of all layers: a row for each layer, a column for each of its plans, from few cores and short times.
+    """The plans of all layers: a row for each layer, a column for each of its plans, sorted by cores, then time.
 
-    `ranks`: of each row, the numbers of its plans as given. Rows of fewer plans end with plans that take for ever.
+    `ranks`: for each row, the original indices of its plans. Shorter rows are padded with plans of infinite time.
     """
 
     cores: Ints
@@ -81,10 +81,10 @@ class _Table:
         return int(held.min(axis=1, initial=np.iinfo(np.int64).max).sum())
 
     def choices(self, limit: _Limit) -> Iterator[Ints]:
-        """Yields the plans that together need few cores, one of each layer; none if one has none within the limits.
+        """Yields selections of one plan per layer that need few cores; none if a layer has no plan within the limits.
 
-        A place of a plan needs a part of a core. First it is counted exactly, then as if the core were shared only by
-        places of this size, so that the unused rest counts, too.
+        Each place of a plan uses a fraction of a core. The first selection minimises the sum of the fractions, the
+        second counts the unused rest too, as if each core held only places of this size.
         """
         quick = (self.core_ns <= limit.core_ns) & (self.xbars <= limit.xbars)
         if not quick.any(axis=1).all():
@@ -95,9 +95,9 @@ class _Table:
 
 
 def _pack(table: _Table, chosen: Ints, limit: _Limit) -> list[list[int]] | None:
-    """Packs layers on cores by first fit, the largest layer first. Returns the cores of each; None if they do not fit.
+    """Packs layers on cores by first fit decreasing. Returns the cores of each layer; None if they do not fit.
 
-    No core works longer than allowed, and none has two parts of one layer.
+    No core exceeds the limits, and none has two places of one layer.
     """
     rows = np.arange(len(chosen))
     cores, xbars, core_ns = table.cores[rows, chosen], table.xbars[rows, chosen], table.core_ns[rows, chosen]
@@ -112,14 +112,14 @@ def _pack(table: _Table, chosen: Ints, limit: _Limit) -> list[list[int]] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Free:
-    """Free crossbars and free time in ns of each core that is used."""
+    """Free crossbars and free time in ns of each core in use."""
 
     limit: _Limit
     xbars: list[int] = field(default_factory=list[int])
     ns: list[float] = field(default_factory=list[float])
 
     def take(self, count: int, xbars: int, ns: float) -> list[int]:
-        """Puts `count` places of a plan on the first cores that have room, or on new ones. Returns these cores."""
+        """Takes room for `count` places of a plan on the first cores that have it, or new ones. Returns the cores."""
         taken, core = list[int](), 0
         while len(taken) < count:
             if core == len(self.xbars):
@@ -134,7 +134,7 @@ class _Free:
 
 
 def _numbered(chosen: Mapping[str, Plan], where: Sequence[Sequence[int]]) -> dict[str, Placed]:
-    """Numbers the cores in the order in which the layers use them."""
+    """Renumbers the cores in the order in which the layers use them."""
     number: dict[int, int] = {}
     for core in chain.from_iterable(where):
         number.setdefault(core, len(number))

@@ -1,10 +1,9 @@
-"""Layers of different phases share cores.
+"""Core sharing by phases: layers of different phases of a sample share cores.
 
-What reads a mean over a whole image, as for squeeze and excitation, waits for its last line. So a model with such
-barriers works in phases, and a sample is in one of them at a time. With cores of its own, a layer waits while the
-sample is in all other phases. So the phases are cut into groups of neighbours. A group has cores of its own, and each
-phase of it may use all of them. Few groups are good for the latency; many for the interval, because more samples are
-under way.
+A layer that reads a mean over a whole image, as in squeeze-and-excitation, waits for its last line. A model with such
+barriers works in phases, and a sample is in one of them at a time. With cores of its own, a layer would be idle while
+the sample is in other phases. So neighbouring phases form groups. A group has cores of its own, and each of its phases
+may use all of them. Few groups are good for the latency; many for the interval, because more samples are in flight.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +18,11 @@ from raptor.mapping.plans import Placed, Plan, choose, pareto
 T = TypeVar("T")
 
 ROUNDS = 4
-"""Number of times that cores are shared out anew among the groups, by the times that these took with the last cores."""
+"""Number of times that cores are divided among the groups, each time in proportion to the previous times."""
 
 
 def phase_numbers(graph: Graph) -> dict[str, int]:
-    """Returns for each layer, by its key, the most barriers on a way from an input to it."""
+    """Returns the phase of each layer, by key: the largest number of barriers on a path from an input to it."""
     before: dict[str, int] = {}
     found: dict[str, int] = {}
     for node in graph.nodes:
@@ -38,46 +37,43 @@ def phase_numbers(graph: Graph) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring phases with cores of their own: the estimated time of each in ns, and the plans of their layers."""
+    """Neighbouring phases with cores of their own: estimated time of each phase in ns, and plans of all layers."""
 
     phases_ns: tuple[float, ...]
     placed: dict[str, Placed]
 
     @property
     def total_ns(self) -> float:
-        """The time for which a sample is in the group."""
+        """Time in ns for which a sample is in the group."""
         return sum(self.phases_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class InGroups(Generic[T]):
-    """A choice of groups. rest: the layers that are not computed by line, on cores behind those of the groups."""
+    """A choice of groups. rest: the layers that do not stream, on cores after the cores of the groups."""
 
     groups: tuple[Group, ...]
     rest: T
 
     @property
     def latency_ns(self) -> float:
-        """Estimate of the time of a sample: it passes through the phases one after another."""
+        """Estimated latency in ns: a sample passes through the phases one after another."""
         return sum(group.total_ns for group in self.groups)
 
     @property
     def interval_ns(self) -> float:
-        """Estimate of the time between samples.
-
-        A group is occupied until the next one has taken what is behind the last barrier: for the time of a phase there.
-        """
+        """Estimated interval between samples in ns: the longest occupancy of a group."""
         return max(self.occupied_ns)
 
     @property
     def occupied_ns(self) -> tuple[float, ...]:
-        """Estimate of the time for which a sample occupies each group."""
+        """Estimated occupancy of each group by a sample, in ns: its phases, and the first phase of the next group."""
         then = (*(group.phases_ns[0] for group in self.groups[1:]), 0.0)
         return tuple(group.total_ns + more for group, more in zip(self.groups, then, strict=True))
 
     @property
     def placed(self) -> dict[str, Placed]:
-        """The plans of all layers, with the cores of one group behind those of another."""
+        """The plans of all layers, with consecutive cores for the groups."""
         found: dict[str, Placed] = {}
         first = 0
         for group in self.groups:
@@ -88,11 +84,11 @@ class InGroups(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseGroups(Generic[T]):
-    """A model in phases.
+    """Search for the groups of a model in phases.
 
-    fronts: for each phase, the plans of its layers, from few cores to many. place: puts the layers that are not
-    computed by line on cores, given for each phase the number of its group; returns them, and how many cores they take.
-    cores, xbars: cores of the chip, and crossbars of a core. share: see `Knobs`.
+    fronts: for each phase, the plans of its layers, from few cores to many. place: (group of each phase) -> the layers
+    that do not stream, on cores, and their number of cores. cores, xbars: cores of the chip, and crossbars of a core.
+    share: see `Knobs`. known: memo of `phase`.
     """
 
     fronts: Sequence[Mapping[str, Sequence[Plan]]]
@@ -105,7 +101,7 @@ class PhaseGroups(Generic[T]):
     )
 
     def choices(self) -> Iterator[InGroups[T]]:
-        """Yields a choice for each number of groups that share something, if the cores suffice for it."""
+        """Yields a choice for each number of groups below the number of phases, if the cores suffice."""
         for count in range(1, len(self.fronts)):
             found = self.in_groups(count)
             if found is not None:
@@ -132,7 +128,7 @@ class PhaseGroups(Generic[T]):
         return best
 
     def group(self, phases: range, cores: int) -> Group | None:
-        """Returns some phases on so many cores; None if these do not suffice."""
+        """Returns the group of some phases on `cores` cores; None if they do not suffice."""
         limit = self.xbars
         while limit:
             found = [self.phase(phase, cores, limit) for phase in phases]
@@ -144,12 +140,12 @@ class PhaseGroups(Generic[T]):
         return None
 
     def phase_ns(self, phase: int, cores: int, limit: int) -> float:
-        """Returns the estimated time of a phase on so many cores; 0 if they do not suffice."""
+        """Returns the estimated time in ns of a phase on `cores` cores; 0 if they do not suffice."""
         placed = self.phase(phase, cores, limit)
         return 0.0 if placed is None else _longest_ns(placed)
 
     def phase(self, phase: int, cores: int, limit: int) -> dict[str, Placed] | None:
-        """Returns plans for the layers of a phase on so many cores, with at most `limit` crossbars of each."""
+        """Returns plans for the layers of a phase on `cores` cores, with at most `limit` crossbars of each; or None."""
         key = phase, cores, limit
         if key not in self.known:
             fronts = {k: pareto(_within(plans, limit)) for k, plans in self.fronts[phase].items()}
@@ -159,7 +155,7 @@ class PhaseGroups(Generic[T]):
 
 
 def _within(plans: Sequence[Plan], xbars: int) -> Iterator[Plan]:
-    """Yields the plans that need at most so many crossbars of a core, with one copy of each matrix."""
+    """Yields the plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
     yield from (replace(p, grid=replace(p.grid, copies=1)) for p in plans if p.xbars <= xbars)
 
 
@@ -168,7 +164,7 @@ def _longest_ns(placed: Mapping[str, Placed]) -> float:
 
 
 def _starts(times: Sequence[float], count: int) -> list[int]:
-    """Returns where groups of about equal total times begin; each has at least one element."""
+    """Returns the starts of `count` groups of about equal total times; each has at least one element."""
     ends, total = list(accumulate(times)), sum(times)
     starts = [0]
     for i in range(1, count):
@@ -178,13 +174,13 @@ def _starts(times: Sequence[float], count: int) -> list[int]:
 
 
 def shared_out(weights: Sequence[float], cores: int) -> list[int]:
-    """Shares out cores in proportion to weights."""
+    """Divides cores in proportion to weights."""
     ends = [int(cores * end / sum(weights)) for end in accumulate(weights)]
     return [b - a for a, b in pairwise([0, *ends])]
 
 
 def _packed(phases: Sequence[Mapping[str, Placed]], cores: int, xbars: int) -> dict[str, Placed] | None:
-    """Gives the layers of each phase cores of the group: most crossbars where most are free; None if they do not fit.
+    """Puts the layers of each phase on cores of the group, most crossbars where most are free; None if none fit.
 
     Layers of one phase have different cores.
     """

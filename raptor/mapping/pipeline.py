@@ -1,7 +1,8 @@
-"""Latency of layers that stream, line by line: a line is ready when its core is free and the lines it needs are there.
+"""Rebalances cores between streamed layers by a line-level estimate of the latency (local search).
 
-This is finer than `raptor.mapping.estimate`, which knows only when a layer begins and ends: here it counts by how many
-lines each layer is behind the one before it. So it tells where a core shortens the time of a sample most.
+A line is ready when its core is free and the lines it reads are ready. This is finer than `raptor.mapping.estimate`,
+which knows only the begin and the end of a layer: the delay of each layer after its predecessor, in lines, counts. So
+it finds the layer where one more core reduces the latency most.
 """
 
 import math
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from raptor.mapping.pipeline_kernel import Floats, Ints, Lines
 
 REACH = 4
-"""Number of options that a layer may move at once, to faster or to slower ones."""
+"""Largest distance of a move on a front of options, to faster or to slower ones."""
 
 TRIED = 30
-"""Number of exchanges that are estimated exactly before the best of them is taken."""
+"""Number of the most promising exchanges that are estimated exactly in each step."""
 
 _LEAST_GAIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """A graph as lines. keys: the numbers of the layers. ready_ns: room for a time of each line."""
+    """A graph as lines. keys: number of each layer by key. ready_ns: scratch array with an entry per line."""
 
     lines: "Lines"
     keys: Mapping[str, int]
@@ -41,7 +42,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, graph: Graph, keys: Mapping[str, int]) -> "Pipeline":
-        """Makes the lines of a graph. `keys`: the layers by line and loaded inputs, with a number for each."""
+        """Makes the lines of a graph. `keys`: number of each streamed layer and loaded input."""
         from raptor.mapping.pipeline_kernel import Lines  # compiled code is loaded only where it runs
 
         number = {name: i for i, name in enumerate(graph.inputs)}
@@ -63,16 +64,17 @@ class Pipeline:
         return cls(lines, keys, np.zeros(sum(counts)))
 
     def latency_ns(self, core_ns: "Floats", height: "Ints") -> float:
-        """Returns the time of a sample. core_ns, height: working time and lines of a block, by number of the layer."""
+        """Returns the latency of a sample in ns. core_ns, height: [layers], load of a core, and lines of a block."""
         from raptor.mapping.pipeline_kernel import finish
 
         return finish(self.ready_ns, self.lines, core_ns, height, float(MESSAGE_NS))
 
 
 def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
-    """Returns how many lines of the operands each line needs more than the one before it, and the last of the first.
+    """Returns (stride, reach): line y of the result needs lines 0 to y * stride + reach of its operands.
 
-    given, made: number of lines of the operands, and of the result. What is not known to work by line needs all.
+    given, made: number of lines of the operands, and of the result. Operators that are not known to stream need all
+    lines.
     """
     window = getattr(node.operator, "window", None)
     if isinstance(window, Window) and not window.transposed and len(window.kernel) >= 2:
@@ -87,7 +89,7 @@ def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A division that is being changed: `at` and the times that follow from it."""
+    """State of the local search: the current options `at`, and the times that follow from them."""
 
     division: Division
     pipeline: Pipeline
@@ -97,7 +99,7 @@ class _State:
     height: "Ints"
 
     def set(self, unit: int, number: int) -> None:
-        """Takes another option of a layer or pair. The layers of a pair have each other's work, too."""
+        """Takes another option of a layer or pair. Both layers of a pair get the load of the pair."""
         self.at[unit] = number
         option = self.division.fronts[unit][number]
         for key, plan in option.plans.items():
@@ -105,7 +107,7 @@ class _State:
             self.height[self.pipeline.keys[key]] = plan.grid.height
 
     def cost(self, moves: "Sequence[_Move]" = ()) -> float:
-        """Returns the logarithm of interval and weighted latency after some moves, which are taken back."""
+        """Returns log(interval) + `latency` * log(latency) after some moves, which are then undone."""
         before = [(m.unit, self.at[m.unit]) for m in moves]
         for m in moves:
             self.set(m.unit, m.number)
@@ -118,7 +120,7 @@ class _State:
         return self.division.fronts[unit][self.at[unit]]
 
     def moves(self, cost: float) -> "list[_Move]":
-        """Returns the moves of one layer or pair to another option."""
+        """Returns all moves of one layer or pair to another option, with their effect on `cost`."""
         found: list[_Move] = []
         for unit, front in enumerate(self.division.fronts):
             i = self.at[unit]
@@ -131,7 +133,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A move of a layer or pair to another option: how many cores more it takes, and what it adds to the cost."""
+    """A move of a layer or pair to option `number`: additional cores, and the change of the cost (`added`)."""
 
     unit: int
     number: int
@@ -140,10 +142,10 @@ class _Move:
 
 
 def exchange_cores(graph: Graph, division: Division, cores: int, latency: float) -> Division:
-    """Moves cores between layers as long as that lessens the interval times a power of the latency.
+    """Moves cores between layers as long as that lowers interval * latency^`latency` (local search).
 
-    A core is given to the layer where that gains most, and taken from those that lose least by it. `cores`: number of
-    cores that there are. `latency`: the power, above 0.
+    Cores are given to the layer that gains most, and taken from the layers that lose least. `cores`: available cores.
+    `latency`: the exponent, above 0.
     """
     keys = [key for option in division.taken for key in option.plans]
     if not keys:
@@ -164,7 +166,7 @@ def exchange_cores(graph: Graph, division: Division, cores: int, latency: float)
 
 
 def _exchanges(moves: Sequence[_Move], free: int) -> list[list[_Move]]:
-    """Returns a gain of one layer with the losses that pay for it, the most promising first. `free`: cores left."""
+    """Returns exchanges, the most promising first: a gain, and the losses that free its cores. `free`: spare cores."""
     losses = sorted((m for m in moves if m.cores < 0), key=lambda m: -m.added / m.cores)
     found: list[list[_Move]] = []
     for gain in moves:
@@ -184,7 +186,7 @@ def _exchanges(moves: Sequence[_Move], free: int) -> list[list[_Move]]:
 
 
 def _cheapest(losses: Sequence[_Move], cores: int) -> list[_Move]:
-    """Returns the first losses, of different layers, that give up so many cores; nothing if all are too few."""
+    """Returns the first losses, of different layers, that free `cores` cores; an empty list if they are too few."""
     found: dict[int, _Move] = {}
     for move in losses:
         found.setdefault(move.unit, move)

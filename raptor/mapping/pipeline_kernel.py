@@ -32,10 +32,10 @@ class Lines(NamedTuple):
 
 @bare_kernel
 def finish(ready_ns: Floats, lines: Lines, core_ns: Floats, height: Ints, message_ns: float) -> float:
-    """Sets when each line is ready in ns, and returns when the last one is.
+    """Sets `ready_ns`, the time at which each line is ready. Returns the latency: the time of the last line.
 
-    core_ns, height: of each layer, the time that a core works for a sample, which its input lines share alike, and how
-    many of these it multiplies together.
+    core_ns, height: [layers], load of a core for a sample, divided evenly among the input lines, and number of input
+    lines that are multiplied together.
     """
     end_ns = 0.0
     for i in range(len(lines.given)):

@@ -1,4 +1,4 @@
-"""The second reference strategy: pixel by pixel, as before the channel-wise lowering of the thesis (4.1)."""
+"""The strategy `pixelwise`: a second reference that works pixel by pixel, as the thesis (4.1) before `applyFilters`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Target
 
 MAX_OPERATIONS = 200_000
-"""Largest number of operations of SpatialIR, each on one pixel: they take half a minute to compile."""
+"""Largest number of SpatialIR operations, each on one pixel; so many take half a minute to compile."""
 
 
 def map_pixelwise(graph: Graph, arch: Target) -> Decision:
@@ -27,7 +27,7 @@ def map_pixelwise(graph: Graph, arch: Target) -> Decision:
 
 
 def check_operations(graph: Graph, decision: Decision) -> None:
-    """Raises `UserError` if a decision by pixel makes more than `MAX_OPERATIONS`."""
+    """Raises `UserError` if a pixelwise decision makes more than `MAX_OPERATIONS` operations."""
     counts = {n.output: _operations(graph, n, decision) for n in graph.nodes}
     total = sum(counts.values())
     if total > MAX_OPERATIONS:
@@ -35,9 +35,9 @@ def check_operations(graph: Graph, decision: Decision) -> None:
 
 
 def _operations(graph: Graph, node: Node, decision: Decision) -> int:
-    """Counts the operations of a node: one for each pixel and tile of the result, or with weights two for each MVM.
+    """Counts the operations of a node: one for each pixel and tile of the result.
 
-    The two are the MVM and its addition.
+    A layer with weights has two for each MVM: the MVM and its addition.
     """
     if not isinstance(node.operator, Filter):
         image = graph.tensors[node.output].image

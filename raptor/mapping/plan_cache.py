@@ -1,4 +1,4 @@
-"""Plans of all layers of a graph that can be computed by line, and a cache of plans for graphs with equal layers."""
+"""Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ from raptor.target.arch import Target
 
 @dataclass(slots=True, eq=False)
 class PlanCache:
-    """Plans of layers on one kind of core: parts of a graph, on few cores and on many, have most of them in common.
+    """Memo of plans of layers on one kind of core: parts of a graph, on few or many cores, have most of them in common.
 
-    `plans` and `grids_ns`: plans of layers, and working times of grids in ns, by all that they depend on.
+    `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on.
     """
 
     plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
     grids_ns: dict[object, float] = field(default_factory=dict[object, float])
 
     def grid_ns(self, operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
-        """Returns the working time of the busiest core of a grid for a sample."""
+        """Returns the load in ns of the busiest core of a grid for a sample (`raptor.mapping.line_plans.grid_ns`)."""
         place = *layer_shape(operator, parts, arch, after), grid
         if place not in self.grids_ns:
             self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
@@ -35,9 +35,9 @@ class PlanCache:
 def layer_plans(
     graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), cache: PlanCache | None = None
 ) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
+    """Returns all plans of each layer that can stream, by key; layers without a plan are left out.
 
-    `cache`: plans that were made before; new ones are added.
+    `without`: results of layers to skip. `cache`: plans that were made before; new ones are added.
     """
     cache = cache or PlanCache()
     parts = line_parts(graph, arch.xbar_rows)
@@ -60,5 +60,5 @@ def layer_plans(
 
 
 def layer_shape(operator: Filter, parts: Parts, arch: Target, after: Following) -> tuple[object, ...]:
-    """Returns all that plans of a layer and their times depend on, on one kind of core."""
+    """Returns a hashable key: layers with equal keys have the same plans and times on one kind of core."""
     return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.shape

@@ -1,4 +1,4 @@
-"""Plans to compute a layer by line, and the choice of plans for all layers, each with cores of its own."""
+"""Plans of layers with line unfolding, Pareto fronts, and a greedy choice in which each layer has its own cores."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from raptor.mapping.decision import LineGrid
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to compute a layer by line, and its cost.
+    """One way to compute a layer line by line, with its cost.
 
-    `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: time that the
-    busiest core works for a sample.
+    `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: work of the
+    busiest core for a sample.
     """
 
     grid: LineGrid
@@ -26,7 +26,7 @@ class Plan:
 
 
 class Sized(Protocol):
-    """Something that takes a number of cores, and the time that the busiest of them works for a sample."""
+    """A choice with a number of cores, and the work in ns of its busiest core for a sample."""
 
     @property
     def cores(self) -> int: ...
@@ -44,7 +44,7 @@ class Placed:
 
 
 def pareto(plans: Iterable[Plan]) -> list[Plan]:
-    """Returns the plans that no other plan beats in both cores and time, from few cores to many."""
+    """Returns the Pareto front of plans in cores and time, from few cores to many."""
     front: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.cores, p.core_ns)):
         if not front or plan.core_ns < front[-1].core_ns:
@@ -53,7 +53,7 @@ def pareto(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
-    """Gives each plan cores of its own, one plan after another."""
+    """Gives each plan consecutive cores of its own, from core 0."""
     ends = accumulate((plan.cores for plan in plans.values()), initial=0)
     return {
         key: Placed(plan, tuple(range(first, first + plan.cores)))
@@ -62,11 +62,10 @@ def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
 
 
 def choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
-    """Chooses a plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
+    """Chooses a plan for each layer greedily: the slowest layer gets its next faster plan, until the cores are used up.
 
-    A layer for whose next plan too few cores are left keeps its plan, and the next slowest one goes on. `fronts`: the
-    plans of each layer, from slow to fast. `used`: number of cores that other layers take. `share`: see `Knobs`.
-    Returns None if too few cores are left.
+    See `grow`. `fronts`: plans of each layer, from slow to fast. `used`: cores that other layers take. `share`: see
+    `Knobs`. Returns None if not even the first plans fit.
     """
     free = cores - used - sum(front[0].cores for front in fronts.values())
     if free < 0:
@@ -77,9 +76,9 @@ def choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -
 
 
 def grow(fronts: Sequence[Sequence[Sized]], at: Sequence[int], free: int) -> list[int]:
-    """Gives the slowest its next faster choice, until the cores are used up. Returns the numbers of the choices.
+    """Advances the slowest front to its next faster choice until the cores are used up. Returns an index per front.
 
-    `at`: those to begin with. `free`: number of cores that are left. Where they are too few, the next slowest goes on.
+    `at`: initial indices. `free`: spare cores. A front whose next choice needs too many cores keeps its choice.
     """
     found = [*at]
     growing = dict.fromkeys(range(len(fronts)))

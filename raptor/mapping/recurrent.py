@@ -1,7 +1,7 @@
-"""Copies of the weights of recurrent layers: the steps of a sample are shared out among cores, in the order of time.
+"""Replication of recurrent layers: the time steps of a sample are divided among copies of the weights.
 
-Steps follow one another, so copies do not shorten a sample. But while a core works on the last steps of a sample, the
-others begin the next ones. A copy needs crossbars of its own.
+Steps are sequential, so copies do not shorten a sample. But while one copy works on the last steps of a sample, others
+begin the next samples. A copy needs crossbars of its own.
 """
 
 from collections import Counter, defaultdict
@@ -20,17 +20,17 @@ from raptor.target.timing import ISSUE_NS, mvmul_ns
 Whole = KernelUnfolding | FullyConnected
 
 LONG_WAIT = 0.25
-"""Share of the time of a sample for which a result must wait for relays to be worth their cores."""
+"""Share of a sample's time for which a result must wait so that relays are worth their cores."""
 
 NEXT_STEP = 2
-"""The most products from a step to the next one: for so long the state of any recurrent layer waits."""
+"""Largest number of products from one step to the next: the state of any recurrent layer waits this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Recurrent layers that are neighbours, such as the two directions of one, on the same or neighbouring cores.
+    """Neighbouring recurrent layers, such as the two directions of one, on the same or neighbouring cores.
 
-    layers: with one copy; none for relays (see `relaying`). count: number of steps, the largest of all layers.
+    layers: records with one copy; none for relays (see `relaying`). count: largest number of steps of a layer.
     sample_ns: time of all steps of a sample on the busiest core. counts: number of steps of each layer.
     """
 
@@ -46,21 +46,21 @@ class Steps:
 
     @property
     def step_ns(self) -> float:
-        """The time of a step."""
+        """Time of a step in ns."""
         return self.sample_ns / self.count
 
     def core_ns(self, copies: int) -> float:
-        """Returns the working time of a core for a sample."""
+        """Returns the work in ns of a core for a sample, with `copies` copies."""
         return self.step_ns * -(-self.count // copies)
 
     def more(self, copies: int) -> int | None:
-        """Returns the next number of copies that takes less time; None if there is none."""
+        """Returns the next larger number of copies that takes less time; None if there is none."""
         return next((c for c in range(copies + 1, self.count + 1) if self.core_ns(c) < self.core_ns(copies)), None)
 
     def copied(self, copies: int, first: int) -> dict[str, FullyConnected]:
-        """Returns the layers with so many copies, but at most one for each step.
+        """Returns the records of the layers with `copies` copies, but at most one per step.
 
-        The cores of all but the first copy are counted from `first`.
+        The cores of all copies after the first one are numbered from `first`.
         """
         own = self.cores
 
@@ -74,9 +74,9 @@ class Steps:
 def recurrent_steps(
     graph: Graph, layers: Mapping[str, Whole], apart: Mapping[str, int], after_ns: Mapping[str, float], arch: Target
 ) -> Iterator[Steps]:
-    """Yields the recurrent layers among `layers`, neighbours together.
+    """Yields the recurrent layers among `layers`, grouped by neighbourhood.
 
-    apart: a number for each layer, equal for neighbours. after_ns: by layer, time of what follows it, for all steps.
+    apart: number of each layer's neighbourhood. after_ns: time of each layer's epilogue, for all steps.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
     for number in dict.fromkeys(apart.values()):
@@ -92,16 +92,16 @@ def recurrent_steps(
 
 
 def one_line(graph: Graph) -> set[str]:
-    """Returns model inputs and layers that are one line of pixels, such as those of the tokens of a sequence."""
+    """Returns the model inputs and layers with a single line of pixels, such as the tokens of a sequence."""
     inputs = {name for name in graph.inputs if graph.tensors[name].image.rows == 1}
     nodes = (node for node in graph.nodes if isinstance(node.operator, Filter))
     return inputs | {filter_key(node) for node in nodes if graph.tensors[node.output].image.rows == 1}
 
 
 def slowed(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
-    """Returns the best plans if the pixels of layers `keys` come and go at the pace of steps.
+    """Returns Pareto fronts of plans in which the pixels of layers `keys` arrive at the rate of recurrent steps.
 
-    A core is occupied from its first pixel to its last one, however little it works in between.
+    A core is occupied from its first pixel to its last, however little it works in between.
     """
 
     def slow(plan: Plan) -> Plan:
@@ -112,9 +112,9 @@ def slowed(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: f
 
 
 def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
-    """Yields the relays that results of steps need which wait for those of far later ones, as `Steps` without layers.
+    """Yields, as `Steps` without layers, the relays for results that wait for results of much later steps; none if few.
 
-    See `raptor.spatial.relays`: idle cores share the time of the wait.
+    See `raptor.spatial.relays`: idle cores divide the wait among them.
     """
     waits, products = longest_wait(graph)
     if waits > max(NEXT_STEP, LONG_WAIT * products):
@@ -122,9 +122,9 @@ def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
 
 
 def longest_wait(graph: Graph) -> tuple[int, int]:
-    """Returns for how many products a result waits for another one that is read with it, and how many are in a chain.
+    """Returns (longest wait of a result for another result that is read with it, longest chain), in recurrent products.
 
-    Those of recurrent layers count. What is read together is read pixel by pixel.
+    Results that are read together are read pixel by pixel.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
     level: dict[str, int] = {}
@@ -138,9 +138,9 @@ def longest_wait(graph: Graph) -> tuple[int, int]:
 
 
 def _longest_need(graph: Graph, level: Mapping[str, int]) -> int:
-    """Returns for how many products a pixel of a sequence waits that one direction needs early and the other one late.
+    """Returns the longest wait, in products, of a pixel that one direction reads early and the other late.
 
-    level: by tensor, the number of products before it.
+    level: number of products before each tensor.
     """
     made_of: dict[str, str] = {}  # sequences, by what is made of them pixel by pixel
     pixel_of: dict[str, tuple[str, int]] = {}
@@ -159,9 +159,9 @@ def _longest_need(graph: Graph, level: Mapping[str, int]) -> int:
 
 
 def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
-    """Returns the largest difference of the levels of what is read together; 0 is the level of what any step can make.
+    """Returns the largest difference of the levels of elements that are read together; level 0 counts as any level.
 
-    level: by operand.
+    level: level of each operand.
     """
     if not isinstance(node.operator, Move):
         found = [n for n in level if n]
@@ -174,7 +174,7 @@ def _spread(graph: Graph, node: Node, level: Sequence[int]) -> int:
 
 
 def _step_ns(layer: FullyConnected, arch: Target) -> float:
-    """Returns the time of the products of one step, on the busiest core."""
+    """Returns the time in ns of the products of one step, on the busiest core."""
     busy_ns: defaultdict[int, float] = defaultdict(float)
     for matrix, core in zip(layer.matrices, layer.cores, strict=True):
         busy_ns[core] += mvmul_ns(arch, matrix.xbars) + ISSUE_NS

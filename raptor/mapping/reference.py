@@ -24,7 +24,7 @@ def map_raptor(graph: Graph, arch: Target) -> Decision:
 
 
 def _fill(graph: Graph, arch: Target, tile: int) -> tuple[dict[str, KernelUnfolding], int]:
-    """Puts the matrices of all layers on cores in order. Returns the layers and the number of cores that they take."""
+    """Fills cores with the matrices of all layers in order. Returns the layers, and the number of cores in use."""
     layers: dict[str, KernelUnfolding] = {}
     core, free = 0, arch.xbars_per_core
     for key, filter_ in filters_of(graph).items():
@@ -35,7 +35,7 @@ def _fill(graph: Graph, arch: Target, tile: int) -> tuple[dict[str, KernelUnfold
 
 
 def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Target, cores: int) -> CapacityError:
-    """Makes the error for a model that needs more cores than the chip has, with ways out of it."""
+    """Makes the error for a model that needs more cores than the chip has, with remedies."""
     weighted = layer_nodes(graph)
     first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.usable_cores)
     needed = sum(m.xbars for layer in layers.values() for m in layer.matrices)
@@ -55,7 +55,7 @@ def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Target
 
 
 def _enough_xbars(graph: Graph, arch: Target) -> int:
-    """Finds a number of crossbars per core with which all layers fit the cores of the chip; not the smallest one."""
+    """Finds a number of crossbars per core, not always the smallest, with which all layers fit the chip's cores."""
     count = arch.xbars_per_core
     while True:
         count += (count + 3) // 4

@@ -1,7 +1,7 @@
-"""Mapping by lines: layers stream, and each gets as many cores as its work needs.
+"""The strategy `rows`: layers stream line by line, and each gets as many cores as its work needs.
 
-The decision is greedy and deterministic: every layer begins with the fewest cores that hold it, then the layer that
-takes longest gets its next faster grid of cores, as long as cores are left.
+The decision is greedy and deterministic: every layer starts with the fewest cores that hold it, then the slowest layer
+gets its next faster grid of cores, as long as cores are left.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns
 
 WORTH_SHARING = 1 / 16
-"""Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
+"""Share of the cores above which the last layers share theirs with other layers; below, there is little to gain."""
 
 
 BESIDE_ATTENTION = 0.4
@@ -54,12 +54,12 @@ Scheduled by default on `bench` with 200 cores, latency x interval relative to a
 """
 
 STEPS = 3
-"""Number of times that a slow layer beside a transformer may get more cores without an improvement."""
+"""Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A graph to map: plans of the layers that can be computed by line, and of loading the inputs.
+    """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
     Layers lose their plans if the chip is too small.
     """
@@ -76,13 +76,13 @@ class _Task:
 
 
 class NothingStreamsError(RaptorError):
-    """The chip is too small for the mapping by line, even with no layer by line: another strategy may fit."""
+    """Raised if the chip is too small even if no layer streams; another strategy may fit."""
 
 
 def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: Knobs = DEFAULT) -> Decision:
-    """Returns the decision of `rows` about a graph with the rewrites for streaming. `cache`: see `layer_plans`.
+    """Returns the decision of `rows` about a graph with all rewrites for streaming. `cache`: see `layer_plans`.
 
-    Raises `NothingStreamsError` if the chip is too small for any layer by line.
+    Raises `NothingStreamsError` if no layer can stream on a chip of this size.
     """
     lines = _map_lines(graph, arch, knobs, cache)
     if arch.chips > 1 and arch.places is None:
@@ -94,7 +94,7 @@ def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: Knobs = DEFAUL
 
 
 def _map_stages(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, whole: Found | None) -> Found | None:
-    """Returns the layers and the flow on several chips; `whole`: those that take all chips as one."""
+    """Returns layers and flow for several chips. `whole`: the decision that takes all chips as one."""
 
     def mapped(part: Graph, chip: Target, fed: Collection[str]) -> Found | None:
         return _map_lines(part, chip, knobs, cache, fed)
@@ -105,7 +105,7 @@ def _map_stages(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, whol
 def _map_lines(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, fed: Collection[str] = ()) -> Found | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small.
 
-    `fed`: inputs that other chips send, and that nobody loads.
+    `fed`: inputs that other chips send, so that no loader is needed.
     """
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
@@ -128,10 +128,9 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, fed: 
 def _beside_tokens(
     graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs, cache: PlanCache
 ) -> tuple[dict[str, Layer], ByLine] | None:
-    """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
+    """Returns layers and flow with chains and attentions on cores of their own; None if the chip is too small.
 
-    The slowest of the other layers gets more cores as long as that improves the product of interval and latency, to
-    which the time of the slowest adds.
+    The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
     others = layer_plans(graph, arch, knobs, stages.keys, cache)
     task = _Task(graph, arch, knobs, others, inputs)
@@ -163,7 +162,7 @@ def _beside_tokens(
 
 
 def _numbered(task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], tokens: TokenCores) -> Found:
-    """Returns all layers and the flow. Cores are those of `placed` and `whole`; those of `tokens` follow `placed`."""
+    """Assembles layers and flow. The cores of `tokens` are renumbered to follow the cores of `placed`."""
     arch, images = task.arch, task.graph.tensors
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in task.layers}
     loading_of = ((n, placed[n]) for n in task.inputs if n in placed and placed[n].cores)
@@ -190,16 +189,16 @@ def _slowest_ns(placed: Mapping[str, Placed]) -> float:
 
 
 def _first_free(placed: dict[str, Placed]) -> int:
-    """Returns the number of the first core behind those of all plans."""
+    """Returns the first core after the cores of all plans."""
     return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
 
 
 def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
-    """Returns the layers that are not computed by line, and a plan with cores for each of the others.
+    """Returns the layers that do not stream, and a plan with cores for each streamed layer and input; else None.
 
-    Layers have cores of their own if there are enough, unless some are quicker on shared ones. If there are not, first
-    distant layers that are not computed by line share cores, then all layers do. If that is not enough either, layers
-    lose their plans, the last one first, since a layer that is not computed by line wastes the fewest crossbars.
+    Layers have cores of their own if there are enough, unless sharing is faster. If there are not enough, distant
+    layers that do not stream share cores, then all layers do. If that does not fit either, streamed layers lose their
+    plans, the last one first, because a layer that does not stream wastes the fewest crossbars.
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto(plans) for key, plans in task.plans.items()}
@@ -241,11 +240,11 @@ def _spread_dense(
     compact: dict[str, Whole],
     placed: dict[str, Placed],
 ) -> tuple[dict[str, Whole], int, dict[str, Placed]] | None:
-    """Returns slow fully connected layers on more cores, the cores of all layers that are not by line, and new plans.
+    """Spreads slow fully connected layers over more cores. Returns (layers that do not stream, their cores, new plans).
 
-    compact, placed: these layers on as few cores as hold them, and the plans of the others. None if no such layer takes
-    longer than the slowest layer by line, or if that gets slower by what the others gain.
-    One core would multiply pixel by pixel in a layer behind a small image, which has few weights for each.
+    compact, placed: these layers on as few cores as hold them, and the plans of the others. None if no such layer is
+    slower than the slowest streamed layer, or if spreading does not lower the cost. A layer after a small image has few
+    weights per pixel, so a single core would multiply one pixel after another.
     """
     graph, arch, share = task.graph, task.arch, task.knobs.share
     if _slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
@@ -260,13 +259,13 @@ def _spread_dense(
 
 
 def _dense_cost(task: _Task, whole: Mapping[str, Whole], plans: Mapping[str, Placed]) -> float:
-    """Returns the product of interval and weighted latency, as far as the slowest layers of both kinds decide it."""
+    """Returns interval x weighted latency, estimated from the slowest dense and the slowest streamed layer."""
     dense_ns, lines_ns = _slowest_dense_ns(task.graph, whole, task.arch), _slowest_ns(plans)
     return max(dense_ns, lines_ns) * (dense_ns + lines_ns) ** task.knobs.latency
 
 
 def _slowest_dense_ns(graph: Graph, layers: Mapping[str, Whole], arch: Target) -> float:
-    """Returns the time of the core that works most for fully connected layers."""
+    """Returns the largest load in ns of a core by fully connected layers."""
     tile, nodes, filters, busy_ns = tile_of(graph, arch), layer_nodes(graph), filters_of(graph), Counter[int]()
     for key, layer in layers.items():
         if _is_at_once(filters[key]):
@@ -276,14 +275,14 @@ def _slowest_dense_ns(graph: Graph, layers: Mapping[str, Whole], arch: Target) -
 
 
 def _is_at_once(filter_: Filter) -> bool:
-    """Tells whether a layer has one output pixel, and is no step of a recurrent layer."""
+    """True if a layer has one output pixel and is not recurrent."""
     return filter_.window.out_pixels == 1 and not filter_.key
 
 
 def _divide(
     task: _Task, fronts: Mapping[str, Sequence[Plan]], placed: dict[str, Placed], cores: int
 ) -> dict[str, Placed]:
-    """Divides `cores` among the layers by line as the knobs say. `placed`: plans with cores of their own."""
+    """Divides `cores` among the streamed layers as the knobs say. `placed`: plans without shared cores."""
     graph, arch, knobs = task.graph, task.arch, task.knobs
     division = Division.apart(fronts, placed)
     available = max(division.cores, cores - int(arch.usable_cores * (1 - knobs.share)))
@@ -302,7 +301,7 @@ def _copy_steps(
     placed: dict[str, Placed],
     share: float,
 ) -> tuple[dict[str, Whole], dict[str, Placed]]:
-    """Copies the slowest recurrent layer as long as no layer by line becomes slower than it was.
+    """Replicates the slowest recurrent layers as long as no streamed layer becomes the bottleneck.
 
     cores, used, share: as for `choose`. Returns the recurrent layers, and the plans of the others.
     """
@@ -326,7 +325,7 @@ def _copy_steps(
 
 
 def _share_last(task: _Task) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
-    """Returns what `_fit` returns, with cores shared by the last layers; None if these need few cores of their own."""
+    """Returns a result of `_fit` with cores shared by the last layers; None if these need few cores of their own."""
     graph, arch, layers = task.graph, task.arch, task.layers
     others, order = _not_by_line(graph, layers), list(filters_of(graph))
     behind = order.index(list(layers)[-1]) if layers else -1
@@ -351,10 +350,10 @@ def _share_last(task: _Task) -> tuple[dict[str, Whole], dict[str, Placed]] | Non
 
 
 def _share_phases(task: _Task, apart: dict[str, Placed]) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
-    """Returns what `_fit` returns, with cores shared by layers of different phases; None if `apart` is no worse.
+    """Returns a result of `_fit` with cores shared by layers of different phases; None if `apart` is no worse.
 
-    `apart`: plans with cores of their own. If many cores compute a phase, they wait for each other's loads: each column
-    of cores loads all weights of a depthwise layer. So the time of these loads is added to that of a plan.
+    `apart`: plans without shared cores. If many cores compute a phase, they wait for each other's loads: each column of
+    cores loads all weights of a depthwise layer. So the time of these loads is added to the time of a plan.
     """
     graph, arch, knobs = task.graph, task.arch, task.knobs
     number, constants, others = phase_numbers(graph), constants_of(graph), _not_by_line(graph, task.layers)
@@ -385,9 +384,9 @@ def _share_phases(task: _Task, apart: dict[str, Placed]) -> tuple[dict[str, Whol
 
 
 def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
-    """Returns the layers that are not computed `by_line`, each with a number that is equal for neighbours.
+    """Returns the layers that do not stream, each with the number of its neighbourhood.
 
-    A layer by line lies between layers with different numbers, or only one of them is recurrent: its steps take long.
+    Neighbourhoods are separated by layers `by_line`, and recurrent layers, whose steps take long, from others.
     """
     found: dict[str, int] = {}
     number, recurrent = 0, False
@@ -401,7 +400,7 @@ def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Spare:
-    """More cores, for those that work longer than `most_ns` for fully connected layers."""
+    """Additional cores, over which fully connected layers that load a core by more than `most_ns` are spread."""
 
     cores: int
     most_ns: float
@@ -410,13 +409,10 @@ class _Spare:
 def _place_whole(
     graph: Graph, layers: Mapping[str, int], arch: Target, *, apart: bool, spare: _Spare | None = None
 ) -> tuple[dict[str, Whole], int]:
-    """Puts layers that are not computed by line on cores, one after another from core 0.
+    """Puts layers that do not stream on cores, one after another from core 0. Returns them, and their number of cores.
 
-    `layers`: see `_not_by_line`. If `apart`, only neighbours share a core, not layers with a layer by line in between:
-    a core is occupied from its first work of a sample to its last, and can begin the next sample only then. Returns the
-    layers, and the number of cores that they take.
-
-    `spare`: cores over which slow layers are spread.
+    `layers`: see `_not_by_line`. If `apart`, only layers of one neighbourhood share a core: a core is occupied from its
+    first to its last work of a sample, and can begin the next sample only then. `spare`: see `_Spare`.
     """
     left = 0 if spare is None else spare.cores
     found: dict[str, Whole] = {}

@@ -1,13 +1,13 @@
-"""Spreads a transformer for the least latency: all cores serve all chains and all attentions.
+"""Maps a transformer for the least latency: all cores serve all chains and all attentions.
 
-If each chain has cores of its own, they wait while a sample is in the other chains. Here some neighbouring cores hold
-all layers of all chains once: a *copy*. It takes some tokens through the whole model, and a layer is cut among several
-of its cores, which pass some tokens at a time to those of the next layer. A sample then has nearly the whole chip at
-any time, but the next one has to wait until it is done.
+If each chain has cores of its own, they are idle while a sample is in the other chains. Here, a *copy* is a set of
+neighbouring cores that holds all layers of all chains once, and processes some tokens through the whole model. A layer
+is cut among several cores of a copy, which pass a few tokens at a time to the cores of the next layer. A sample then
+uses nearly the whole chip at any time, but the next one has to wait until it is done.
 
-If the tokens of a copy are passed on in several segments, its layers work at the same time. Then the core that works
-most counts, and a layer should not take more cores than it needs: fewer and wider products take less of all cores. And
-the first tokens of each copy should come soon from an attention, so its cores take the queries of a copy in turns.
+If the tokens of a copy are passed on in several segments, its layers work at the same time. Then the busiest core
+counts, and a layer should not take more cores than it needs, since fewer and wider products need less core time in
+total. The first tokens of each copy should leave an attention early, so its cores take the queries of a copy in turns.
 """
 
 from bisect import bisect_right
@@ -28,16 +28,16 @@ PARTIAL = 2
 """Factor on the time of sending keys and values if cores that send them wait for partial sums of others that send."""
 
 SEGMENT_NS = 25_000
-"""Least time of a core for the tokens that it passes on together.
+"""Least work of a core, in ns, for a segment: the tokens that it passes on together.
 
-The next layer begins when they are there, so fewer tokens mean less latency, but more messages and longer compilation.
+The next layer starts when they arrive, so fewer tokens mean less latency, but more messages and longer compilation.
 Scheduled for BERT-base (144 cores with 96 crossbars): 33.5 ms without segments; 25.2, 23.6 and 22.5 ms with 16, 8 and 4
 tokens, for which the compilation takes 1.4, 1.9 and 3.1 times as long. 8 tokens of it take 20 us. ViT-tiny on 200 cores
 of `bench` is faster without segments (5.93 ms) than with two for each copy, which take less than 25 us each (6.01 ms).
 """
 
 LIMITS = tuple(2 ** (n / 2) for n in range(6))
-"""Times that layers may take, as factors on that of the layer that takes longest when all are as quick as they can."""
+"""Limits on the time of a layer that are tried, relative to the slowest layer if each has its fastest cut."""
 
 WAITING = 1.35
 """Factor on all times, for cores that wait for one another: a guess.
@@ -51,9 +51,9 @@ _Timed = tuple[float, Cut]
 
 @dataclass(frozen=True)
 class Copies:
-    """So many `copies` of `together` cores each, which hold all layers.
+    """A division of `cores` cores into `copies` copies of `together` cores each, which hold all layers.
 
-    after: the attentions behind the last chain, which are on other cores.
+    after: the attentions after the last chain, which are on other cores.
     """
 
     stages: Stages
@@ -65,7 +65,7 @@ class Copies:
 
     @property
     def attentions_behind(self) -> tuple[Sequence[Product], ...]:
-        """The attentions behind each chain."""
+        """The attentions after each chain."""
         return (*self.stages.products, self.after)
 
     def layers(self) -> Iterator[tuple[TokenLayer, Sequence[Product]]]:
@@ -75,7 +75,7 @@ class Copies:
 
     @cached_property
     def ways(self) -> dict[str, list[_Timed]]:
-        """The ways to cut each layer."""
+        """The candidate cuts of each layer, with their times."""
         known: dict[tuple[int, float, int, Sequence[Product]], list[_Timed]] = {}
         found: dict[str, list[_Timed]] = {}
         for layer, behind in self.layers():
@@ -87,7 +87,7 @@ class Copies:
         return found
 
     def layer_ns(self, layer: TokenLayer, behind: Sequence[Product], cut: Cut) -> float:
-        """Returns the time of a layer for a sample, and of sending keys and values to the attentions `behind` it."""
+        """Returns the time in ns of a layer for a sample, with sending keys and values to the attentions after it."""
         messages = (len(cut.ins) + len(cut.outs)) * MESSAGE_NS
         work = -(-layer.tokens // self.copies) * cut.token_ns + layer.extra_ns / (self.copies * cut.homes)
         sending = (each.sending_ns(-(-each.heads // self.cores), self.cores, self.copies, self.arch) for each in behind)
@@ -95,7 +95,7 @@ class Copies:
         return messages + work + waiting * sum(sending) / cut.homes
 
     def choices(self) -> Iterator["Spread"]:
-        """Yields choices that fit: the quickest way of each layer, and those that take less of all cores."""
+        """Yields choices that fit: with the fastest cut of each layer, and with cuts that need less total core time."""
         floor_ns = max((min(ns for ns, _ in ways) for ways in self.ways.values()), default=0.0)
         different = {id(ways): ways for ways in self.ways.values()}
         before: dict[int, _Timed] = {}
@@ -109,14 +109,14 @@ class Copies:
 
 
 def _least(ways: Sequence[_Timed], limit_ns: float) -> _Timed:
-    """Returns the way that takes least of all cores, of those within the limit; else the quickest."""
+    """Returns the cut with the least total core time within the limit; if none is, the fastest one."""
     limit_ns = max(limit_ns, min(ns for ns, _ in ways))
     return min((way for way in ways if way[0] <= limit_ns), key=lambda way: (way[0] * len(way[1].xbars), way[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Helping:
-    """The cores of an attention, its time, and the time of the core that works most for it and the chain behind it."""
+    """The cores of an attention, its time, and the load of the busiest core by it and the chain after it."""
 
     cores: tuple[int, ...]
     time_ns: float
@@ -125,12 +125,12 @@ class Helping:
 
 @dataclass(slots=True)
 class Spread:
-    """A choice of cuts, and of the cores for them.
+    """A choice of cuts, and of their cores within a copy.
 
-    chosen: time and cut of each layer. by_work: whether the cores that work least for a chain come first, or those with
-    the fewest crossbars used. own: the cores of each layer within a copy, in the order of the grid. used: crossbars of
-    each core of a copy. works_ns: by chain, the time that each of them works for it. segments: in how many parts a copy
-    passes its tokens from layer to layer. time_ns: estimate for a sample.
+    chosen: time and cut of each layer. by_work: True to prefer cores with the least work for a chain, False to prefer
+    cores with the fewest crossbars in use. own: the cores of each layer, in the order of the grid. used: crossbars in
+    use on each core of a copy. works_ns: [chains][cores], work of each core for each chain. segments: number of parts
+    in which a copy passes its tokens from layer to layer.
     """
 
     form: Copies
@@ -152,9 +152,9 @@ class Spread:
         self.segments = max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
 
     def place(self, time_ns: float, cut: Cut, works_ns: list[float]) -> tuple[int, ...]:
-        """Puts the matrices of a layer on different cores of a copy, the largest where most crossbars are free.
+        """Puts the matrices of a layer on different cores of a copy, the largest on the preferred core (`by_work`).
 
-        time_ns: what a core works for the layer. works_ns: what each core works for the chain, with what it gets here.
+        time_ns: work of a core for the layer. works_ns: work of each core for the chain so far; updated.
         """
 
         def load(core: int) -> tuple[float, ...]:
@@ -174,19 +174,19 @@ class Spread:
 
     @property
     def floor_ns(self) -> float:
-        """A bound on the estimate: without the attentions."""
+        """Lower bound of `time_ns`: without the attentions."""
         return WAITING * sum(self.chain_ns(i, ()) for i in range(len(self.form.stages.chains)))
 
     @property
     def time_ns(self) -> float:
-        """The estimate for a sample."""
+        """Estimated latency of a sample in ns, which is also its interval."""
         before = ((), *self.form.stages.products)
         return WAITING * sum(self.chain_ns(i, attentions) for i, attentions in enumerate(before))
 
     def chain_ns(self, i: int, before: Sequence[Product]) -> float:
-        """Returns the time of chain `i` with the attentions before it.
+        """Returns the time in ns of chain `i` with the attentions before it.
 
-        The first segment takes the time of all layers, one after another; for the others, the busiest core counts.
+        The first segment passes all layers one after another; each further one adds the load of the busiest core.
         """
         alone_ns, busy_ns = sum(self.chosen[layer.key][0] for layer in self.form.stages.chains[i].layers), 0.0
         for product in before:
@@ -196,11 +196,11 @@ class Spread:
         return busy_ns + (alone_ns - busy_ns) / self.segments
 
     def homes(self, chain: Chain) -> int:
-        """Returns the number of cores of a copy that have results of a chain."""
+        """Returns the number of cores of a copy that hold results of a chain."""
         return self.chosen[chain.layers[-1].key][1].homes if chain.layers else 1
 
     def helping(self, i: int, product: Product) -> Helping:
-        """Returns the cores for an attention before chain `i`: those that work least for the chain."""
+        """Returns the cores for an attention before chain `i`: a number of cores with the least work for the chain."""
         form, homes = self.form, self.homes(self.form.stages.chains[i - 1])
         works_ns = [*self.works_ns[i] * form.copies, *[0.0] * (form.cores - form.copies * form.together)]
         least, found = sorted(range(form.cores), key=works_ns.__getitem__), list[Helping]()
@@ -211,7 +211,7 @@ class Spread:
         return min(found, key=lambda each: max(each.busy_ns, *works_ns) * (self.segments - 1) + each.time_ns)
 
     def choice(self, knobs: Knobs) -> TokenCores:
-        """Returns the records."""
+        """Returns the records of all layers and products, with the estimates."""
         form = self.form
         choice = TokenCores(self.time_ns, self.time_ns, form.cores)
         choice.layers |= {layer.key: self.record(layer, knobs.step_ns) for layer, _ in form.layers()}
@@ -224,7 +224,7 @@ class Spread:
         return choice
 
     def record(self, layer: TokenLayer, step_ns: float) -> LineUnfolding:
-        """Returns the record of a layer: the cores of a copy come once for each of its segments."""
+        """Returns the record of a layer, which names the cores of a copy once for each of its segments."""
         copies = min(self.form.copies, layer.tokens)
         segments = min(self.segments, layer.tokens // copies)
         grid = self.chosen[layer.key][1].grid(even(layer.tokens, copies * segments), layer.arch, step_ns)
@@ -233,9 +233,9 @@ class Spread:
 
 
 def in_steps(grid: DotGrid, found: Product, arch: Target, step_ns: float) -> DotGrid:
-    """Returns a grid whose cores compute the scores of few queries at a time.
+    """Cuts the queries of a grid so that a core computes the scores of few queries at a time.
 
-    Between two steps, a core can exchange messages: here it also has keys and values that others wait for.
+    Between two steps, a core can exchange messages: other cores wait for keys and values that it has made.
     """
     each = max(1, int(step_ns / (found.keys * (vector_ns(arch, found.channels, 2) + ISSUE_NS))))
     steps = [
@@ -247,9 +247,9 @@ def in_steps(grid: DotGrid, found: Product, arch: Target, step_ns: float) -> Dot
 
 
 def in_turns(grid: DotGrid, copies: int) -> DotGrid:
-    """Returns a grid whose cores take the queries of each copy in turns, not some neighbouring ones each.
+    """Returns a grid whose cores take the queries of each copy in turns, instead of a range of queries each.
 
-    The layers behind an attention begin with the first tokens of each copy, which so come sooner.
+    So the first tokens of each copy, with which the layers after an attention start, are ready earlier.
     """
     width, queries = len(grid.cols), grid.cols[-1][1]
     ends = [stop for _, stop in even(queries, min(copies, queries))]
@@ -265,7 +265,7 @@ def in_turns(grid: DotGrid, copies: int) -> DotGrid:
 
 
 def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
-    """Yields ways to share cores: number of copies, and of the cores of each."""
+    """Yields (number of copies, cores of each copy): the most copies for each size."""
     found = ((copies, cores // copies) for copies in range(1, min(cores, tokens) + 1))
     for _, same in groupby(found, key=lambda share: share[1]):
         yield list(same)[-1]
@@ -279,7 +279,7 @@ def spread(
     knobs: Knobs,
     layer_ns: Mapping[str, float] = NO_OTHERS,
 ) -> TokenCores | None:
-    """Returns the choice in which groups of attentions have cores of their own, which all serve all chains of theirs.
+    """Returns the choice in which each group of attentions has its own cores, all of which serve all its chains.
 
     None if the cores of a group cannot hold its layers. `layer_ns`: see `in_groups`.
     """
@@ -298,9 +298,9 @@ def spread(
 
 
 def _spread_group(stages: Stages, first: int, last: int, arch: Target, cores: int) -> tuple[float, Spread] | None:
-    """Returns the best way for attentions `first` to `last` and the chains behind them, and its time.
+    """Returns the best choice for attentions `first` to `last` (excluded) and the chains after them, and its time.
 
-    The first chain of all is in the first group.
+    The first group also has the first chain.
     """
     begin = stages.chains[0] if first == 0 else replace(stages.chains[0], layers=())
     group = Stages((begin, *stages.chains[first + 1 : last + 1]), stages.products[first:last])

@@ -1,4 +1,4 @@
-"""Stages of a pipeline: a sequence of units is cut into few ranges, by dynamic programming."""
+"""Minimum-cost cuts of a sequence of units into at most a given number of stages, by uniform-cost search."""
 
 import math
 import operator
@@ -9,18 +9,18 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 Range = Callable[[int, int], float]
-"""A number for the units from one up to another (excluded)."""
+"""(first, last) -> value of the units from `first` to `last` (excluded)."""
 
 Found = tuple[tuple[int, ...], float]
-"""Begins of stages (without 0), and what they cost together."""
+"""Begins of the stages (without 0), and their combined cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Units to be cut into at most `stages` ranges, at some of the `cuts`.
+    """`count` units to be cut into at most `stages` stages, at some of the `cuts`.
 
-    `cost`: infinite for units that are no stage. `least`: a lower bound of it that takes no time; it only grows with
-    more units.
+    `cost`: cost of a stage; infinite if it is impossible. `least`: a cheap lower bound of the cost, monotone in the
+    range.
     """
 
     count: int
@@ -30,7 +30,7 @@ class Problem:
     least: Range = lambda _, __: 0.0
 
     def evenly(self) -> float:
-        """Returns what the dearest stage costs if the lower bound, or the units, are shared evenly."""
+        """Returns the cost of the dearest stage if the lower bound, or else the number of units, is divided evenly."""
         ends, total = sorted(self.cuts), self.least(0, self.count)
         done: Callable[[int], float] = (lambda end: self.least(0, end)) if total else float
         shares = [(total or self.count) * number / self.stages for number in range(1, self.stages)]
@@ -39,23 +39,23 @@ class Problem:
         return max(self.cost(a, b) for a, b in pairwise(begun))
 
     def slowest(self) -> Found | None:
-        """Returns the stages of which the dearest costs least; None if there are none."""
+        """Returns the stages that minimise the largest cost; None if there are none."""
         return self._cheapest(self.evenly(), self.least, self.cost, max)
 
     def fewest(self, crossing: Range, least: Range, limit: float) -> Found | None:
-        """Returns the stages none of which costs more than `limit`, with the least sum of what crosses their begins.
+        """Returns the stages that cost at most `limit` each and have the least traffic between them; None if none.
 
-        `crossing`: what the units from one up to another get from those before; `least`: a lower bound of it.
+        `crossing`: traffic into a stage from the units before it; `least`: a lower bound of it.
         """
         return self._cheapest(limit, least, crossing, operator.add)
 
     def _cheapest(
         self, limit: float, least: Range, value: Range, together: Callable[[float, float], float]
     ) -> Found | None:
-        """Returns the stages whose values are least `together`, which grows with each. No stage costs over `limit`.
+        """Uniform-cost search (Dijkstra) over cuts. Returns the stages with the least combined value; None if none fit.
 
-        What promises least goes on first (Dijkstra), and a stage is looked at only when its turn comes: by then few are
-        left.
+        `together`: monotone combiner of values (max or +). No stage may cost more than `limit`. A stage is evaluated
+        only when it is the most promising one, so few are.
         """
         ends = [*sorted(self.cuts), self.count]
         promised: list[tuple[float, int, tuple[int, ...], float | None]] = [(0.0, 0, (0,), None)]

@@ -17,12 +17,12 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to map graphs.
+    """A mapping strategy.
 
     `place`: returns the decision about a graph after all rewrites, with a record for each of its layers; raises
-    `CapacityError` if the chip is too small. `streaming`: the graph gets the rewrites for streaming. `pace`: the times
-    by which `place` and the choices go; None for the usual ones for the graph and the chip. `fallback`: the strategy
-    for a chip that is too small to stream any layer, on which `place` raises `NothingStreamsError`.
+    `CapacityError` if the chip is too small. `streaming`: the graph gets the rewrites for streaming. `pace`: the timing
+    profile for `place` and the choices; None for the default of the graph and the chip. `fallback`: the strategy for a
+    chip that is too small to stream any layer, for which `place` raises `NothingStreamsError`.
     """
 
     place: Callable[[Graph, Target, PlanCache], Decision]
@@ -31,17 +31,17 @@ class Strategy:
     fallback: "Strategy | None" = None
 
     def at_pace(self, pace: Pace | None) -> "Strategy":
-        """Returns the strategy with the times of another pace."""
+        """Returns the strategy with another pace."""
         return replace(self, pace=pace)
 
 
 RAPTOR = Strategy(lambda graph, arch, _: map_raptor(graph, arch))
 ROWS = Strategy(map_rows, streaming=True, fallback=RAPTOR)
-"""Maps by line with the times of the chip itself."""
+"""The strategy `rows` with the chip's own times."""
 
 
 def rows_with(knobs: Knobs) -> Strategy:
-    """Returns the strategy `rows` with other numbers."""
+    """Returns the strategy `rows` with other knobs, and the chip's own times."""
     return replace(ROWS, place=partial(map_rows, knobs=knobs))
 
 

@@ -33,9 +33,9 @@ def cut_channels(channels: int, tile: int) -> Parts:
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
     """Returns the channel ranges of every streamed tensor.
 
-    A concatenation keeps those of its operands; so does a `Move` that takes whole ranges of channels. Scores of
-    attention are one range: a softmax needs them side by side. Results of products and of softmax are one, too, unless
-    a layer reads them, whose crossbars have no more than `tile` rows.
+    A concatenation keeps the ranges of its operands, and so does a `Move` of whole channel ranges. Results of products
+    of computed tensors and of softmax are one range, since a softmax needs all scores side by side, unless a layer
+    reads them, whose crossbars have only `tile` rows.
     """
     layers = _before_layers(graph)
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
@@ -49,7 +49,7 @@ def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
 
 
 def _before_layers(graph: Graph) -> set[str]:
-    """Returns the tensors that a layer reads as they are, or behind operators that keep their channels."""
+    """Returns the tensors that a layer reads directly, or through operators that keep their channels."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         keeps = (
@@ -65,15 +65,15 @@ def _streams(graph: Graph, name: str) -> bool:
 
 
 def views_of(graph: Graph, parts: Mapping[str, Parts]) -> set[str]:
-    """Returns the results of moves of which only what is asked for has to exist. `parts`: see `line_parts`."""
+    """Returns the results of moves that are views: only regions that are read are made. `parts`: see `line_parts`."""
     multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
     return {node.output for node in graph.nodes if _is_view(graph, node, parts, multiplied)}
 
 
 def _is_view(graph: Graph, node: Node, parts: Mapping[str, Parts], multiplied: Container[str]) -> bool:
-    """Tells whether a move takes tokens, or makes tokens or an operand of a product, and all that it takes streams.
+    """True if a move reads or makes tokens, or makes an operand of a product, and all its operands stream.
 
-    It may make tokens of single pixels, too, such as the states of a recurrent layer.
+    Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer.
     """
     if not isinstance(node.operator, Move):
         return False
@@ -85,10 +85,10 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, Parts], multiplied: C
 
 
 def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:
-    """Tells whether a product of two computed tensors can be computed by line.
+    """True if a product of two computed tensors can be computed line by line.
 
-    Its operands must stream, or be `views`: lines are the batch in both, pixels the rows of the first and the columns
-    of the second.
+    Its operands must stream or be `views`, with a line for each batch index, and pixels for the rows of the left and
+    the columns of the right operand.
     """
     operator = node.operator
     if not isinstance(operator, Dot) or node.output not in parts:
@@ -99,12 +99,12 @@ def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], view
 
 
 def fits_rows(parts: Parts, xbar_rows: int) -> bool:
-    """Tells whether the channels of each range fit the rows of a crossbar."""
+    """True if the channels of each range fit the rows of a crossbar."""
     return all(stop - start <= xbar_rows for start, stop in parts)
 
 
 def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
-    """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
+    """Returns the channel ranges of the operand if the node keeps the channels in place, else None."""
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
@@ -116,9 +116,9 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
 
 
 def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, Parts]) -> Parts | None:
-    """Returns the channel ranges of a `Move` that takes whole ranges of its operands, each in order; None if not.
+    """Returns the channel ranges of a `Move` that takes whole channel ranges of its operands in order; None for others.
 
-    One channel that is repeated in all channels, such as a mean, makes no range for each: it is moved there at once.
+    A channel that is broadcast to all channels, such as a mean, is one move, not a range for each channel.
     """
     pixel = operator.sources[len(operator.sources) // 2]
     if len(pixel) > 1 and (pixel == pixel[0]).all():
@@ -145,7 +145,7 @@ def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, Parts]) -
 
 
 def keeps_channels(graph: Graph, before: str, after: str) -> bool:
-    """Tells whether two tensors have equally many channels."""
+    """True if two tensors have the same number of channels."""
     return graph.tensors[before].image.channels == graph.tensors[after].image.channels
 
 
@@ -156,7 +156,7 @@ def _joined(parts: list[Parts]) -> Parts:
 
 
 def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], xbar_rows: int) -> bool:
-    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
+    """True if a layer can be computed line by line. `parts`: see `line_parts`."""
     window, given = operator.window, parts.get(node.inputs[0])
     if given is None or not fits_rows(given, xbar_rows):
         return False

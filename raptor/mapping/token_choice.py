@@ -1,4 +1,4 @@
-"""Chooses how a transformer shares the cores: in groups, by chains and attentions, or all cores for everything."""
+"""Chooses how a transformer uses the cores: in groups, apart for each chain and attention, or all for everything."""
 
 from collections.abc import Mapping
 
@@ -8,19 +8,18 @@ from raptor.mapping.token_cores import Stages, TokenCores, apart, in_groups
 from raptor.target.arch import Target
 
 MOST_SPREAD = 4
-"""Most groups whose cores serve all their layers that are tried. With more, the interval is better in other ways."""
+"""Largest number of groups for which `spread` is tried; with more groups, the other choices have better intervals."""
 
 
 def choose_token_cores(
     stages: Stages, arch: Target, cores: int, knobs: Knobs, layer_ns: Mapping[str, float]
 ) -> TokenCores | None:
-    """Returns the choice with the least product of interval and latency; None if the cores do not suffice.
+    """Returns the choice with the least interval * latency^`knobs.latency`; None if the cores do not suffice.
 
-    The latency counts with the exponent `knobs.latency`. `layer_ns`: time of a sample in each of the other layers. A
-    group around some of them (`Stages.breaks`) is occupied for so long, too.
+    `layer_ns`: time of a sample in each of the other layers, which also occupies a group around them (`Stages.breaks`).
 
-    On several chips, cores do not serve everything together: all that they send each other would cross links, and a
-    stage on one chip would keep the next sample waiting. (BERT-base with a stage on each of four chips of 48 cores,
+    On several chips, `spread` is not tried: all its traffic would cross links, and a stage on one chip would keep the
+    next sample waiting. (BERT-base with a stage on each of four chips of 48 cores,
     500 ns a flit: 78.4 samples/s, and 26.6 with it.)
     """
     cuts = stages.cuts()

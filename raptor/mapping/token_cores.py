@@ -1,11 +1,11 @@
-"""Chooses cores for transformers: layers between two attentions share cores, and attentions take all cores of a group.
+"""Chooses cores for transformers: layers between two attentions share cores, and attentions use all cores of a group.
 
-Between two attentions every token is for itself. So the layers there form a chain: a core holds the weights of all of
-them and takes some tokens, which never leave it. If a core is too small, several cores hold a chain together, each some
-output channels. An attention needs keys and values of all tokens, and no crossbars: any core can take some queries of
-some heads. Attentions and chains come in turns, so they can use the same cores: the model is cut into groups of
+Between two attentions, tokens are independent. So the layers there form a chain: a core holds the weights of all of
+them and processes some tokens, which never leave it. If a core is too small, several cores hold a chain together, each
+some output channels. An attention needs keys and values of all tokens, but no crossbars: any core can compute some
+queries of some heads. Attentions and chains alternate, so they can use the same cores: the model is cut into groups of
 neighbouring attentions and chains, and a group has cores of its own. Few groups are good for the latency, because more
-cores work on each attention; many are good for the interval, because more samples are under way.
+cores work on each attention; many are good for the interval, because more samples are in flight.
 """
 
 import math
@@ -37,7 +37,7 @@ MOST_TOGETHER = 32
 
 
 ROUNDS = 4
-"""Number of times that cores are shared out among groups between other layers."""
+"""Number of times that cores are divided among groups, if other layers lie between attentions."""
 
 NO_OTHERS: Mapping[str, float] = {}
 
@@ -54,9 +54,9 @@ class Shape:
     arch: Target
 
     def cut(self, cores: int) -> Iterator[tuple[tuple[Parts, ...], tuple[Range, ...]]]:
-        """Yields ways to share the layer among cores: groups of input ranges, output ranges; one of them is whole.
+        """Yields cuts of the layer for at most `cores` cores: (groups of input ranges, output ranges).
 
-        There may be fewer of them than cores.
+        Only one of the two dimensions is cut.
         """
         ranges = cut_channels(self.outputs, self.arch.xbar_rows)
         pieces = even(len(ranges), min(cores, len(ranges)))
@@ -66,13 +66,13 @@ class Shape:
             yield tuple(self.parts[a:b] for a, b in groups), ((0, ranges[-1][1]),)
 
     def blocks(self, group: Parts, width: int, pixels: int) -> Iterator[tuple[int, int]]:
-        """Yields for each channel range of the input the tokens of a block, at most `pixels`, and its crossbars."""
+        """Yields (tokens of a block, at most `pixels`; crossbars of its matrix) for each channel range of the input."""
         for part in group:
             count = min(pixels, block_pixels(part, self.arch.xbar_rows))
             yield count, -(-count * width // self.arch.outputs_per_xbar)
 
     def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
-        """Returns the time of a core for a token: products, sums, and partial sums of other cores."""
+        """Returns the time in ns of a core for a token: products, sums, and partial sums of other cores."""
         sums, width = accumulating(self.arch), max(b - a for a, b in outs)
         products = max(
             sum((mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(group, width, pixels))
@@ -84,7 +84,7 @@ class Shape:
         return products + added + received + (width - own) * message_element_ns(sums)
 
     def own_width(self, groups: int, outs: tuple[Range, ...]) -> int:
-        """Returns for how many output channels the core that has most adds the partial sums of all groups."""
+        """Returns the largest number of output channels for which one core adds the partial sums of all groups."""
         if groups == 1:
             return max(b - a for a, b in outs)
         own: Counter[tuple[int, Range]] = Counter()
@@ -95,7 +95,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The best way to share a layer: groups of input ranges, output ranges. `token_ns`: time of a core for a token."""
+    """The best cut of a layer: groups of input ranges, output ranges, and the time of a core for a token."""
 
     ins: tuple[Parts, ...]
     outs: tuple[Range, ...]
@@ -103,23 +103,23 @@ class _Share:
 
     @property
     def width(self) -> int:
-        """The outputs of the core that has most."""
+        """Largest number of output channels of a core."""
         return max(b - a for a, b in self.outs)
 
 
 @lru_cache(maxsize=4096)
 def _share(shape: Shape, cores: int, pixels: int) -> _Share:
-    """Returns the way with which a core takes least time, with blocks of at most `pixels` tokens."""
+    """Returns the fastest cut for at most `cores` cores, with blocks of at most `pixels` tokens."""
     ways = (_Share(ins, outs, shape.token_ns(ins, outs, pixels)) for ins, outs in shape.cut(cores))
     return min(ways, key=lambda way: way.token_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLayer:
-    """A layer of some tokens: its filter, the channel ranges of its input, and the target with its widths.
+    """A layer on tokens: its filter, the channel ranges of its input, and the target with its widths.
 
-    `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
-    its cores loads for that.
+    `extra_ns`: time of its epilogue, for all tokens. `constants`: elements of constants that each of its cores loads
+    for the epilogue.
     """
 
     key: str
@@ -135,14 +135,14 @@ class TokenLayer:
         return Shape(self.filter_.weights.shape[2], self.parts, self.arch)
 
     def share(self, cores: int, pixels: int) -> _Share:
-        """Returns the best way to share the layer among cores, with blocks of at most `pixels` tokens."""
+        """Returns the fastest cut of the layer for at most `cores` cores, with blocks of at most `pixels` tokens."""
         return _share(self.shape, cores, pixels)
 
     def xbars(self, cores: int, pixels: int, held: int = 0) -> int:
-        """Returns the crossbars of the core that needs most, if it holds `held` tokens (0: blocks of `pixels` only).
+        """Returns the most crossbars of a core that processes `held` tokens (0: full blocks of `pixels` only).
 
-        A last block of fewer tokens than the others is filled up with tokens of other cores, so that it needs no matrix
-        of its own. Only where all tokens of the layer are not enough for that, it does.
+        A smaller last block is filled up with tokens of other cores, so that it needs no matrix of its own, unless the
+        layer has too few tokens.
         """
         way = self.share(cores, pixels)
 
@@ -153,7 +153,7 @@ class TokenLayer:
         return max(sum(with_rest(*block) for block in self.shape.blocks(group, way.width, pixels)) for group in way.ins)
 
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
-        """Returns the grid for tokens `cols`, each on `cores` cores."""
+        """Returns the grid for the token segments `cols`, each on `cores` cores."""
         way = self.share(cores, pixels)
         widest = max(n for _, n in self.shape.blocks(way.ins[0], way.width, pixels))
         step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
@@ -162,9 +162,9 @@ class TokenLayer:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to hold a chain: `copies` of it on `together` cores each, with blocks of `pixels` tokens.
+    """A replication of a chain: `copies` copies on `together` cores each, with blocks of `pixels` tokens.
 
-    core_ns: working time of a core for a sample, with the wait for all constants.
+    core_ns: work of a core for a sample, with the wait for all constants.
     """
 
     copies: int
@@ -175,7 +175,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Ways to hold chains of the same layers: by numbers of copies and cores of each, and the best one by all cores."""
+    """Memo for chains of equal layers: replication by (copies, cores of each), and the best one by number of cores."""
 
     ways: dict[tuple[int, int], Way | None] = field(default_factory=dict[tuple[int, int], Way | None])
     best: dict[int, Way | None] = field(default_factory=dict[int, Way | None])
@@ -196,7 +196,7 @@ class Chain:
 
     @cached_property
     def known(self) -> "_Known":
-        """Ways of chains of these layers that were looked at."""
+        """Memo that chains of equal layers share."""
         layers = ((each.shape, each.tokens, each.extra_ns, each.constants) for each in self.layers)
         return _known((*layers, self.xbars_per_core))
 
@@ -207,26 +207,26 @@ class Chain:
 
     @cached_property
     def least(self) -> int:
-        """The fewest cores that hold the chain together: 0 for no layers, more than `MOST_TOGETHER` if none do."""
+        """Fewest cores that hold the chain together: 0 without layers, `MOST_TOGETHER + 1` if more would be needed."""
         tried = range(1, MOST_TOGETHER + 1) if self.layers else (0,)
         return next((cores for cores in tried if self.block(cores, 0) is not None), MOST_TOGETHER + 1)
 
     def block(self, together: int, held: int) -> int | None:
-        """Returns the tokens of a block if so many cores hold the chain; None if they do not. `held`: see `xbars`."""
+        """Returns the tokens of a block on `together` cores; None if these are too few. `held`: see `xbars`."""
         for pixels in (self.xbar_rows, 1):
             if sum(layer.xbars(together, pixels, held) for layer in self.layers) <= self.xbars_per_core:
                 return pixels
         return None
 
     def copies(self, cores: int) -> int:
-        """Returns how often some cores hold the chain."""
+        """Returns the number of copies of the chain on at most `cores` cores; 0 if it does not fit."""
         way = self.way(cores)
         return way.copies if way else 0
 
     def way(self, cores: int) -> Way | None:
-        """Returns the fastest way to hold the chain on at most so many cores, with the fewest of them; None for none.
+        """Returns the fastest replication on at most `cores` cores (fewest cores on ties); None if none fits.
 
-        With fewer copies, each is on more cores, which share the layers.
+        With fewer copies, each has more cores, among which the layers are cut.
         """
         known = self.known.best
         if cores not in known:
@@ -239,14 +239,14 @@ class Chain:
         return known[cores]
 
     def held(self, copies: int, together: int) -> Way | None:
-        """Returns the way with so many copies on so many cores each; None if they do not hold the chain."""
+        """Returns the replication with `copies` copies on `together` cores each, memoised; None if it does not fit."""
         known = self.known.ways
         if (copies, together) not in known:
             known[copies, together] = self.way_of(copies, together)
         return known[copies, together]
 
     def way_of(self, copies: int, together: int) -> Way | None:
-        """Returns what `held` does."""
+        """Returns the result of `held` without the memo."""
         pixels = self.block(together, -(-self.tokens // copies))
         if pixels is None:
             return None
@@ -258,28 +258,28 @@ class Chain:
         return Way(copies, together, pixels, constants + work)
 
     def core_ns(self, cores: int) -> float:
-        """Returns the working time of one of so many cores for a sample; infinite if they do not hold the chain."""
+        """Returns the work in ns of a core for a sample, on `cores` cores; infinite if the chain does not fit."""
         way = self.way(cores)
         return way.core_ns if way else math.inf if self.layers else 0.0
 
     @cached_property
     def loading_ns(self) -> float:
-        """The time that the port of global memory is busy with the constants of one copy."""
+        """Time in ns for which the constants of one copy occupy the port of global memory."""
         return sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
 
     def making_ns(self, together: int, pixels: int) -> float:
-        """Returns the time of a core to make its constants by a product; infinite without crossbars for it."""
+        """Returns the time in ns of a core to make its constants by an MVM; infinite without free crossbars."""
         arch = self.layers[0].arch
         needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
         used = sum(layer.xbars(together, pixels) for layer in self.layers)
         return mvmul_ns(arch, needed) + ISSUE_NS if used + needed <= self.xbars_per_core else math.inf
 
     def best(self, cores: int) -> int:
-        """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
+        """Returns the number of cores, at most `cores`, with which the chain is fastest; the fewest on ties."""
         return min(range(self.least, cores + 1), key=self.core_ns, default=0)
 
     def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
-        """Yields key and record of each layer on these cores."""
+        """Yields (key, record) of each layer on these cores."""
         way = self.way(len(cores))
         if way is None:
             return
@@ -292,9 +292,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of each.
+    """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of a head.
 
-    `relays`: tensors of tokens from before it that the layers behind it read.
+    `relays`: token tensors from before the attention that layers after it read.
     """
 
     key: str
@@ -305,37 +305,36 @@ class Product:
     relays: tuple[str, ...] = ()
 
     def splits(self, cores: int) -> Iterator[tuple[int, int]]:
-        """Yields ways to cut heads and queries for at most so many cores."""
+        """Yields (ranges of heads, most ranges of queries) for at most `cores` cores."""
         for heads in range(1, min(self.heads, cores) + 1):
             yield heads, min(self.queries, cores // heads)
 
     def core_ns(self, heads: int, queries: int, arch: Target) -> float:
-        """Returns the working time of a core for heads and queries of each.
+        """Returns the work in ns of a core for `heads` heads with `queries` queries each.
 
-        Keys and values of the heads come by messages; the values are transposed. Then there is a dot product of
-        vectors for each query and key, and for each query and channel.
+        The core receives keys and values of its heads and transposes the values. Then it computes a dot product for
+        each query and key, and for each query and channel.
         """
         head_ns, query_ns = _dot_times(self.keys, self.channels, arch)
         return heads * (queries * query_ns + head_ns)
 
     def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
-        """Returns the time in which each sender of keys and values sends its part of `heads` heads to all receivers."""
+        """Returns the time in ns for a sender to send its part of keys and values of `heads` heads to all receivers."""
         each = -(-self.keys // max(1, senders)) * heads * self.channels
         return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
 
     def best(self, cores: int, senders: int | None, arch: Target, homes: int = 1) -> tuple[float, tuple[int, int]]:
-        """Returns the least time on at most so many cores, and the numbers of ranges of heads and queries.
+        """Returns the best (time in ns, (ranges of heads, ranges of queries)) on at most `cores` cores.
 
         With more cores, each computes less, but there is more to send. senders: number of cores that send keys and
-        values in this time; None if it is none of the attention's. homes: number of cores that share the channels of
-        each sender.
+        values; None if sending does not count here. homes: number of cores that share the channels of each sender.
         """
         return _best(replace(self, key="", relays=()), cores, senders, arch, homes)
 
     def record(
         self, cores: Sequence[int], senders: int | None, arch: Target, *, relaying: bool = False, homes: int = 1
     ) -> DotGrid:
-        """Returns the record for some of these cores."""
+        """Returns the record of the product on the best number of these cores (`best`)."""
         _, (heads, queries) = self.best(len(cores), senders, arch, homes)
         own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
         return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
@@ -343,7 +342,7 @@ class Product:
 
 @lru_cache(maxsize=1024)
 def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
-    """Returns the time of a core for a head of an attention, and for each of its queries."""
+    """Returns (time in ns of a core for a head of an attention, additional time for each of its queries)."""
     scores = keys * (vector_ns(arch, channels, 2) + ISSUE_NS)
     means = channels * (vector_ns(arch, keys, 2) + ISSUE_NS)
     moved = 2 * keys * channels * message_element_ns(arch)
@@ -353,7 +352,7 @@ def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
 
 @lru_cache(maxsize=4096)
 def _best(product: Product, cores: int, senders: int | None, arch: Target, homes: int) -> tuple[float, tuple[int, int]]:
-    """Returns what `Product.best` does: attentions of equal sizes share the answer."""
+    """Returns the result of `Product.best`, memoised for attentions of equal sizes."""
     (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
     sent = 0.0 if senders is None else -(-product.keys // max(1, senders)) * product.channels * flit_ns
     found: list[tuple[float, tuple[int, int]]] = []
@@ -368,10 +367,10 @@ def _best(product: Product, cores: int, senders: int | None, arch: Target, homes
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Chains and attentions in turns: `chains[i]` is before `products[i]`; there is one chain more.
+    """Alternating chains and attentions: `chains[i]` is before `products[i]`, and the last chain after all of them.
 
-    breaks: attentions before which other layers lie, and the keys of these. If they are in the middle of a chain, it is
-    cut into two, and the attention between them is empty.
+    breaks: keys of other layers, by number of the attention before which they lie. If they lie inside a chain, it is
+    cut into two, and the attention between these is empty.
     """
 
     chains: tuple[Chain, ...]
@@ -384,7 +383,7 @@ class Stages:
         return {layer.key for chain in self.chains for layer in chain.layers}
 
     def cuts(self) -> tuple[tuple[Range, ...], ...]:
-        """Returns ways to cut the attentions into groups of neighbours, from few to many: evenly, and at each break."""
+        """Returns partitions of the attentions into groups of neighbours, from few to many: even, and at breaks."""
         count, ends = len(self.products), sorted({0, *self.breaks, len(self.products)})
         found: dict[tuple[Range, ...], None] = {}
         for groups in range(1, count + 1):
@@ -396,20 +395,20 @@ class Stages:
         return tuple(found)
 
     def between_ns(self, group: Range, layer_ns: Mapping[str, float]) -> float:
-        """Returns the time of a sample in other layers within a group: at each break, that of the slowest there."""
+        """Returns the time in ns of a sample in other layers within a group: the slowest one of each break."""
         within = (keys for at, keys in self.breaks.items() if group[0] < at < group[1])
         return sum(max(layer_ns.get(key, 0.0) for key in keys) for keys in within)
 
     def group(self, first: int, last: int) -> "Stages":
-        """Returns the attentions `first` to `last` with the chain after each; the first group has the first chain."""
+        """Returns attentions `first` to `last` (excluded) and the chain after each; from 0 on, the first chain, too."""
         return Stages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
 
 
 @dataclass(slots=True)
 class TokenCores:
-    """The choice: a record for each layer and each product, by name.
+    """A choice of cores for a transformer: a record for each layer by key, and for each product by name.
 
-    latency_ns, interval_ns: estimates of the time of a sample, and between samples. cores: number of cores used.
+    latency_ns, interval_ns: estimated latency of a sample, and interval between samples. cores: number of cores in use.
     """
 
     latency_ns: float = 0.0
@@ -429,7 +428,7 @@ def in_groups(
 ) -> TokenCores | None:
     """Returns the choice with these groups of attentions; None if a group has too few cores for its chains.
 
-    Groups beside other layers differ in their work, so they get cores in proportion to what they took with the last.
+    Groups with other layers in between differ in their work, so cores are redivided in proportion to the last times.
     `layer_ns`: time of a sample in each of the other layers.
     """
     shares, best = even(cores, len(groups)), None
@@ -451,7 +450,7 @@ def in_groups(
 def _with_shares(
     stages: Stages, arch: Target, groups: Sequence[Range], shares: Sequence[Range], knobs: Knobs
 ) -> tuple[TokenCores, list[float]] | None:
-    """Returns the choice with these groups on these cores, and their times; None if one has too few cores."""
+    """Returns the choice with these groups on these ranges of cores, and their times; None if a range is too small."""
     choice = TokenCores(cores=shares[-1][1])
     times: list[float] = []
     senders = 1
@@ -472,7 +471,7 @@ def _with_shares(
 
 @dataclass(slots=True)
 class _Group:
-    """Cores of a group: its chains with their cores, its products, and the times of all of them for a sample.
+    """The cores of a group: its chains with their cores, its products, and the time of each for a sample.
 
     senders: number of cores that make keys and values for the next group.
     """
@@ -486,9 +485,8 @@ class _Group:
 def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target, given: int) -> _Group | None:
     """Returns the cores of a group whose layers are in these `chains`; None if it has too few cores.
 
-    given: number of cores of the group before that make keys and values for the first attention.
-
-    The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
+    given: number of cores of the previous group that make keys and values for the first attention. The cores that
+    send keys and values to an attention do not compute it: while one of them computes, receivers would wait.
     """
     shares = _shares(chains, len(cores))
     if shares is None or any(chain.core_ns(share) == math.inf for chain, share in zip(chains, shares, strict=True)):
@@ -511,9 +509,9 @@ def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target
 
 
 def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
-    """Yields ways to put the layers of some chains on cores: each chain for itself, and as closely as they fit.
+    """Yields regroupings of the layers of some chains: each chain by itself, then packed as densely as they fit.
 
-    Then a core may hold the end of one chain and the begin of the next one.
+    When packed, a core may hold the end of one chain and the begin of the next one.
     """
     yield chains
     whole = [chain for chain in chains if chain.layers]
@@ -523,7 +521,7 @@ def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
 
 
 def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]:
-    """Returns the layers as few chains, in order, if `cores` hold each together, with blocks of so many tokens."""
+    """Packs layers, in order, into few chains that `cores` cores hold together, with blocks of `pixels` tokens."""
     packed: list[list[TokenLayer]] = [[]]
     used, most = 0, chains[0].xbars_per_core
     for layer in (layer for chain in chains for layer in chain.layers):
@@ -538,7 +536,7 @@ def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]
 
 @dataclass(slots=True)
 class _Apart:
-    """Chains and attentions with cores of their own: numbers of cores, first of the chains, then of the attentions."""
+    """Chains and attentions with cores of their own. shares: number of cores of each chain, then of each attention."""
 
     stages: Stages
     arch: Target
@@ -555,7 +553,7 @@ class _Apart:
         return chain.copies(self.shares[self.chains.index(chain)]) if chain.layers else 1
 
     def time_ns(self, item: int) -> float:
-        """Returns the time of a chain for a sample, with sending keys and values, or of an attention."""
+        """Returns the time in ns of an item for a sample: a chain, with sending keys and values, or an attention."""
         attention = item - len(self.chains)
         if attention >= 0:
             return sum(each.best(self.shares[item], None, self.arch)[0] for each in self.stages.products[attention])
@@ -569,7 +567,7 @@ class _Apart:
         return chain.core_ns(self.shares[item]) + sending
 
     def share(self, cores: int) -> list[float] | None:
-        """Gives the slowest more cores as long as that helps. Returns all times; None if there are too few cores."""
+        """Gives the slowest item more cores as long as that helps. Returns all times; None for too few cores."""
         if sum(self.shares) > cores:
             return None
         times = [self.time_ns(item) for item in range(len(self.shares))]
@@ -591,8 +589,8 @@ def apart(
 ) -> TokenCores | None:
     """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
 
-    They work on different samples at the same time, so the slowest one gets more cores. Values that are needed behind
-    an attention pass through its cores: those that made them begin the next sample.
+    They work on different samples at the same time, so the slowest one gets more cores. Values that are read after an
+    attention are relayed by its cores, so that the cores that made them can begin the next sample.
     """
     found = _Apart(stages, arch)
     times = found.share(cores)
@@ -610,9 +608,9 @@ def apart(
 
 
 def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
-    """Shares cores among chains that work one after another, in whole copies; None if there are too few.
+    """Divides cores among chains that work one after another, in whole copies; None if there are too few.
 
-    The sum of `work / cores` is least if cores grow with the root of the work.
+    The sum of `work / cores` is least if cores are proportional to the square root of the work.
     """
     free = cores - sum(chain.least for chain in chains)
     if free < 0 or not cores:

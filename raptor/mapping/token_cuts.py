@@ -1,4 +1,4 @@
-"""Ways to cut a layer of tokens among cores, with what they cost."""
+"""Candidate cuts of a token layer among cores, with their costs."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,15 +10,15 @@ from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, mvmul_ns
 
 ONE = 1
-"""Tokens of a block: with more, a layer takes more crossbars, which copies need."""
+"""Tokens of a block: more would take crossbars that copies need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A way to cut a layer among cores: each has a group of input ranges and a range of output channels.
+    """A cut of a layer among cores: each core has a group of input ranges and a range of output channels.
 
-    xbars: crossbars of each core, by group and then by range. homes: number of cores that have sums, the others have
-    partial sums only. token_ns: time of a core for a token, with the message that brings it.
+    xbars: crossbars of each core, by group, then by output range. homes: number of cores with complete sums; the others
+    have partial sums only. token_ns: time of a core for a token, with the message that brings it.
     """
 
     ins: tuple[Parts, ...]
@@ -29,7 +29,7 @@ class Cut:
 
     @classmethod
     def of(cls, shape: Shape, ins: tuple[Parts, ...], outs: tuple[Range, ...]) -> "Cut":
-        """Returns the cut into these groups and ranges."""
+        """Makes the cut into these groups and ranges, with its costs."""
         ranges = cut_channels(shape.outputs, shape.arch.xbar_rows)
         parts = ((p, next(i for i, (_, stop) in enumerate(outs) if low < stop)) for p, (low, _) in enumerate(ranges))
         homes = {(p % len(ins), part) for p, part in parts}
@@ -46,7 +46,7 @@ class Cut:
 
 @cache
 def cuts(shape: Shape, cores: int) -> tuple[Cut, ...]:
-    """Returns the ways to cut a layer among at most so many cores."""
+    """Returns the cuts of a layer among at most `cores` cores, one for each number of groups and of output ranges."""
     ranges = cut_channels(shape.outputs, shape.arch.xbar_rows)
     found: list[Cut] = []
     for groups in range(1, min(len(shape.parts), cores) + 1):

@@ -1,6 +1,6 @@
-"""Finds the stages of a model with attentions: chains of layers of tokens, and products of two computed tensors.
+"""Finds the stages of a model with attentions: chains of token layers, and products of two computed tensors.
 
-Other layers, such as convolutions, may lie between two attentions, or in the middle of what would be a chain.
+Other layers, such as convolutions, may lie between two attentions, or interrupt a chain.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from raptor.target.arch import Target
 def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> Stages | None:
     """Returns the chains and attentions of a graph; None if it has no attention, or layers that no core can hold.
 
-    `extra_ns`: by layer, the time of what follows it on its cores.
+    `extra_ns`: time of the epilogue of each layer.
     """
     parts, constants = line_parts(graph, arch.xbar_rows), constants_of(graph)
     views = views_of(graph, parts)
@@ -60,11 +60,11 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
 
 @dataclass(slots=True)
 class _Finding:
-    """The stages of the nodes so far.
+    """State of the search for stages, in the order of the nodes.
 
-    reached: the number of attentions that a tensor depends on. away: how often other layers lie between a tensor and
-    the first layer of tokens or attention; a tensor that depends on none of these is not there. others: the keys of
-    these layers, by the times that they are away. now: the most times before what has been added.
+    reached: number of attentions that each tensor depends on. away: number of other layers on the path to each tensor
+    from the first token layer or attention; tensors that depend on neither are missing. others: keys of these layers by
+    that number. now: largest number before the last layer or attention that was added.
     """
 
     chains: list[list[TokenLayer]] = field(default_factory=lambda: [[]])
@@ -76,7 +76,7 @@ class _Finding:
     now: int = 0
 
     def follow(self, node: Node, *, leaves: bool) -> None:
-        """Records what the result of a node depends on. `leaves`: whether it is a layer on cores of its own."""
+        """Records the dependences of a node's result. `leaves`: True for a layer on cores of its own."""
         self.reached[node.output] = max(self.reached.get(name, 0) for name in (*node.inputs, node.output))
         known = [self.away[name] for name in (*node.inputs, node.output) if name in self.away]
         if known:
@@ -85,7 +85,7 @@ class _Finding:
             self.others.setdefault(self.away[node.output], set()).add(filter_key(node))
 
     def add_attention(self, node: Node, product: Product) -> None:
-        """Adds an attention: beside the last one, or behind it and the layers that follow it."""
+        """Adds an attention: parallel to the last one, or after it and the layers that follow it."""
         between = self.passed(node)
         follows = max(self.reached.get(name, 0) for name in node.inputs) == len(self.products)
         if self.chains[-1] or between or follows:
@@ -94,7 +94,7 @@ class _Finding:
         self.reached[node.output], self.away[node.output] = len(self.products), self.now
 
     def add_layer(self, node: Node, layer: TokenLayer) -> None:
-        """Adds a layer of tokens to the last chain, or to a new one behind other layers."""
+        """Adds a token layer to the last chain, or to a new one after other layers."""
         between = self.passed(node)
         if between:
             self.next_stage(between)
@@ -102,12 +102,12 @@ class _Finding:
         self.away[node.output] = self.now
 
     def passed(self, node: Node) -> frozenset[str]:
-        """Returns the other layers between a node and what has been added; from now on they lie before it."""
+        """Returns the other layers between the last added layer or attention and a node, and updates `now`."""
         before, self.now = self.now, max(self.now, *(self.away.get(name, 0) for name in node.inputs))
         return frozenset(key for away in range(before + 1, self.now + 1) for key in self.others[away])
 
     def next_stage(self, between: frozenset[str]) -> None:
-        """Begins an attention and the chain behind it, with other layers before them."""
+        """Starts a new attention and the chain after it. between: other layers before them."""
         if between:
             self.breaks[len(self.products)] = between
         self.products.append([])
@@ -115,12 +115,12 @@ class _Finding:
 
 
 def _relaying(graph: Graph, product: Product, early: Iterable[str]) -> Product:
-    """Returns the product with those of the tensors as relays that have a pixel for each of its queries."""
+    """Returns the product with relays: the tensors of `early` that have a pixel for each query."""
     return replace(product, relays=tuple(n for n in early if graph.tensors[n].image.width == product.queries))
 
 
 def constants_of(graph: Graph) -> dict[str, int]:
-    """Counts by layer the elements of constants that the operators behind it read for all pixels, such as a bias."""
+    """Counts, by layer, the elements of constants in its epilogue that are the same for all pixels, such as a bias."""
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
     for node in graph.nodes:
@@ -138,7 +138,7 @@ def constants_of(graph: Graph) -> dict[str, int]:
 
 
 def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
-    """Tells whether a layer works on each token of a sequence for itself, and can be computed by line."""
+    """True if a layer works on each token of a sequence independently, and can be computed line by line."""
     given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     if filter_.groups > 1 or filter_.key or not is_pointwise(filter_.window):
         return False
@@ -153,7 +153,7 @@ def _product(graph: Graph, node: Node, operator: Dot) -> Product:
 
 
 def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
-    """Returns the working time of the busiest core of a product of two computed tensors."""
+    """Returns the work in ns of the busiest core of a product of two computed tensors."""
     assert isinstance(node.operator, Dot)
     heads, queries = (max(b - a for a, b in ranges) for ranges in (grid.rows, grid.cols))
     return _product(graph, node, node.operator).core_ns(heads, queries, arch)

@@ -1,4 +1,4 @@
-"""Candidates that a search for a mapping tried, and what their programs cost."""
+"""Trials of a search for a mapping: candidates, and the cost of their programs."""
 
 from dataclasses import dataclass
 from math import inf
@@ -21,13 +21,13 @@ class Cost:
     energy_pj: float
 
     def figure(self, objective: Objective) -> float:
-        """Returns what an objective compares: the latency, the interval or the energy."""
+        """Returns the figure that an objective minimises: the latency, the interval or the energy."""
         return {"latency": self.latency_ns, "throughput": self.interval_ns, "energy": self.energy_pj}[objective]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate of a search for `objective`, and what it costs, or the `fault` if it does not fit the chip."""
+    """A candidate of a search for `objective`, with its cost, or the `fault` if it does not fit the chip."""
 
     name: str
     objective: Objective
@@ -37,5 +37,5 @@ class Trial:
 
     @property
     def figure(self) -> float:
-        """Figure that the search compares; infinite if it does not fit."""
+        """Figure that the search minimises; infinite if the candidate does not fit."""
         return inf if self.cost is None else self.cost.figure(self.objective)

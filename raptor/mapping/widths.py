@@ -1,4 +1,4 @@
-"""Costs of integers: the widths of a layer, and the time of a requantisation. Floats have the widths of the target."""
+"""Costs of integer programs: elements of accumulator width, and the time of a requantisation."""
 
 from raptor.graph.steps import Recipe
 from raptor.target.arch import Target, Widths
@@ -7,13 +7,13 @@ from raptor.target.timing import vector_ns
 
 
 def accumulating(target: Target) -> Target:
-    """Returns the target with sums of crossbars as its elements, for the costs of adding and sending them."""
+    """Returns the target with accumulators as elements, for the costs of adding and sending partial sums."""
     widths = target.widths
     return target.with_widths(Widths(widths.weights, widths.accumulators, widths.accumulators))
 
 
 def recipe_ns(recipe: Recipe, result: ElementType, elements: int, arch: Target) -> float:
-    """Returns the time of a recipe for a vector of `elements`: its steps on words, then the bounds."""
+    """Returns the time in ns of a recipe for `elements` elements: its steps on words, then the clamps."""
     words = arch.holding(integer(32))
     binary = sum(step.op not in ("max", "min") for step in recipe.steps)
     unary = len(recipe.steps) - binary + (recipe.result_low < recipe.low and recipe.result_high > recipe.high)

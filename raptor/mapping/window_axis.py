@@ -1,10 +1,10 @@
 """Dimensions of a window: which inputs an output reads, for ordinary and transposed windows alike.
 
-Inputs lie on a line of places, `spread` places apart, and there is nothing between them. Output o reads the places from
-o * stride on, one for each kernel position, `dilation` places apart. An ordinary window has a spread of 1. A transposed
+Inputs lie on an axis of places, `spread` places apart; places in between are empty. Output o reads the places from o *
+stride on, one for each kernel position, `dilation` places apart. An ordinary window has a spread of 1. A transposed
 window has a stride of 1 and spreads its inputs by the stride of the model; it reads the kernel backwards.
 
-The last dimension runs along a line. The others together say where a line is: the row in an image, slice and row in a
+The last dimension runs along a line. The others together identify a line: the row in an image, slice and row in a
 volume. Lines are numbered in this order.
 """
 
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
 Place = tuple[int, ...]
-"""The index of a line in every dimension but the last. It may be one outside of the image."""
+"""Index of a line in every dimension but the last. The line may lie outside the image."""
 
 LinesRead = tuple[tuple[int, int], ...]
 """Input lines that an output line reads, each with its kernel position, counted without the last dimension."""
@@ -57,16 +57,16 @@ class Axis:
         return out * self.stride - self.place(given)
 
     def inputs_of(self, outs: Range) -> Range:
-        """Returns the range of inputs that some outputs read; empty if they read padding only."""
+        """Returns the range of inputs that the outputs `outs` read; empty if they read padding only."""
         first = outs[0] * self.stride - self.pad
         last = (outs[1] - 1) * self.stride - self.pad + self.reach
         low, high = max(0, -(-first // self.spread)), min(self.inputs, last // self.spread + 1)
         return low, max(low, high)
 
     def runs_of(self, outs: Range) -> tuple[Range, ...]:
-        """Returns the input ranges that some outputs read, from left to right, with a gap between neighbours.
+        """Returns the disjoint input ranges that the outputs `outs` read, from left to right.
 
-        Only a dilation makes gaps: inputs that a stride passes over are part of a range.
+        Only a dilation makes gaps: inputs that a stride skips are part of a range.
         """
         if self.dilation == 1:
             low, high = self.inputs_of(outs)
@@ -82,7 +82,7 @@ class Axis:
         return tuple(found)
 
     def met_by(self, given: Range) -> tuple[int, ...]:
-        """Returns the outputs that read at least one of some inputs, in order, also those beyond the image."""
+        """Returns the outputs that read at least one of the inputs `given`, in order, also outputs beyond the image."""
         if self.dilation == 1 and self.spread == 1:
             low, high = self.place(given[0]), self.place(given[1] - 1)
             return tuple(range(-(-(low - self.reach) // self.stride), high // self.stride + 1))
@@ -91,7 +91,7 @@ class Axis:
         return tuple(sorted({out for out, rest in found if rest == 0}))
 
     def taps_between(self, distance: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Returns the kernel position of an input so many places behind the first of an output, and if there is one."""
+        """Returns the kernel position of an input `distance` places after the first of an output, and a mask."""
         tap, rest = np.divmod(distance, self.dilation)
         inside = (rest == 0) & (tap >= 0) & (tap < self.kernel)
         return self.kernel - 1 - tap if self.backwards else tap, inside
@@ -109,7 +109,7 @@ def axis_of(window: Window, dim: int) -> Axis:
 
 @cache
 def line_axes(window: Window) -> tuple[Axis, ...]:
-    """Returns the dimensions that tell lines apart: all but the last."""
+    """Returns the dimensions that identify a line: all but the last."""
     return tuple(axis_of(window, dim) for dim in range(len(window.kernel) - 1))
 
 
@@ -120,7 +120,7 @@ def places(dims: tuple[int, ...]) -> Iterator[Place]:
 
 @cache
 def lines_read(window: Window) -> tuple[LinesRead, ...]:
-    """Returns for each output line the input lines that it reads, in their order, without those of padding."""
+    """Returns, for each output line, the input lines that it reads, in order, without padding."""
     found: list[LinesRead] = []
     for out in places(window.out_dims):
         lines: list[tuple[int, int]] = [(0, 0)]

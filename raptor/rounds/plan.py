@@ -63,7 +63,7 @@ class Memory:
     limit_bytes: int | None
 
     def fits(self, first: int, last: int, batch: int) -> bool:
-        """Tells whether the tensors that a round reads, makes or passes on fit in global memory for a batch."""
+        """True if the tensors that a round reads, makes or passes on fit in global memory for a batch."""
         return self.limit_bytes is None or batch * self.needed(first, last) <= self.limit_bytes
 
 

@@ -47,7 +47,7 @@ def _slice_counts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tupl
 
 
 def _slice_fits(filter_: Filter, outputs: int, inputs: int, sums: int, arch: Target) -> bool:
-    """Tells whether a slice of a layer fits the chip alone, by kernel unfolding."""
+    """True if a slice of a layer fits the chip alone, by kernel unfolding."""
     rows = math.ceil(filter_.weights.shape[1] * math.ceil(inputs / sums) / inputs)
     slice_ = replace(filter_, weights=filter_.weights[:, :rows, :outputs])
     matrices = tuple(kernel_unfolding(slice_, arch, tile_channels(arch, filter_.weight_bits)))

@@ -54,14 +54,14 @@ class Image:
         return math.prod(self.shape)
 
     def has_layout_of(self, other: "Image") -> bool:
-        """Tells whether each element, by its index in C order, is the same channel of the same pixel in both images.
+        """True if each element, by its index in C order, is the same channel of the same pixel in both images.
 
         Rows and width may differ: pixels follow one another row by row.
         """
         return self._layout == other._layout
 
     def has_pixels_of(self, other: "Image") -> bool:
-        """Tells whether both images have as many rows, columns and channels: then they can share memory.
+        """True if both images have as many rows, columns and channels: then they can share memory.
 
         The order of the elements in C order may differ, as with channels first and channels last.
         """

@@ -98,7 +98,7 @@ def _columns_of_operand(operand: Operand, slot: int) -> Iterator[tuple[int, int]
 
 
 def _charges_output(row: Instruction) -> bool:
-    """Tells whether pimsim-nn counts time to write elements of the output width.
+    """True if pimsim-nn counts time to write elements of the output width.
 
     NOTE: for a single result, pimsim-nn counts as many elements of the input width as are read.
     """

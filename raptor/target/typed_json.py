@@ -47,7 +47,7 @@ class TypedInstruction(msgspec.Struct, gc=False):
 
 
 def is_simple(content: bytes) -> bool:
-    """Tells whether text is ASCII without escapes: then a key has only one spelling, and all bytes are valid."""
+    """True if text is ASCII without escapes: then a key has only one spelling, and all bytes are valid."""
     return content.isascii() and b"\\" not in content
 
 
@@ -69,7 +69,7 @@ def decode_loose(content: bytes) -> list[TypedInstruction] | None:
 
 
 def is_plain(instruction: msgspec.Raw) -> bool:
-    """Tells whether `decode_plain` accepts this instruction."""
+    """True if `decode_plain` accepts this instruction."""
     try:
         _instruction_decoder().decode(instruction)
     except UNREADABLE:

@@ -148,7 +148,7 @@ def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, by
 
 
 def _has_bytes(path: Path, chunks: Iterable[bytes]) -> bool:
-    """Tells whether a file holds exactly these bytes."""
+    """True if a file holds exactly these bytes."""
     with path.open("rb") as stream:
         return all(stream.read(len(chunk)) == chunk for chunk in chunks) and not stream.read(1)
 
