@@ -1,4 +1,4 @@
-"""The compiler: it turns an ONNX model, a chip and a choice of mapping into the contents of an output directory."""
+"""The compiler: from an ONNX model, a chip and options to the contents of an output directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     import onnx
 
 INTEGER_BITS = 8
-"""The default of the option for the width of elements, which does not act on models of integers."""
+"""Default of the option `bits` (width of elements), which has no effect on integer models."""
 
 MOST_KEPT = 8_000_000
-"""Instructions up to which a command keeps what the passes have made: freeing it takes a fifth of a second a million.
+"""Most instructions for which a command does not free the results of passes: freeing takes 0.2 s per million.
 
-A larger program is checked at once, and freed. With BERT-base (14.9 million), it would add 0.4 GiB to what the last
-check of the streams needs.
+The results of a larger program are verified and freed at once. With BERT-base (14.9 million instructions), they would
+add 0.4 GiB to the peak memory of the last verification.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
-    """Options of a compilation, with what they name: the chip, numbers of the strategy `rows`, the device of rounds.
+    """Options of a compilation with the objects that they name: the chip, the knobs of `rows`, the device of rounds.
 
-    `device`: None without rounds. `recorded`: the options as the manifest has them.
+    `device`: None without rounds. `recorded`: the options as the manifest records them.
     """
 
     options: CompileOptions
@@ -69,16 +69,16 @@ class CompileRequest:
 
     @property
     def requantising(self) -> Requantising:
-        """The way in which integers are requantised: exactly, if nothing else is asked for."""
+        """The requantisation method for integers; exact by default."""
         return Requantising(self.options.numbers.requant or "exact")
 
     @property
     def refuse(self) -> Callable[[Node], str | None]:
-        """Says why an operator may not be on the chip."""
+        """Function from a node to the reason why the chip may not compute it; None if it may."""
         return extension_fault if self.options.numbers.base_isa else accept
 
     def with_options(self, **parts: Any) -> "CompileRequest":
-        """Returns the request with other records among the options; the manifest tells the same."""
+        """Returns the request with other option records; the manifest entries stay the same."""
         return replace(self, options=replace(self.options, **parts))
 
     def recording(self, **more: Any) -> "CompileRequest":
@@ -87,7 +87,7 @@ class CompileRequest:
 
 
 def request_of(options: CompileOptions) -> CompileRequest:
-    """Reads what the options name. Raises `UserError` for a wrong chip, and for numbers that are of no use."""
+    """Loads the files that the options name. Raises `UserError` for a wrong chip, and for knobs without effect."""
     mapping, knobs = options.mapping, parse_knobs(options.mapping.knobs)
     if knobs != DEFAULT and (mapping.optimize is not None or mapping.mapping != DEFAULT_STRATEGY):
         raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
@@ -112,7 +112,7 @@ def request_of(options: CompileOptions) -> CompileRequest:
 
 
 def _device(options: RoundOptions) -> DeviceFile | None:
-    """Reads the device that rounds write; None without rounds."""
+    """Loads the device file of rounds; None without rounds. Raises `UserError` if it has no write time."""
     found = load_device(options.device) if options.rounds else None
     if found is not None and not found.write.ns:
         raise UserError(f"{option('device', options.device)}: it does not know what a write takes, which rounds need")
@@ -121,10 +121,10 @@ def _device(options: RoundOptions) -> DeviceFile | None:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The source of the decision: a strategy, a stored mapping, or the best one of a search.
+    """The source of the decision: a strategy, a stored mapping, or the best candidate of a search.
 
-    `notes`: about a file that is replayed. `aim`: how the order of work is still to be chosen, once all work has a
-    place. `known`: results of passes for this decision, if a search has them.
+    `notes`: notes about a mapping file that is replayed. `aim`: objective for the order of work (`schedule`). `known`:
+    results of passes for this decision, if a search has them.
     """
 
     source: Strategy | Stored
@@ -134,7 +134,7 @@ class Chosen:
 
 
 def choose(graph: Graph, request: CompileRequest, driver: Driver) -> Chosen:
-    """Finds the source of the decision about a prepared graph.
+    """Chooses the source of the decision about a prepared graph, by the options.
 
     Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if a search finds
     no mapping that fits the chip.
@@ -154,7 +154,7 @@ def choose(graph: Graph, request: CompileRequest, driver: Driver) -> Chosen:
 
 
 PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.LOWERING)
-"""All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
+"""All passes, in order. `--stop-after`, dumps and messages name them after their functions."""
 
 PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
 
@@ -219,7 +219,7 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
 
 
 def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
-    """Raises `UserError` for an option that would not act on a graph of these numbers."""
+    """Raises `UserError` for an option without effect on a float graph, or on an integer graph."""
     requant = options.requant
     if graph.numbers == "float":
         if requant is not None:
@@ -255,18 +255,18 @@ def _verify_model(model: Model) -> None:
 
 
 def accept(_: Node) -> None:
-    """Refuses no operator."""
+    """Accepts every operator: returns None, no fault."""
 
 
 def _refuse_extensions(graph: Graph) -> None:
-    """Raises `UnsupportedError` with all nodes that need an instruction outside the published set."""
+    """Raises `UnsupportedError` with all nodes that need an instruction outside the base set."""
     nodes = {n.name: (n.op_type, reason) for n in graph.nodes if (reason := extension_fault(n))}
     if nodes:
         raise UnsupportedError([UnsupportedNode(name, *found) for name, found in nodes.items()])
 
 
 def extension_fault(node: Node) -> str | None:
-    """Says which instruction outside the published set a node needs; None if it needs none."""
+    """Returns a sentence about the extended instruction that a node needs; None if it needs none."""
     found = _extension(node.operator)
     return found and f"needs the extended instruction {found}, which {option('base_isa', True)} excludes"
 

@@ -1,4 +1,4 @@
-"""Runs passes: verifies, times and dumps the result of each, and stops after the pass that the user named."""
+"""Pass manager: runs, verifies, times and dumps passes, and stops after the pass that the user named."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -32,7 +32,7 @@ _BUGS = (
 
 @contextmanager
 def _blamed(name: str, done: Sequence[str]) -> Generator[None]:
-    """Turns errors that are not the user's fault into an `InternalError` with a pass, and those `done` before it."""
+    """Turns errors that are not the user's fault into an `InternalError` that names the pass and the passes done."""
     try:
         yield
     except InternalError as e:
@@ -44,7 +44,7 @@ def _blamed(name: str, done: Sequence[str]) -> Generator[None]:
 
 
 class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
-    """Ends a compilation after the pass that the user named; `text` is the result of that pass as text."""
+    """Raised after the pass that the user named; `text` is the result of that pass as text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -56,10 +56,9 @@ class Driver:
     """State of one compilation.
 
     `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name
-    of each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the
-    results of the best one are checked when it is compiled. `beside`: checks results beside later passes and the
-    files, from `start_checks` on; then `finish` says that all of them are right. `seconds`: time of each stage.
-    `done`: names of the passes that are done.
+    of each stage as it starts. `verified`: False for trials of a search, whose best result is verified when it is
+    compiled. `beside`: verifies results in parallel with later passes and the writing of files, from `start_checks`
+    on; `finish` waits for it. `seconds`: time of each stage. `done`: names of the passes that are done.
     """
 
     dump: Path | None = None
@@ -85,10 +84,10 @@ class Driver:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def run(self, step: Callable[P, R], verify: Callable[[R], object], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs one pass, whose name is that of its function. Returns its result.
+        """Runs, verifies and dumps one pass, named after its function. Returns its result.
 
-        An error that is not the user's fault becomes an `InternalError` with the name of the pass and of those before
-        it. Raises `Stopped` after the pass `stop_after`.
+        An error that is not the user's fault becomes an `InternalError` with the names of the pass and of the passes
+        before it. Raises `Stopped` after the pass `stop_after`.
         """
         name, done = step.__name__, tuple(self.done)
         try:
@@ -110,22 +109,22 @@ class Driver:
             self.beside.add(partial(verify, result))
 
     def keep(self, results: object) -> None:
-        """Keeps the results until the process ends, if it is a command that compiles nothing else: see `collector`."""
+        """Skips the deallocation of `results` at exit, if the process is a command that compiles only once."""
         if self.beside is not None:  # only such a command has it: not a segment, nor a point of a study
             collector.keep(results)
 
     def start_checks(self) -> None:
-        """Begins to check the results since the last call, beside what follows."""
+        """Starts to verify the results since the last call, in parallel with later work."""
         if self.beside is not None:
             self.beside.start()
 
     def finish(self) -> None:
-        """Waits until all results are checked. Raises the error of the first wrong one."""
+        """Waits until all results are verified. Raises the error of the first wrong one."""
         if self.beside is not None:
             self.timed("verify", self.beside.finish)
 
     def _show(self, name: str, result: object) -> None:
-        """Writes the result of a pass to the folder of dumps, and stops if the user asked for it."""
+        """Dumps the result of a pass as text, and raises `Stopped` if the user asked for it."""
         if self.dump is not None:
             try:
                 self.dump.mkdir(parents=True, exist_ok=True)
@@ -137,7 +136,7 @@ class Driver:
 
 
 def parse_driver(value: object) -> Driver:
-    """Returns a driver that a caller gave; a new one for None. Raises `UserError` for anything else."""
+    """Returns the driver that a caller gave, or a new one for None. Raises `UserError` for anything else."""
     if not isinstance(value, Driver | None):
         raise fault("driver", value, "a raptor.driver.Driver")
     return value or Driver()

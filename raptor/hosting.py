@@ -1,6 +1,6 @@
 """Compiles a model in segments: programs for the chip, and ONNX models for the host.
 
-Segments of the chip share its cores, or take turns on all of them, as rounds.
+Segments on the chip divide its cores among them, or run on all of them one after another, as rounds.
 """
 
 import math
@@ -44,10 +44,10 @@ _ELEMENT_BYTES = {"bool": 1, "float": 4, "double": 8, "float16": 2, "bfloat16": 
 def compile_any(
     source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
 ) -> Artifacts | HostedArtifacts:
-    """Compiles a model, in segments where the user wants nodes on the host or the chip cannot compute some.
+    """Compiles a model; in segments if the user wants nodes on the host, or the chip cannot compute some.
 
-    A model that the chip computes alone is compiled as without options about the host, and one that fits the chip as
-    without rounds.
+    Unless nodes are assigned to the host by name, a model that the chip can compute alone is compiled as one program.
+    Rounds are used only if the model does not fit the chip.
     """
     check_driver(driver, request.arch)
     options = request.options
@@ -70,7 +70,7 @@ def compile_any(
 
 
 def _alone(found: Cut) -> Model | None:
-    """Returns the model if all of it is one segment of the chip, as a program that is nothing else; else None."""
+    """Returns the whole model if it is a single segment on the chip; else None."""
     first = found.segments[0]
     reads, makes = ({t.name for t in tensors} for tensors in (found.inputs, found.outputs))
     if len(found.segments) > 1 or first.model is None or set(first.reads) != reads or set(first.makes) != makes:
@@ -85,7 +85,7 @@ def _alone(found: Cut) -> Model | None:
 
 
 def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: CompileRequest) -> UserError:
-    """Returns the error; one about operators with a sentence on what would run on the host, if that helps."""
+    """Adds to an `UnsupportedError` a sentence about the nodes that would run on the host. Returns the error."""
     found = advice(source, request.options.inputs, request.refuse) if isinstance(error, UnsupportedError) else ""
     if not found or not isinstance(error, UnsupportedError):
         return error
@@ -121,7 +121,7 @@ def _hosted(
     report: CompileReport,
     rounds: files.Rounds | None = None,
 ) -> HostedArtifacts:
-    """Makes the contents of all files. `inner`: cuts of segments, whose crossings are added."""
+    """Makes the contents of all files. `inner`: cuts of segments, whose crossing tensors are added."""
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
     crossings = {c.name: c for cut in (found, *inner) for c in cut.crossings}
     return HostedArtifacts(
@@ -143,14 +143,14 @@ def _hosted(
 
 
 def _compile_rounds(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> HostedArtifacts:
-    """Compiles a model of the chip alone that is too large for it."""
+    """Compiles a model without host segments that is too large for the chip."""
     request = _checked_rounds(request, driver)
     done = _in_rounds(source, request, driver, 0)
     return _of_rounds(done.cut, [done], request)
 
 
 def _rounds_beside_host(found: Cut, request: CompileRequest, driver: Driver) -> HostedArtifacts:
-    """Compiles a model with segments on the host: those of the chip in rounds, each as a model of its own."""
+    """Compiles a model with host segments, each segment on the chip in rounds, as a model of its own."""
     request = _checked_rounds(request, driver)
     parts, first = list[Segment | Compiled](), 0
     for segment in found.segments:
@@ -181,7 +181,7 @@ def _proto(onnx_bytes: bytes) -> "onnx.ModelProto":
 
 
 def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: CompileRequest) -> HostedArtifacts:
-    """Makes the contents of all files from segments of the host and of models in rounds."""
+    """Makes the contents of all files from host segments and models in rounds."""
     segments, rounds = list[SegmentArtifacts](), list[Round]()
     done = [part for part in parts if isinstance(part, Compiled)]
     for part in parts:
@@ -199,7 +199,7 @@ def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: Compile
 
 
 def _checked_rounds(request: CompileRequest, driver: Driver) -> CompileRequest:
-    """Returns the request, which records its rounds. Raises `UserError` for options that are of one program."""
+    """Records the rounds in the request. Raises `UserError` for options that need a single program."""
     mapping, rounds, device = request.options.mapping, request.options.rounds, request.device
     for keyword, given in (
         ("mapping", mapping.mapping not in STRATEGIES),
@@ -214,7 +214,7 @@ def _checked_rounds(request: CompileRequest, driver: Driver) -> CompileRequest:
 
 
 def _with_rounds(error: CapacityError, request: CompileRequest) -> CapacityError:
-    """Returns the error with what rounds would take, if they help."""
+    """Extends a `CapacityError` by an estimate of `--rounds`, if the model would fit that way."""
     if error.crossbars is None or request.options.mapping.mapping not in STRATEGIES:
         return error
     found = in_words(error.crossbars, request.arch, load_device(DEFAULT_DEVICE))
@@ -224,7 +224,7 @@ def _with_rounds(error: CapacityError, request: CompileRequest) -> CapacityError
 
 
 def _check_one_mapping(found: Cut, mapping: MappingOptions) -> None:
-    """Raises `UserError` for a mapping file or a flow, which is of one program, where there are several."""
+    """Raises `UserError` for options that need a single program (mapping file, flow) if there are several."""
     count = len(found.on_chip)
     is_stored, is_emitted = mapping.mapping not in STRATEGIES, mapping.emit_mapping is not None
     for keyword, given in (("mapping", is_stored), ("emit_mapping", is_emitted)):
@@ -240,13 +240,13 @@ def _check_one_mapping(found: Cut, mapping: MappingOptions) -> None:
 
 
 def _check_requant(found: Cut, requant: Requant | None) -> None:
-    """Raises `UserError` for an option that would act on nothing."""
+    """Raises `UserError` if no segment has integers on which the option `requant` would act."""
     if requant is not None and all(s.model.graph.numbers == "float" for s in found.on_chip if s.model):
         raise UserError(f"{option('requant', requant)}: no segment of the chip has integers, which are requantised")
 
 
 def _driver_of(driver: Driver, number: int) -> Driver:
-    """Returns the driver of one segment, which dumps into a directory of its own, and keeps nothing to check later."""
+    """Returns the driver of one segment: it dumps into a folder of its own, and verifies each result at once."""
     dump = driver.dump and driver.dump / files.segment_name(number, "chip")
     return replace(driver, dump=dump, done=[], beside=None)
 
@@ -258,7 +258,7 @@ def _compile_one(model: Model, request: CompileRequest, driver: Driver) -> Artif
 
 
 def _compile_part(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
-    """Compiles a segment. Its own model has no open sizes, and other inputs than those whose shapes were given."""
+    """Compiles a segment. The options `shapes` and `dims` do not apply to its model, whose sizes are all known."""
     return _compile_one(model, request.recording(shapes={}, dims={}), driver)
 
 
@@ -290,9 +290,9 @@ def _crossing(tensor: Crossing) -> files.Crossing:
 
 
 def _shared(segments: Sequence[Segment], request: CompileRequest) -> list[Target]:
-    """Returns the target of each segment: all cores for one alone, else cores by need first, then by work.
+    """Returns the target of each segment: the whole chip for a single one, else a range of cores (see `share_out`).
 
-    Raises `CapacityError` if the chip has too few cores for all together.
+    Raises `CapacityError` if the chip has too few cores for all segments together.
     """
     arch = request.arch
     if len(segments) < 2:
@@ -330,7 +330,7 @@ def least_cores(model: Model, request: CompileRequest) -> int:
 
 
 def share_out(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int]:
-    """Returns the cores of each segment: what it needs, and of the others a part as large as its part of the work."""
+    """Gives each segment the cores that it needs, and divides the remaining cores in proportion to work."""
     free, total = cores - sum(needs), sum(work)
     if not total:
         return list(needs)
@@ -341,7 +341,7 @@ def share_out(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int
 
 
 def _taking_turns(report: CompileReport) -> CompileReport:
-    """Returns the report of programs that use the chip one after another: of a core, the round that needs most."""
+    """Merges the reports of a core's rounds, which run one after another: the largest need of a round counts."""
     cores: dict[int, CoreReport] = {}
     for core in report.cores:
         known = cores.get(core.core)
@@ -362,7 +362,7 @@ def _fuller(one: CoreReport, other: CoreReport) -> CoreReport:
 
 
 def _combined(reports: Sequence[CompileReport], found: Cut, request: CompileRequest) -> CompileReport:
-    """Returns one report of all programs. Their cores are different ones, so that everything adds up."""
+    """Merges the reports of all segments into one. They use different cores, so all figures add up."""
     arch = request.arch
     instructions: dict[str, int] = {}
     for name, count in (item for r in reports for item in r.instructions.items()):

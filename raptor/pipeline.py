@@ -1,7 +1,7 @@
 """The pipeline: passes from the imported graph to instruction streams.
 
-A pass is a plain function. The types of its parameters say what it works on: the graph, the chip, the decision, results
-of earlier passes. Its result replaces the value of the same type. The name of a pass is the name of its function.
+A pass is a plain function. Its arguments are found by the types of its parameters: the graph, the chip, the decision,
+results of earlier passes. Its result replaces the value of the same type. A pass is named after its function.
 """
 
 import inspect
@@ -41,11 +41,11 @@ from raptor.transforms.use_vector_unit import use_vector_unit
 T = TypeVar("T")
 Pass = Callable[..., Any]
 Results = dict[str, Any]
-"""Results of passes, by the names of these."""
+"""Results of passes, by name of the pass."""
 
 
 def streaming(rewrite: Callable[[Graph], Graph]) -> Pass:
-    """Returns the pass of a rewrite that a graph gets only if its tensors stream."""
+    """Wraps a rewrite as a pass that acts only if tensors stream (`Rewrites.streaming`)."""
 
     def step(graph: Graph, rewrites: Rewrites) -> Graph:
         return rewrite(graph) if rewrites.streaming else graph
@@ -55,7 +55,7 @@ def streaming(rewrite: Callable[[Graph], Graph]) -> Pass:
 
 
 PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
-"""Passes that every graph gets. A mapping file is about the graph that they return."""
+"""Passes on every imported graph. A mapping file refers to the graph that they return."""
 
 DECISION: tuple[Pass, ...] = (
     choose_branches,
@@ -73,7 +73,7 @@ DECISION: tuple[Pass, ...] = (
     streaming(compose_gathers),
     map,
 )
-"""Rewrites, the choices that some of them need, and the decision about the graph that is left."""
+"""Rewrites, the choices that some of them need, and the decision about the rewritten graph."""
 
 LOWERING: tuple[Pass, ...] = (
     spatial.partition,
@@ -85,12 +85,12 @@ LOWERING: tuple[Pass, ...] = (
     pim.allocate,
     codegen.generate,
 )
-"""Passes after the decision."""
+"""Passes after the decision, down to instruction streams."""
 
 _PARTITIONED: Pass = spatial.place_cores
-"""The pass after which the results so far can be checked beside those that follow.
+"""The pass after which the checks of the results so far are started, in parallel with the passes that follow.
 
-The partition takes longest to check, and needs the dataflow, which this pass finds.
+The partition takes longest to check, and its check needs the dataflow tables that this pass builds.
 """
 
 INVARIANTS: Mapping[type, Pass] = {
@@ -101,15 +101,15 @@ INVARIANTS: Mapping[type, Pass] = {
     PimProgram: pim.verify,
     Streams: codegen.verify_streams,
 }
-"""Checks of values by type; a check raises `VerifyError` for a wrong value.
+"""Verifiers of values, by type; a verifier raises `VerifyError` for a wrong value.
 
-Its first parameter is the value; the others are found by type, as for a pass. This is a table and the checks are not
-methods, because they import the classes. Values of other types have no check: an error in them shows in later values.
+The first parameter is the value; the others are found by type, as for a pass. The verifiers are in a table instead of
+methods because they import the classes. Values of other types have none: an error in them shows in later values.
 """
 
 
 class Values:
-    """The values of a compilation, at most one of each type: the input and the last results of passes."""
+    """The values of a compilation, one per type: the inputs, replaced by the latest results of passes."""
 
     def __init__(self, *given: object) -> None:
         self._by_type: dict[type, Any] = {type(value): value for value in given}
@@ -118,7 +118,7 @@ class Values:
         return self._by_type[kind]
 
     def holds(self, value: object) -> bool:
-        """True if a value is among these, itself: a pass that changes nothing returns what it got."""
+        """True if this very object is held: a pass that changes nothing returns its argument."""
         return self._by_type.get(type(value)) is value
 
     def for_(self, step: Pass) -> list[Any]:
@@ -126,7 +126,7 @@ class Values:
         return [self._by_type[kind] for kind in takes(step)]
 
     def with_(self, value: object) -> "Values":
-        """Returns these values, with `value` in place of the one of its type."""
+        """Returns the values with `value` in place of the value of the same type."""
         return Values(*(self._by_type | {type(value): value}).values())
 
 
@@ -139,7 +139,7 @@ def takes(step: Pass) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too."""
+    """A graph with all rewrites, and the decision, which has a record for every layer of the prepared graph."""
 
     graph: Graph
     decision: Decision
@@ -155,8 +155,8 @@ def decide(
 ) -> Mapped:
     """Rewrites a prepared graph and maps it, by a strategy or as a stored decision says.
 
-    On a chip too small for a strategy by line, its fallback begins anew with the prepared graph. Results of passes are
-    checked only if there is a `driver`. `cache`: see `layer_plans`. Raises `CapacityError` if the chip is too small.
+    If no layer can stream on the chip, the strategy's fallback starts again with the prepared graph. Results of passes
+    are verified only with a `driver`. `cache`: see `layer_plans`. Raises `CapacityError` if the chip is too small.
     """
     pace = source.pace if isinstance(source, Strategy) else "own"
     pace = pace or usual_pace(graph, arch)
@@ -182,9 +182,9 @@ def run(
 ) -> Values:
     """Lowers a rewritten graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
 
-    The order of work is chosen by `aim`; the flow of `Schedule` names it. A pass whose result is `known` from a run for
-    the same decision is not run again, but its result is checked and shown like any other; results that are not are
-    added.
+    The order of work is chosen by `aim`; the flow of `Schedule` names it. `known`: results of an earlier run for the
+    same decision: their passes are not run again, but the results are verified and dumped like others; new results
+    are added.
 
     Raises `CapacityError` if the chip is too small.
     """
@@ -195,7 +195,7 @@ def run(
 def prepare(
     graph: Graph, arch: Target, requantising: Requantising | None = None, *, driver: Driver | None = None
 ) -> Graph:
-    """Runs the passes on an imported graph that all strategies have in common. Returns the prepared graph."""
+    """Runs the passes that all strategies have in common on an imported graph. Returns the prepared graph."""
     return _run(PREPARATION, Values(graph, arch, requantising or Requantising()), driver or Driver())[Graph]
 
 
@@ -213,7 +213,7 @@ def _run(
 
 
 def _once(step: Pass, known: Results) -> Pass:
-    """Returns a pass of the same name, which runs only if its result is not known, and adds it."""
+    """Memoises a pass in `known`, by its name."""
 
     @wraps(step)
     def stage(*args: Any) -> Any:

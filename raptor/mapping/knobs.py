@@ -27,7 +27,7 @@ of each has 111 and 112.
 """
 
 READING = 1 / 4
-"""The same limit as a share of all cores, for small chips, where the first layer has few cores.
+"""Limit on the readers of an input line as a share of all cores: on small chips, the first layer has few cores.
 
 With `INPUT_READERS` alone, loaders took many of them. Latency and interval by this part, on `bench`, in us: LeNet-5 on
 20 cores 66 and 46, now 48 and 24; on 32 cores 58 and 41, now 46 and 31. ResNet-18 (32 pixels, a quarter of the width)

@@ -83,8 +83,8 @@ class LineMatrix:
 
     Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
     pixel, output channel of `outs`). `pixels`: number of input pixels. `shift`: the place that the first output pixel
-    reads first, counted from that of the first pixel of the block. `places`: output pixels, counted from the first.
-    `copy`: number of this one among equal matrices.
+    reads first, counted from the place of the first pixel of the block. `places`: output pixels, counted from the
+    first. `copy`: number of this one among equal matrices.
     """
 
     ins: Range

@@ -12,8 +12,8 @@ from raptor.mapping.decision import Decision
 class Cost:
     """Latency of a sample in ns, interval between samples in ns, energy of a sample in pJ.
 
-    If one sample ran alone, the interval is its latency and the energy is that of this run; if several ran, both are
-    those of the steady state.
+    If one sample ran alone, the interval is its latency, and the energy is the energy of this run; if several ran, both
+    are figures of the steady state.
     """
 
     latency_ns: float

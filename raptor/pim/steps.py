@@ -165,7 +165,7 @@ class Steps:
     """The steps of a core.
 
     forms, nodes: tables of the whole program. buffers: of the core. form, node: form number and node number of each
-    step. used: buffer numbers in the slots, step after step; those of step i begin at `start[i]`.
+    step. used: buffer numbers in the slots, step after step; step i begins at `start[i]`.
 
     number, peer, span complete the form. number: global address of a load or store, channel of a send or receive, else
     an offset for matrix numbers. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE` for

@@ -32,7 +32,7 @@ Compile = Callable[[Model, int, Target], Artifacts]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A model in units. `split`: sliced layers. `cuts`: units before which it may be cut. `method`: how to cut."""
+    """A model as units. `split`: sliced layers. `cuts`: units before which it may be cut. `method`: see `Cuts`."""
 
     ranges: Ranges
     split: tuple[str, ...]
@@ -42,7 +42,7 @@ class Planned:
     method: Cuts
 
     def plan(self) -> Plan:
-        """Returns the plan by `method`, without the ranges and cuts that were refused so far."""
+        """Makes the plan by `method`, without the ranges and cuts that were refused so far."""
         return plan_rounds(self.ranges, self.cuts, self.batch, self.memory, self.method)
 
 
@@ -171,7 +171,7 @@ class Round:
 
 
 def rounds_of(found: Sequence[Round], done: Sequence[Compiled], request: CompileRequest) -> files.Rounds:
-    """Makes `rounds.json`. Raises `UserError` if what waits does not fit into global memory."""
+    """Makes the content of `rounds.json`. Raises `UserError` if waiting tensors do not fit into global memory."""
     arch, device = request.arch, _written(request)
     written = steady_writes([groups_of(one.program) for one in found])
     return files.Rounds(

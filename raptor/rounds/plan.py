@@ -112,13 +112,13 @@ def _alternative(name: str, found: Found, ranges: Ranges, count: int, batch: int
 
 
 def too_large(ranges: Ranges, cuts: Collection[int]) -> list[int]:
-    """Returns the begins of the shortest pieces that do not fit the chip."""
+    """Returns the first unit of each shortest piece that does not fit the chip."""
     begun = [0, *sorted(cuts), len(ranges.units.nodes)]
     return [a for a, b in pairwise(begun) if not ranges.ways(a, b)]
 
 
 def _no_plan_error(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> UserError:
-    """Returns the error with the layer, or the global memory, that makes all plans impossible."""
+    """Makes the error that names the layer, or the global memory, which makes all plans impossible."""
     large = too_large(ranges, cuts)
     if large:
         levers = f"try {option('cores')} or {option('xbars_per_core')}"

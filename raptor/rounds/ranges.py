@@ -49,7 +49,7 @@ class Way:
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """The ranges of a model in units on a chip. `strategy`: the mapping; `cache`: plans of layers."""
+    """Memoised estimates of ranges of units as rounds. `strategy`: the mapping; `cache`: plans of layers."""
 
     units: Units
     arch: Target
@@ -75,7 +75,7 @@ class Ranges:
 
     @property
     def shapes(self) -> Shapes:
-        """Keys of subgraphs: those with equal keys get the same mapping, so they are estimated once."""
+        """Keys of subgraphs: subgraphs with equal keys get the same mapping, so they are estimated once."""
         if self._shapes is None:
             self._shapes = Shapes.of_all(self.graph)
         return self._shapes
@@ -129,7 +129,7 @@ class Ranges:
         self.refused[first, last] = error
 
     def refusal(self, unit: int) -> UserError | None:
-        """Returns why a unit alone does not fit the chip; None if that is not known."""
+        """Returns the reason why a unit alone does not fit the chip; None if it is not known."""
         if (known := self.refused.get((unit, unit + 1))) is not None:
             return known
         try:
@@ -159,7 +159,7 @@ class Ranges:
 
 
 def decide(strategy: str, graph: Graph, arch: Target, cache: PlanCache) -> pipeline.Mapped:
-    """Maps a prepared graph, by the times of the chip. `cache`: see `layer_plans`."""
+    """Maps a prepared graph with the chip's own times. `cache`: see `layer_plans`."""
     return pipeline.decide(graph, arch, STRATEGIES[strategy].at_pace("own"), cache=cache)
 
 

@@ -36,7 +36,7 @@ def filters_in(units: Units, node: int) -> list[Filter]:
 
 
 def _slice_counts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, int] | None:
-    """Returns the numbers of output and input ranges with which each slice fits: fewest input ranges first; or None."""
+    """Returns (output ranges, input ranges) with which each slice fits, the fewest input ranges first; or None."""
     inputs, outputs = sizes
     width = arch.outputs_of(filter_.weight_bits)
     for sums in range(1, -(-inputs // arch.xbar_rows) + 1):

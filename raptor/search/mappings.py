@@ -40,11 +40,11 @@ EFFORT = 5
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
 """Weight of the latency against the interval (`Knobs.latency`)."""
 PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
-"""Factors on the patience of the work orders of which each candidate takes the best."""
+"""Factors on the patience; for each candidate, the best order of work with one of these is taken."""
 DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
-"""Number of samples in a work order: the fifth one still shortens the interval, but not the latency."""
+"""Number of consecutive samples whose orders are tried: the fifth still shortens the interval, not the latency."""
 TURNED = 2
-"""Number of other settings of `rows` that are tried for a small graph, with each timing profile (pace)."""
+"""Number of knob variations of `rows` that are tried for a small graph, with each pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to compile: a mapping strategy, the aim of the work order, and the timing profile (`pace`) for both."""
+    """A candidate: a mapping strategy, the aim of the order of work, and the pace (timing profile) for both."""
 
     name: str
     strategy: Strategy
@@ -132,7 +132,7 @@ class _Trials:
         return self
 
     def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_RunningTrial":
-        """Compiles a candidate and starts its simulation. Does not verify: only the best one is verified, later."""
+        """Compiles a candidate, without verification, and starts its simulation. The best one is verified later."""
         known: Results = {}
         name, unverified = candidate.name, Driver(verified=False)
         try:

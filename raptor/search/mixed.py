@@ -36,7 +36,7 @@ GOAL: arguments.OneOf[Goal] = arguments.OneOf("budget", get_args(Goal))
 BITS = 4
 """Bits to which an operand is lowered from 8; onnxruntime's quantiser has no other lower width."""
 LEAST_LOSS = 1e-9
-"""Least noise that is counted for a step, as a share, so that the gain per noise is finite."""
+"""Lower bound on the noise of a step, as a share of the signal, so that the gain per noise is finite."""
 
 
 class Move(NamedTuple):
@@ -97,7 +97,7 @@ def policy_of(moves: Sequence[Move]) -> Policy:
 
 @dataclass(slots=True)
 class _Search:
-    """A greedy search. `told`: takes progress messages. `costs`: simulated costs, keyed by the steps of the policy."""
+    """State of the greedy search. `told`: takes progress messages. `costs`: simulated costs, keyed by set of steps."""
 
     source: Calibrated
     chip: Target

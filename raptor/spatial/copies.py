@@ -1,4 +1,4 @@
-"""Resolves copied tiles, for instance those of relays, to the original tile whose elements they hold."""
+"""Resolves copied tiles, such as the tiles of relays, to the original tile whose elements they hold."""
 
 from collections.abc import Container
 from dataclasses import dataclass

@@ -84,7 +84,7 @@ class _Ways:
     """Total distance of all flits, kept up to date while cores swap places.
 
     A place has a row and a column of the mesh; both kinds are numbered together as *lines*. The distance of two places
-    is the distance of their rows plus that of their columns. A table holds, for each core and line, flits times
+    is the distance of their rows plus the distance of their columns. A table holds, for each core and line, flits times
     distance if the core were in that line. So the gains of all swaps of a core are a few sums of arrays. Rounding could
     change which of two equal swaps is taken, so gains that are equal within the error are recomputed exactly.
     """

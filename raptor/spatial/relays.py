@@ -146,8 +146,8 @@ class Slots:
 class _Relays:
     """Relays to add to a partition.
 
-    needs: dependences of its computes. idle: cores for relays; those of a slot are consecutive. added: new computes,
-    with core, position and the number of the compute that they serve. changed: computes that read from a relay, by
+    needs: dependences of its computes. idle: cores for relays; the cores of a slot are consecutive. added: new
+    computes, with core, position and the number of the compute that they serve. changed: computes that read from a relay, by
     number.
     """
 

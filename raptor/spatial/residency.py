@@ -1,4 +1,4 @@
-"""Record of which tiles are on which core while a graph is lowered."""
+"""Residency of tiles on cores while a graph is lowered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

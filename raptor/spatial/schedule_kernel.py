@@ -96,7 +96,7 @@ class Todo(NamedTuple):
     """The work that is left.
 
     ready: [samples, steps], when the inputs are ready. left: [samples, steps], number of steps still waited for. tasks:
-    the steps that occupy each core; those of core c are `tasks[first_task[c]]` to `tasks[first_task[c + 1] - 1]`.
+    the steps that occupy each core; for core c, `tasks[first_task[c]]` to `tasks[first_task[c + 1] - 1]`.
     undone: number of them left in the sample that the core works on. done: number of finished steps of each sample.
     """
 

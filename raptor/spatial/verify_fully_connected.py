@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_dense(graph: SpatialGraph) -> None:
-    """Checks all fully connected layers. Raises `VerifyError` with the ONNX node and what is added wrongly."""
+    """Checks all fully connected layers. Raises `VerifyError` with the ONNX node and the wrong additions."""
     layers: defaultdict[str, list[Compute]] = defaultdict(list)
     copies = _Copies()
     flow = graph.dataflow

@@ -1,4 +1,4 @@
-"""Verifier of layers that are computed by line: every output adds each product that it needs once, and no other.
+"""Verifier of layers with line unfolding: every output adds each product that it needs once, and no other.
 
 A product is an input pixel times a kernel position, for the input channels of a matrix. Products are counted from the
 tables of `ApplyLine`, `Overlap` and `Copy` alone, independently of how the decision cuts lines into blocks.
@@ -32,7 +32,7 @@ Range = tuple[int, int]
 
 
 def verify_lines(graph: SpatialGraph) -> None:
-    """Checks all layers by line. Raises `VerifyError` with the ONNX node and what is added wrongly."""
+    """Checks all layers with line unfolding. Raises `VerifyError` with the ONNX node and the wrong additions."""
     layers: dict[str, list[Compute]] = {}
     flow = graph.dataflow
     for i in flow.with_form(ApplyLine, Overlap):

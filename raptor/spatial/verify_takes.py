@@ -34,7 +34,7 @@ def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
 def _fault(
     op: TakeRows[Tile], given: Sequence[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts
 ) -> str | None:
-    """Returns what is wrong with a lookup, or None. `given`: the tiles of its ids, traced through copies."""
+    """Returns the fault of a lookup, or None. `given`: the tiles of its ids, traced through copies."""
     rows = use.table[:, slice(*part.region.channels)]
     if not isinstance(op.table, ConstantTile) or not np.array_equal(op.table.values.reshape(len(rows), -1), rows):
         return f"takes rows that are not channels {part.region.channels} of the table of its node"

@@ -1,4 +1,4 @@
-"""The type of an element: what one number in a memory of the chip is."""
+"""Element types: the type of one number in a memory of the chip, and its relation to values of the model."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ Bytes = npt.NDArray[np.uint8]
 class ElementType:
     """A float, or an integer in two's complement, of `bits`. In memory it takes whole bytes, the low byte first.
 
-    `bits` is 0 for the floats of a program of floats: their values are float32, and their size is that of an
-    activation of the target.
+    `bits` is 0 for the floats of a float program: their values are float32, but they have the size of an activation of
+    the target.
     """
 
     kind: Literal["float", "int"]
@@ -42,21 +42,21 @@ FLOAT32 = ElementType("float", 32)
 
 
 MOST_WHOLE = 2**24
-"""Largest size of whole numbers that float32 holds without a gap."""
+"""Largest magnitude up to which float32 holds all integers."""
 
 
 def integer(bits: int) -> ElementType:
-    """Returns the type of signed integers of so many bits."""
+    """Returns the type of signed integers of `bits` bits."""
     return ElementType("int", bits)
 
 
 def bytes_of(bits: int) -> int:
-    """Returns the number of bytes that an element of so many bits takes in memory."""
+    """Returns the number of bytes of an element of `bits` bits in memory."""
     return -(-bits // 8)
 
 
 def to_bytes(values: npt.NDArray[Any], element: ElementType) -> Bytes:
-    """Returns the bytes of elements in memory. A number that does not fit its type is an error of ours."""
+    """Returns the bytes of elements in memory. Asserts that integers fit the type."""
     if element.kind == "float":
         return np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(-1)
     assert values.size == 0 or (element.low <= values.min() and values.max() <= element.high), "constant out of range"
@@ -72,8 +72,8 @@ class Coding:
     values are floats: value = (element - zero_point) * scale, in float32. `scale` and `zero_point` have one entry, or
     one for each index of `axis`.
 
-    Elements that are floats stand for their own values, whole numbers among them. `low` and `high`: the values of an
-    input for which the program is exact; None without bounds.
+    Float elements stand for their own values, even if the model's type is an integer. `low` and `high`: range of an
+    input's values for which the program is exact; None without bounds.
     """
 
     dtype: str
@@ -85,7 +85,7 @@ class Coding:
     high: int | None = None
 
     def seen_as(self, shape: Sequence[int], other: Sequence[int]) -> "Coding":
-        """Returns the coding of the same elements in another shape; `axis` is one of its dimensions, too."""
+        """Returns the coding of the same elements in the shape `other`, which must have the dimension `axis`, too."""
         if self.axis is None or tuple(shape) == tuple(other):
             return self
         place = math.prod(shape[: self.axis]), shape[self.axis]

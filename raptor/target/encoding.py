@@ -147,7 +147,7 @@ def _words(records: Records) -> npt.NDArray[np.int32]:
 
 @cache
 def _known() -> npt.NDArray[np.bool_]:
-    """Returns a mask over opcodes: True for those of an instruction."""
+    """Returns a mask over opcodes: True if the opcode has an instruction."""
     known = np.zeros(256, np.bool_)
     known[list(BY_OPCODE)] = True
     return known
@@ -232,7 +232,7 @@ def _keys(operands: Sequence[Operand]) -> Iterator[tuple[str, Operand]]:
 
 
 def _read_slowly(content: bytes, lenient: bool) -> Records:
-    """Reads JSON in Python: for rare spellings such as escaped keys, and for messages that say what is wrong."""
+    """Reads JSON in Python: for rare spellings such as escaped keys, and for precise error messages."""
     try:
         raw = orjson.loads(content)
     except orjson.JSONDecodeError as e:
@@ -274,7 +274,7 @@ def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
 
 
 def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:
-    """Returns the fields of an instruction, those of `offset` with its name and a dot before theirs."""
+    """Returns the fields of an instruction; fields of `offset` get the prefix `offset.`."""
     if not isinstance(raw, dict):
         raise UserError(f"expected an object, found {_short(raw)}")
     fields = cast(dict[str, Any], raw)

@@ -1,4 +1,4 @@
-"""The compiled loop of `encoding`: it writes records as JSON text, by tables that are made there.
+"""Compiled loop of `encoding`: writes records as JSON text, from tables of literals that `encoding` makes.
 
 Import it only where it runs (see `jit`).
 """

@@ -54,14 +54,14 @@ class Image:
         return math.prod(self.shape)
 
     def has_layout_of(self, other: "Image") -> bool:
-        """True if each element, by its index in C order, is the same channel of the same pixel in both images.
+        """True if each element (index in C order) is the same channel of the same pixel in both images.
 
         Rows and width may differ: pixels follow one another row by row.
         """
         return self._layout == other._layout
 
     def has_pixels_of(self, other: "Image") -> bool:
-        """True if both images have as many rows, columns and channels: then they can share memory.
+        """True if both images have equal numbers of rows, columns and channels, so that they can share memory.
 
         The order of the elements in C order may differ, as with channels first and channels last.
         """
@@ -73,7 +73,7 @@ class Image:
         return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis])
 
     def to_pixels(self, array: npt.NDArray[T]) -> npt.NDArray[T]:
-        """Returns `array` (any shape of as many elements, C order) as [rows, width, channels]."""
+        """Returns `array` (any shape with the same number of elements, C order) as [rows, width, channels]."""
         moved = np.moveaxis(array.reshape(self.shape), self.channel_axis, -1)
         return moved.reshape(self.rows, self.width, self.channels)
 

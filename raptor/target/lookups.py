@@ -1,8 +1,8 @@
-"""Finds the loads whose global address a core computes from a number that it reads, in a stream.
+"""Finds, in a stream, the loads at global addresses that a core computes from a number in global memory.
 
 There is one form: `sld` reads a number from global memory, `smuli` multiplies it with the distance of two rows,
 `saddi` adds the address of the first row, and the sum is the low word of the address of one or more `ld`. So the number
-and the constants of a stream say all about the addresses that a load can reach.
+and the constants of a stream determine the addresses that a load can reach.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _SLD, _SMULI, _SADDI, _LD = (OPCODE[name] for name in ("sld", "smuli", "saddi", 
 
 
 class NotALookupError(Exception):
-    """Raised for an instruction that uses a number from global memory in another way."""
+    """Raised for an instruction that uses a number from global memory other than to compute the address of a load."""
 
     def __init__(self, pc: int, reason: str) -> None:
         self.pc, self.reason = pc, reason
@@ -42,7 +42,7 @@ class Lookups:
 
 
 def lookups(records: Records) -> Lookups:
-    """Returns the loads at computed addresses. Raises `NotALookupError` if a number that was read is used otherwise."""
+    """Returns the loads at computed addresses. Raises `NotALookupError` for any other use of a number that was read."""
     opcode = records["opcode"]
     if not (opcode == _SLD).any():
         nothing = np.zeros(0, np.int64)
@@ -85,7 +85,7 @@ class _Writes:
         return {r: every[self.records["rd"][every] == r] for r in range(REGISTER_COUNT)}
 
     def of(self, pcs: Indices, slot: str, after: int = 0) -> Indices:
-        """Returns the last writes of the registers in a slot, or `after` them; -1 where there is none."""
+        """Returns the last write of register (slot + `after`) before each of `pcs`; -1 where there is none."""
         registers = self.records[slot][pcs].astype(np.int64) + after
         found = np.full(len(pcs), -1)
         for r in np.unique(registers):
@@ -95,7 +95,7 @@ class _Writes:
         return found
 
     def users(self, writes: Indices) -> Indices:
-        """Returns the instructions that read what the instructions `writes` have written, in order."""
+        """Returns the instructions that read a register written by one of the instructions `writes`, in order."""
         found = [np.zeros(0, np.int64)]
         for code, at in self.positions.items():
             for operand in _operands(code):

@@ -1,4 +1,4 @@
-"""Numpy arrays, indexed by opcode, of the rows of the instruction set: for whole columns and for compiled loops.
+"""Tables of the instruction set as numpy arrays indexed by opcode, for column operations and compiled loops.
 
 Everything is in one table, `RULES`, with a row for each of the 256 opcodes and the columns `Rule`. An opcode without an
 instruction has `MISSING` in all columns. Compiled loops take the table as an argument.
@@ -34,12 +34,12 @@ PARAMETER_BYTES = 16
 
 
 class Rule(IntEnum):
-    """Columns of `RULES`. After a column that ends in `_RD` come those for rs1 and rs2.
+    """Columns of `RULES`. A column that ends in `_RD` is followed by the columns for rs1 and rs2.
 
     `TIMING`: a value of `Timing`. `SOURCES`: number of operands read from local memory. `CHARGES_OUTPUT`: 1 if
     pimsim-nn counts time to write elements of the output width. `COUNT`, `WIDTH`: elements accessed at the address of
-    an operand. `STRIDED`: 1 if the elements at rs1 are as far apart as rs2 says. `SEEN_*`: the elements that the hazard
-    check assumes.
+    an operand. `STRIDED`: 1 if register rs2 holds the distance of the elements at rs1. `SEEN_*`: the elements that the
+    hazard check assumes.
     """
 
     TIMING = 0

@@ -3,7 +3,7 @@
 Mappings, schedules, bounds and figures of chips use only these functions. They are device times in ns without
 contention: the time that a core is busy with an instruction. In the simulator, each ends at the next edge of the core's
 clock, and issuing takes some more cycles. `tests/target/test_timing.py` compares them with the simulator. Docstrings
-mark estimates: for work that has no place yet, the distance is that of two typical cores.
+mark estimates: for work that has no place yet, the distance between two typical cores is assumed.
 """
 
 import math
@@ -37,7 +37,7 @@ an instruction, which would make it 3 to 4. It was 5 before that was counted, an
 """
 
 _LONG = 2**12
-"""Length at which the time per element is measured: so many elements that start and last beat hardly count."""
+"""Number of elements for which the time per element is computed: so large that fixed costs hardly count."""
 
 
 def mvmul_ns(target: Target, xbars: int) -> float:
@@ -52,21 +52,21 @@ def mvmul_ns(target: Target, xbars: int) -> float:
 
 
 def port_ns(target: Target, xbars: int) -> float:
-    """Returns the time that such an MVM uses the port of local memory: a core cannot start them at a higher rate."""
+    """Returns the time for which an MVM occupies the port of local memory, which bounds the rate of MVMs."""
     memory = target.core.memory
     read, write = product_bytes(target, xbars)
     return _read_ns(memory, read) + _write_ns(memory, write)
 
 
 def product_bytes(target: Target, xbars: int) -> tuple[int, int]:
-    """Returns the bytes that such an MVM reads from local memory and writes to it."""
+    """Returns (bytes read from local memory, bytes written to it) of an MVM (`mvmul_ns`)."""
     return 8 * target.xbar_rows * target.element_bytes, target.outputs_per_xbar * target.accumulator_bytes * xbars
 
 
 def vector_ns(target: Target, elements: int, operands: int, result: ElementType | None = None) -> float:
     """Returns the time of an element-wise function of `operands` vectors of `elements`.
 
-    `result`: type of the elements of the result, if it is not that of the operands.
+    `result`: element type of the result; None for the type of the operands.
     """
     core, size = target.core, elements * target.element_bytes
     written = size if result is None else elements * target.bytes_of(result)
@@ -75,18 +75,18 @@ def vector_ns(target: Target, elements: int, operands: int, result: ElementType 
 
 
 LONGEST_TOGETHER = 512
-"""Largest number of elements that a stencil weighs at once, which bounds the memory of repeated weights."""
+"""Largest number of elements that a stencil multiplies at once, which bounds the memory of repeated weights."""
 
 
 @cache
 def pixels_together(target: Target, pixels: int, channels: int) -> int:
-    """Returns how many of some neighbouring pixels a vector function takes best at once: few of its lanes are idle."""
+    """Returns the fastest number of neighbouring pixels for one vector instruction, so that few lanes are idle."""
     most = max(1, min(pixels, LONGEST_TOGETHER // channels))
     return min(range(1, most + 1), key=lambda count: runs_ns(target, pixels, channels, count))
 
 
 def runs_ns(target: Target, pixels: int, channels: int, together: int) -> float:
-    """Returns the time of a function of two vectors for neighbouring pixels, `together` of them at once."""
+    """Returns the time of a function of two vectors for `pixels` neighbouring pixels, `together` per instruction."""
     runs, rest = divmod(pixels, together)
     more = vector_ns(target, rest * channels, 2) + ISSUE_NS if rest else 0.0
     return runs * (vector_ns(target, together * channels, 2) + ISSUE_NS) + more
@@ -101,7 +101,7 @@ def _write_ns(memory: Memory, size: int) -> float:
 
 
 def crossbars_ns(target: Target) -> float:
-    """Returns the time of the crossbars in an MVM: two stages (`front_cycles`, `back_cycles`) for each round."""
+    """Returns the time of the crossbars in an MVM: rounds of two pipeline stages (`front_cycles`, `back_cycles`)."""
     converters = target.core.xbar.converters
     front, back = sum(front_cycles(target).values()), sum(back_cycles(target).values())
     rounds = conversion_rounds(target)
@@ -115,7 +115,7 @@ def crossbars_ns(target: Target) -> float:
 def conversion_rounds(target: Target) -> int:
     """Returns the number of reads of a crossbar in an MVM: one for each slice of the input's bits and batch of rows.
 
-    The divisions round down, as in the simulator; those of `back_cycles` do, too.
+    Divisions round down here and in `back_cycles`, as in the simulator.
     """
     converters = target.core.xbar.converters
     return (target.widths.activations // converters.dac_bits) * (target.xbar_rows // converters.dacs)
@@ -132,7 +132,7 @@ def front_cycles(target: Target) -> dict[str, int]:
 
 
 def back_cycles(target: Target) -> dict[str, int]:
-    """Returns the cycles to convert all columns back, by part. The slower of ADC and adder counts for each column."""
+    """Returns the cycles to convert all columns, by part. The slower of ADC and adder counts for each column."""
     converters = target.core.xbar.converters
     adc, shift, buffer = converters.adc_cycles, converters.shift_add_cycles, converters.output_buffer_cycles
     turns = target.xbar_cols // converters.adcs
@@ -147,7 +147,7 @@ def copy_ns(target: Target, elements: int) -> float:
 
 
 def message_ns(target: Target, elements: int) -> float:
-    """Estimates the time from a send to the end of its receive, with both ends ready. The receiver is busy for it."""
+    """Estimates the time of a message with both ends ready, for which the receiver is busy."""
     memory, size = target.core.memory, elements * target.element_bytes
     flits = math.ceil(size / target.network.flit_bytes)
     return _read_ns(memory, size) + (flits + 2) * typical_flit_ns(target) + _write_ns(memory, size)
@@ -221,8 +221,8 @@ _MOVES_DATA = _of_units(isa.Unit.VECTOR, isa.Unit.TRANSFER)
 def longest_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: float | None = None) -> float:
     """Returns an upper bound on the time of a core's instructions: nothing overlaps, every message crosses the chip.
 
-    `xbars`: largest number of crossbars of one of its MVMs. `most_flit_ns`: the longest time of a flit, if it is not
-    that of the target.
+    `xbars`: largest number of crossbars of one of its MVMs. `most_flit_ns`: longest time of a flit; None for the
+    longest one of the target.
     """
     count = len(records)
     products = int((records["opcode"] == isa.OPCODE["mvmul"]).sum()) * mvmul_ns(target, xbars)
@@ -241,7 +241,7 @@ def _lengths(records: isa.Records) -> Iterator[tuple[int, int]]:
 
 
 def _longest_transfer_ns(target: Target, size: int, flit_ns: float) -> float:
-    """Returns an upper bound on the time of an instruction that moves `size` bytes, whichever it is."""
+    """Returns an upper bound on the time of any instruction that moves `size` bytes."""
     local, memory = target.core.memory, target.memory
     moved = 2 * _read_ns(local, size) + _write_ns(local, size)
     outside = _read_ns(memory, size) + _write_ns(memory, size)

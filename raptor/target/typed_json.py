@@ -1,6 +1,6 @@
-"""Types of instructions in JSON text, with which msgspec decodes a stream. They derive from the table in `isa`.
+"""msgspec types of instructions in JSON, with which streams are decoded. They derive from the table in `isa`.
 
-A field has the name of the slot of the record that it fills; `offset` holds the two fields of the inner object.
+A field has the name of the record slot that it fills; `offset` holds the two fields of the inner object.
 """
 
 from functools import cache
@@ -15,7 +15,7 @@ from raptor.common.decoding import json_decoder
 from raptor.target.isa import INSTRUCTIONS, RECORD, Instruction, Operand, Records
 
 OPTIONAL = frozenset({"relu", "offset.offset_select", "offset.offset_value", "offset_value"})
-"""Keys that may be left out of a plain instruction; they are then 0."""
+"""Keys that a plain instruction may omit; their value is then 0."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that msgspec raises for text that is not JSON, or not of the given type."""
 HIGHEST_REGISTER = 255
@@ -47,7 +47,7 @@ class TypedInstruction(msgspec.Struct, gc=False):
 
 
 def is_simple(content: bytes) -> bool:
-    """True if text is ASCII without escapes: then a key has only one spelling, and all bytes are valid."""
+    """True if the text is ASCII without escapes, so that each key has only one spelling and all bytes are valid."""
     return content.isascii() and b"\\" not in content
 
 
@@ -112,7 +112,7 @@ def _instruction_decoder() -> "msgspec.json.Decoder[TypedInstruction]":
 
 @cache
 def _any_instruction(*, plain: bool) -> Any:
-    """Returns a union of one type for each operation, which `op` tells apart."""
+    """Returns the union of the types of all operations, tagged by `op`."""
     return Union[tuple(_instruction_type(spec, plain) for spec in INSTRUCTIONS)]  # noqa: UP007 made at run time
 
 

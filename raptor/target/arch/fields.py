@@ -1,4 +1,4 @@
-"""Fields of the architecture by name: `chip_config.core_config.rob_size`, or the end of it that no other field has."""
+"""Fields of the architecture by path, such as `chip_config.core_config.rob_size`, or by a unique suffix of it."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -13,9 +13,9 @@ from raptor.target.arch.schema import ArchFile, field_model
 
 
 def set_fields(raw: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Sets fields of an architecture file, as JSON holds it. The schema checks the values later.
+    """Sets fields of an architecture file given as JSON objects. The schema checks the values later.
 
-    Raises `UserError` for a name that no field has, or several, or that is given twice.
+    Raises `UserError` for an unknown or ambiguous name, and for a field that is set twice.
     """
     done: dict[str, str] = {}
     for name, value in fields.items():
@@ -33,7 +33,7 @@ def set_fields(raw: dict[str, Any], fields: Mapping[str, Any]) -> None:
 
 
 def find_field(name: str) -> str:
-    """Returns the whole path of the field that `name` ends. Raises `UserError` if none or several are meant."""
+    """Returns the path of the field of which `name` is a suffix. Raises `UserError` for none or several."""
     known = field_paths()
     found = [path for path in known if path == name or path.endswith(f".{name}")]
     if len(found) == 1 or name in found:

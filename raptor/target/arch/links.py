@@ -1,7 +1,7 @@
-"""Several chips as one network: each chip is a mesh, and links between neighbours are dear.
+"""Several chips as one network: each chip is a mesh, and links between neighbouring chips cost more.
 
-Chips are in a row. The cores of a chip have neighbouring numbers, and chip k + 1 lies below chip k: a flit goes through
-the routers on its way, as in one mesh, and takes `link_ns` more for each link. The global memory is on the first chip.
+Chips are in a row. The cores of a chip have neighbouring numbers, and chip k + 1 lies below chip k: a flit passes
+the routers on its path, as in one mesh, and takes `link_ns` more for each link. The global memory is on the first chip.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ LINKS = {
 
 
 def parse_link(value: object) -> Link:
-    """Returns a link: a preset, or NS:PJ. Raises `UserError`."""
+    """Parses a link: the name of a preset, or `NS:PJ`. Raises `UserError`."""
     if not isinstance(value, str):
         raise fault("link", value, f"{' or '.join(LINKS)}, or ns and pJ of a flit, such as 5:13000")
     text = value
@@ -50,13 +50,13 @@ def parse_link(value: object) -> Link:
 
 
 def linked_layout(cores_each: int, count: int) -> tuple[int, int]:
-    """Returns rows and columns of the chips below each other."""
+    """Returns rows and columns of the mesh of `count` chips below each other."""
     rows, cols = mesh_layout(cores_each)
     return rows * count, cols
 
 
 def linked_table(cores_each: int, chips: ChipsConfig, memory_id: int) -> Table:
-    """Returns the network table of several chips, whose numbers follow from the mesh and the links."""
+    """Computes the network table of several chips from the mesh of each and the links."""
     rows, cols = mesh_layout(cores_each)
     cores = np.arange(cores_each * chips.count)
     chip, local = np.divmod(cores, cores_each)

@@ -1,4 +1,4 @@
-"""Reads presets and architecture files, and overrides their sizes by those of the command line.
+"""Loads presets and architecture files, and overrides their sizes by options.
 
 A file and the network table that it names are used as they are, or refused with the reason. A table that equals the one
 that RAPTOR writes for a mesh is replaced by that mesh, so that the number of cores can be changed.
@@ -26,7 +26,7 @@ _MOST_FAULTS = 50
 
 
 def load(source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]) -> Target:
-    """Loads a chip as `load_chip`, from an architecture file or preset and keywords of `raptor.compile`."""
+    """Loads a chip from an architecture file or preset, with keywords of `raptor.compile`; see `load_chip`."""
     return load_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
 
 
@@ -52,7 +52,7 @@ def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
 def describe(
     source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]
 ) -> ChipDescription:
-    """Describes a chip as `load` does, before a target is made of it."""
+    """Returns the description of a chip, of which `load` makes a target."""
     return _describe_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
 
 
@@ -61,8 +61,8 @@ def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
     laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
-    otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
-    what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
+    otherwise the simulator would compute wrong times. With `chips`, `cores` is the number per chip, and `link` the cost
+    of a flit from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
     (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
     for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
     """
@@ -101,7 +101,7 @@ def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
 
 
 def _several(raw: dict[str, Any], count: int | None, link: str | None, source: str | Path) -> int | None:
-    """Puts the count of chips and their link into the object of a file. Returns the number of chips; None for one."""
+    """Sets the number of chips and their link in the object of a file. Returns the number of chips; None for one."""
     given = _section(raw, "chips", source) if raw.get("chips") is not None or (count or 1) > 1 else {}
     if count == 1:
         raw["chips"] = None
@@ -120,12 +120,12 @@ def _several(raw: dict[str, Any], count: int | None, link: str | None, source: s
 
 
 def _cores_each(raw: dict[str, Any], source: str | Path) -> int:
-    """Returns the cores of a chip, before the number of chips is changed."""
+    """Returns the cores per chip of the file, before the number of chips is changed."""
     return _parse(read_arch(source), source).target().cores_per_chip
 
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
-    """Returns path and content of the network table that a file names; None if it names none or that of its mesh."""
+    """Returns path and content of the network table that a file names; None for no table or its mesh's table."""
     if source is None or str(source) in presets():
         return None
     if raw["chip_config"]["network_config"].get("net_config_file_path") is None:
@@ -148,7 +148,7 @@ def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, by
 
 
 def _has_bytes(path: Path, chunks: Iterable[bytes]) -> bool:
-    """True if a file holds exactly these bytes."""
+    """True if a file has exactly this content."""
     with path.open("rb") as stream:
         return all(stream.read(len(chunk)) == chunk for chunk in chunks) and not stream.read(1)
 
@@ -179,7 +179,7 @@ def _explain(problem: FieldProblem) -> str:
 
 
 def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
-    """Lowers the numbers of DACs and ADCs to those of rows and columns. Returns a note for each change."""
+    """Limits the numbers of DACs and ADCs to the rows and columns of a crossbar. Returns a note for each change."""
     notes: list[str] = []
     for key, limit in (("dac_count", xbar[0]), ("adc_count", xbar[1])):
         count = matrix.get(key)

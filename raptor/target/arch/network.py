@@ -1,4 +1,4 @@
-"""The cost of a flit between two cores, and to global memory: from the chip's own table, or that of a mesh.
+"""Cost of a flit between two cores, and to global memory: from the chip's network table, or by the mesh model.
 
 In the mesh, a flit takes 2 ns for each router on its path, and 46 pJ; to global memory 15 ns and 46 pJ, as in the
 simulator's example. There is no contention, as in the simulator. The table has every ordered pair, because a missing
@@ -22,9 +22,9 @@ ROUTER_NS = 2
 MEMORY_NS = 15
 FLIT_PJ = 46
 MESH_FLIT_NS = ROUTER_NS * (1 + 4)
-"""Estimated time of a flit between two cores of a mesh without places yet: they are taken to be four hops apart."""
+"""Estimated time of a flit between two cores of a mesh without places yet: four hops are assumed."""
 MOST_CORES = 10_000
-"""Largest number of cores: its table has 2 GB."""
+"""Largest number of cores; the network table then has 2 GB."""
 
 
 def mesh_layout(cores: int) -> tuple[int, int]:
@@ -34,7 +34,7 @@ def mesh_layout(cores: int) -> tuple[int, int]:
 
 
 def check_network_size(target: Target) -> None:
-    """Raises `UserError` for a chip whose table would fill the disk."""
+    """Raises `UserError` for a chip with so many cores that its network table would fill the disk."""
     if target.core_count > MOST_CORES:
         raise UserError(
             f"the chip has {target.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table "
@@ -43,7 +43,7 @@ def check_network_size(target: Target) -> None:
 
 
 def network_table(target: Target) -> dict[str, dict[str, dict[str, int]]]:
-    """Returns the table of the mesh as one value; `write_network` writes it with less memory."""
+    """Returns the network table of the mesh; `write_network` writes it with less memory."""
     cols, count, memory = target.mesh_cols, target.core_count, str(target.memory_id)
     latency = {str(a): dict(_row(a, count, cols)) | {memory: MEMORY_NS} for a in range(count)}
     latency[memory] = {str(a): MEMORY_NS for a in range(count)}
@@ -84,7 +84,7 @@ def flit_ns(target: Target, source: Ints, to: Ints) -> Ints | Floats:
 
 
 def typical_flit_ns(target: Target) -> float:
-    """Estimates the time in ns of a flit between two cores that have no places yet; of several chips, on the same."""
+    """Estimates the time in ns of a flit between two cores of one chip that have no places yet."""
     if target.table is not None:
         count = target.cores_per_chip
         between = target.table.latency_ns[:count, :count][~np.eye(count, dtype=np.bool_)]
@@ -100,14 +100,14 @@ def longest_flit_ns(target: Target) -> float:
 
 
 def memory_flit_ns(target: Target, core: int | None = None) -> float:
-    """Returns the time in ns of a flit from a core to the global memory; without `core`, a typical one."""
+    """Returns the time in ns of a flit from a core to the global memory; without `core`, from a typical core."""
     if target.table is None:
         return MEMORY_NS
     return float(np.median(target.table.to_memory_ns) if core is None else target.table.to_memory_ns[core])
 
 
 def write_network(target: Target) -> Iterator[bytes]:
-    """Yields the table as JSON: the chip's own as it was read, or that of the mesh, one row at a time."""
+    """Yields the network table as JSON: the chip's own as it was read, or the table of the mesh, row by row."""
     if target.table is not None:
         yield target.table.content
         return

@@ -1,4 +1,4 @@
-"""Checks an architecture file by its schema: the description of the chip, or every mistake with its place.
+"""Parses an architecture file by its schema, into the description of the chip or a list of all mistakes.
 
 Callers decide what a mistake means. The compiler refuses the file, the simulator ignores unknown fields as pimsim-nn
 does, and the checks report all of them.
@@ -38,7 +38,7 @@ class FieldProblem:
 
     @property
     def meant(self) -> str:
-        """The field of the same section that is spelt most like this one; empty for none."""
+        """The known field of the same section with the closest spelling; empty for none."""
         section: type[BaseModel] | None = ArchFile
         for part in self.place[:-1]:
             section = field_model(section, str(part)) if section else None
@@ -47,7 +47,7 @@ class FieldProblem:
 
 
 def parse(raw: dict[str, Any]) -> tuple[ChipDescription | None, tuple[FieldProblem, ...]]:
-    """Returns the description of the chip and no problem, or None and all problems."""
+    """Returns (description, no problems) of a valid file, else (None, all problems)."""
     try:
         return ChipDescription(ArchFile.model_validate(raw)), ()
     except ValidationError as e:
@@ -56,9 +56,9 @@ def parse(raw: dict[str, Any]) -> tuple[ChipDescription | None, tuple[FieldProbl
 
 
 def drop(raw: dict[str, Any], problems: Iterable[FieldProblem]) -> None:
-    """Removes wrong fields, which then have their defaults.
+    """Removes wrong fields, so that they get their defaults.
 
-    A layout, which has none, becomes 1 x 1. A missing section becomes empty. Links with a mistake are left out.
+    A layout, which has no default, becomes 1 x 1. A missing section becomes empty. Links with a mistake are left out.
     """
     for problem in problems:
         *sections, last = [part for part in problem.place if isinstance(part, str)]

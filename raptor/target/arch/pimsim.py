@@ -1,6 +1,6 @@
-"""The architecture file of pimsim-nn as a source of a target, and as a form in which a target is written.
+"""Conversion between targets and architecture files of pimsim-nn, in both directions.
 
-Each table below pairs the fields of a section of the file with those of a record of `Target`, for both directions.
+Each table below pairs the fields of a section of the file with the fields of a record of `Target`.
 """
 
 import json
@@ -42,7 +42,7 @@ from raptor.target.arch.target import (
 
 T = TypeVar("T")
 Names = Mapping[str, str]
-"""Names of fields in the file, each with the name in a record of `Target`."""
+"""Field names in the file -> field names in a record of `Target`."""
 
 _MEMORY: Names = {
     "data_width": "beat_bytes",
@@ -173,7 +173,7 @@ def default_target(cores: int, layout: tuple[int, int]) -> Target:
 class ChipDescription:
     """An architecture file that follows the schema.
 
-    `table`: the network table that it names, if it was read and is not that of the mesh. `notes`: see `Target`.
+    `table`: the network table that it names; None if it was not read, or is the mesh's table. `notes`: see `Target`.
     """
 
     file: ArchFile
@@ -182,13 +182,13 @@ class ChipDescription:
 
     @property
     def network_file(self) -> str | None:
-        """The name of the network table; None if the file names none."""
+        """Path of the network table as the file gives it; None if it gives none."""
         network = self.file.chip_config.network_config
         return network.net_config_file_path if "net_config_file_path" in network.model_fields_set else None
 
     @property
     def memory_ids(self) -> tuple[int, int]:
-        """The name of the global memory in the network table, for the chip and for its cores."""
+        """Name of the global memory in the network table: (for the chip, for its cores)."""
         chip = self.file.chip_config
         return chip.global_memory_switch_id, chip.core_config.global_memory_switch_id
 

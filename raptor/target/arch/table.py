@@ -1,7 +1,7 @@
-"""Reads network tables of chips: row by row, or as matrices of all pairs, which must be complete.
+"""Reads network tables of chips: row by row, or as complete matrices of all pairs.
 
-For a pair that a table lacks, pimsim-nn counts no time, without a message. So a table must have every pair that a
-program may use.
+For a pair that a table lacks, pimsim-nn silently counts no time. So a table must have every pair that a program may
+use.
 """
 
 import math
@@ -63,7 +63,7 @@ class Table:
 
 
 class TableFile:
-    """The content of a network table. A row is decoded when it is asked for: a table of 4000 cores has 317 MB."""
+    """Content of a network table. Rows are decoded on demand, because a table of 4000 cores has 317 MB."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         """Raises `UserError` for content that is not an object with the objects `latency` and `energy`."""
@@ -72,7 +72,7 @@ class TableFile:
         self._rows = {kind: self._members(outer.get(kind, b"null"), f"{kind} should be an object") for kind in KINDS}
 
     def row(self, kind: Kind, source: str) -> Mapping[str, object]:
-        """Returns the entries from a source, which may be anything; none if it has no row. Raises `UserError`."""
+        """Returns the unchecked entries of the row `source`; none without a row. Raises `UserError` for invalid JSON."""
         text = self._rows[kind].get(source)
         try:
             row: object = msgspec.json.decode(text) if text else {}
@@ -83,7 +83,7 @@ class TableFile:
         return cast(dict[str, object], row)
 
     def no_number(self, kind: Kind, source: str, to: str, value: object) -> UserError:
-        """Returns the error for an entry that is no number from 0."""
+        """Makes the error for an entry that is not a number of at least 0."""
         pair = f"{kind} from {source} to {to}"
         return UserError(f"network table {self._path}: {pair}: expected a number from 0, not {value!r:.40}")
 
@@ -108,7 +108,7 @@ def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table
 def _matrix(path: Path, kind: Kind, file: TableFile, names: Sequence[str]) -> Floats:
     """Returns the entries as [names, names], with 0 on the diagonal.
 
-    A missing entry from the global memory is 0, too, as nothing depends on it.
+    A missing entry from the global memory is 0, too, because nothing depends on it.
     """
     found = np.full((len(names), len(names)), np.nan)
     for i, source in enumerate(names):

@@ -1,8 +1,8 @@
-"""The hardware to compile for, to simulate and to check: every property of it, in types of RAPTOR.
+"""The target: all properties of the hardware to compile for, to simulate and to check, in RAPTOR's own types.
 
-The architecture file of pimsim-nn is one source of it, and one form in which it is written
-(`raptor.target.arch.pimsim`). Properties that have no field in that file, such as the widths of elements, are here too.
-Times are in ns, powers in mW, energies in pJ, sizes in bytes where a name says nothing else.
+It is read from, and written as, an architecture file of pimsim-nn (`raptor.target.arch.pimsim`). It also has properties
+without a field in that file, such as the widths of elements. Times are in ns, powers in mW, energies in pJ, sizes in
+bytes where a name says nothing else.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class MemoryEnergy:
 class Memory:
     """A memory with one port. It reads or writes `beat_bytes` in `read_cycles` or `write_cycles` of `period_ns`.
 
-    `size_given`: true if the source names the size. Then the size is a limit, else only a default of the simulator.
+    `size_given`: True if the source gives the size, which is then a limit; else it is only the simulator's default.
     """
 
     beat_bytes: int
@@ -50,9 +50,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Converters:
-    """DACs and ADCs of a crossbar. Cycles are those of the crossbars, of `period_ns`.
+    """DACs and ADCs of a crossbar. Cycles are periods of `period_ns`.
 
-    `pipelined`: a crossbar is read while the ADCs convert the result of the read before. `adc_bits`: the resolution,
+    `pipelined`: a crossbar is read while the ADCs convert the result of the previous read. `adc_bits`: the resolution,
     which has no effect on time and energy in the simulator.
     """
 
@@ -138,7 +138,7 @@ class CorePower:
 class Core:
     """A core: a clock, `xbar_count` crossbars, a vector unit, a local memory.
 
-    `rob_size`: largest number of instructions under way; with 1, nothing overlaps. `vector_step_ns`: time of the vector
+    `rob_size`: entries of the reorder buffer; with 1, nothing overlaps. `vector_step_ns`: time of the vector
     unit for `vector_width` elements.
     """
 
@@ -154,7 +154,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link from one chip to the next: what a flit takes more over it. It carries one flit in this time."""
+    """A link between neighbouring chips: additional time and energy of a flit. It carries one flit in this time."""
 
     ns: float
     pj: float
@@ -164,9 +164,9 @@ class Link:
 class Network:
     """The links between cores, and to the global memory, which the table calls `memory_id`.
 
-    `rows`, `cols`: size of the mesh, whose cores are numbered row by row. `table`: latencies and energies from the
-    source for each pair; None for those of the mesh. `link`: between chips, of which entries of the table are made;
-    None for one chip. `topology` is a name without effect.
+    `rows`, `cols`: size of the mesh, whose cores are numbered row by row. `table`: latencies and energies of each pair
+    from the source; None for the mesh model. `link`: link between chips, which the table includes; None for one chip.
+    `topology` is a name without effect.
     """
 
     topology: str
@@ -196,9 +196,9 @@ class SimulatorSettings:
 class Target:
     """The hardware to compile for: equal cores on `chips` chips, one global memory, one network.
 
-    `core_count`: cores of all chips. `interface`: the smallest thing that a program can ask of the crossbars; None if
-    the source does not say, which means `crossbar`. `notes`: changes that the options of the user made necessary.
-    `places`: the cores that a program may use; None for all.
+    `core_count`: cores of all chips. `interface`: smallest unit of work that a program can request from crossbars; None
+    (not given by the source) means `crossbar`. `notes`: changes that the user's options made necessary. `places`: the
+    cores that a program may use; None for all.
     """
 
     core_count: int
@@ -214,7 +214,7 @@ class Target:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Finds the hash once: a target is a key of caches of costs, and hashing it takes longer than a cost."""
+        """Computes the hash once: targets are keys of cost caches, and hashing one takes longer than a cost."""
         network = self.network.flit_bytes, self.network.rows, self.network.cols
         fields = self.core_count, self.chips, self.core, self.memory, network, self.widths, self.places
         object.__setattr__(self, "_hash", hash(fields))
@@ -236,7 +236,7 @@ class Target:
         return replace(self, core=replace(self.core, xbar_count=count))
 
     def with_widths(self, widths: Widths) -> "Target":
-        """Returns the target with elements of other widths, so that costs can be asked for them."""
+        """Returns the target with elements of other widths, for the costs of such elements."""
         return self if widths == self.widths else _with_widths(self, widths)
 
     def holding(self, element: ElementType) -> "Target":
@@ -254,12 +254,12 @@ class Target:
 
     @property
     def first_core(self) -> int:
-        """The first of the cores that a program may use."""
+        """First core that a program may use."""
         return self.places[0] if self.places else 0
 
     @property
     def rob_size(self) -> int:
-        """Largest number of instructions of a core under way; with 1, nothing overlaps."""
+        """Entries of a core's reorder buffer; with 1, nothing overlaps."""
         return self.core.rob_size
 
     @property
@@ -295,21 +295,21 @@ class Target:
 
     @property
     def rows_at_once(self) -> int:
-        """Number of rows of a crossbar that can be driven at once: each takes a DAC."""
+        """Number of rows of a crossbar that can be driven at once, one for each DAC."""
         return min(self.core.xbar.converters.dacs, self.xbar_rows)
 
     @property
     def outputs_per_xbar(self) -> int:
-        """Number of columns of weights in a crossbar: a weight takes as many neighbouring cells as its bits need."""
+        """Number of weight columns in a crossbar: a weight takes as many neighbouring cells as its bits need."""
         return self.outputs_of(self.widths.weights)
 
     def outputs_of(self, weight_bits: int) -> int:
-        """Returns the columns of weights of so many bits in a crossbar; 0 stands for the width of the target."""
+        """Returns the number of weight columns in a crossbar; `weight_bits` 0 stands for the target's width."""
         return self.cell_bits * self.xbar_cols // (weight_bits or self.widths.weights)
 
     @property
     def element_bits(self) -> int:
-        """Bits of an element in memory, which is an activation. Programs of floats have no other width."""
+        """Bits of an activation in memory; the only element width of float programs."""
         return self.widths.activations
 
     @property
@@ -317,11 +317,11 @@ class Target:
         return bytes_of(self.widths.activations)
 
     def bits_of(self, element: ElementType) -> int:
-        """Returns the bits of an element of some type."""
+        """Returns the bits of an element."""
         return element.bits or self.widths.activations
 
     def bytes_of(self, element: ElementType) -> int:
-        """Returns the bytes of an element of some type in memory."""
+        """Returns the bytes of an element in memory."""
         return bytes_of(self.bits_of(element))
 
     @property
@@ -336,17 +336,17 @@ class Target:
 
     @property
     def memory_size_enforced(self) -> bool:
-        """True if a program that needs more local memory is refused; else there is only a warning."""
+        """True if a program that needs more local memory is refused; otherwise there is only a warning."""
         return self.core.memory.size_given
 
 
 @lru_cache(maxsize=64)
 def one_of(target: Target) -> Target:
-    """Returns the first target that was equal to this one. Targets are keys of caches, which find that sooner."""
+    """Interns a target: returns the first equal one. Caches keyed by targets find the identical object faster."""
     return target
 
 
 @cache
 def _with_widths(target: Target, widths: Widths) -> Target:
-    """Makes one target for each width, because targets are keys of caches."""
+    """Makes one target object for each width, because targets are keys of caches."""
     return replace(target, widths=widths)
