@@ -147,8 +147,8 @@ class _Relays:
     """Relays to add to a partition.
 
     needs: dependences of its computes. idle: cores for relays; the cores of a slot are consecutive. added: new
-    computes, with core, position and the number of the compute that they serve. changed: computes that read from a relay, by
-    number.
+    computes, with core, position and the number of the compute that they serve. changed: computes that read from a
+    relay, by number.
     """
 
     partition: Partition

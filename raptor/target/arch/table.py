@@ -72,7 +72,7 @@ class TableFile:
         self._rows = {kind: self._members(outer.get(kind, b"null"), f"{kind} should be an object") for kind in KINDS}
 
     def row(self, kind: Kind, source: str) -> Mapping[str, object]:
-        """Returns the unchecked entries of the row `source`; none without a row. Raises `UserError` for invalid JSON."""
+        """Returns the unchecked entries of a row; none if there is no such row. Raises `UserError` for invalid JSON."""
         text = self._rows[kind].get(source)
         try:
             row: object = msgspec.json.decode(text) if text else {}
