@@ -43,20 +43,20 @@ A guess for windows of 3x3 and about ten columns per core; never measured alone.
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """Numbers that a search may change.
+    """Tuned constants that a search may change.
 
     `step_ns`: longest time of a step, which is how long a sender may wait for a busy receiver. `patience_ns`: as in
     `ByLine`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
-    fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, as the
-    estimate of all other work is less exact; another factor gives layers other numbers of cores and other blocks.
-    `latency`: what the latency counts against the interval, as an exponent: 0 for the interval alone. It is for models
-    whose layers may share cores in turns (a transformer, or one with means of whole images). Above 1, layers by line
-    get their cores by it, too. `neighbours`: how much longer than its work a pair of neighbouring layers is taken to
-    need on cores that they share; 0: they share none.
+    fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, because
+    the estimate of all other work is less exact; it changes the numbers of cores and the blocks of layers.
+    `latency`: weight of the latency against the interval, as an exponent; 0 for the interval alone. It acts on models
+    whose layers may share cores in turns (transformers, models with means over whole images); above 1, streamed layers
+    get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring layers on shared cores, relative to
+    its work; 0: no pairs share cores.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and
-    1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. These defaults are those of the first version, found
+    1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. The defaults come from the first version, found
     by hand on ResNet-18 with 144 cores; the search tries the others. Neighbours, of twelve image networks with 200
     cores, relative to none that share: with 1, 0.924 and 0.979, and no product of both gets worse; with 1.1, 0.979 and
     0.990, and for two models the product is 5 and 9 % larger.

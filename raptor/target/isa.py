@@ -52,7 +52,7 @@ class Unit(StrEnum):
 
 
 class Kind(StrEnum):
-    """The use of an operand, so that checks need no list of their own."""
+    """The use of an operand, from which all checks derive."""
 
     DEFINE = "register written"
     USE = "register read"
@@ -63,15 +63,15 @@ class Kind(StrEnum):
 
 
 class Timing(IntEnum):
-    """The way in which pimsim-nn spends time on an instruction (docs/developers/target.md, 4.2). 0 is left for unknown
-    ones."""
+    """Timing class: how pimsim-nn spends time on an instruction (docs/developers/target.md, 4.2). 0 is reserved for
+    unknown instructions."""
 
     NEVER_ENDS = 1
     """Enters the reorder buffer and never leaves it."""
     REGISTER = 2
     """Is computed in decode, in one cycle."""
     SET_WIDTHS = 3
-    """Is done in decode, too; sets the widths (`ibiw`, `obiw`) for all instructions after it."""
+    """Is executed in decode, too; sets the widths (`ibiw`, `obiw`) of all later instructions."""
     PRODUCT = 4
     """Reads local memory, uses the crossbars of an array group, writes local memory."""
     VECTOR = 5
@@ -168,7 +168,7 @@ class Instruction:
     simulated_as: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an incomplete row: all that derives from it would be wrong without a message."""
+        """Raises `ValueError` for an incomplete row: everything that derives from it would be silently wrong."""
         if not isinstance(self.timing, Timing):  # pyright: ignore[reportUnnecessaryIsInstance] for rows made elsewhere
             raise ValueError(f"{self.name}: timing must say how pimsim-nn spends time on it")
         if (self.opcode in _REFUSED or self.opcode > _LAST_PUBLISHED) and self.simulated_as is None:
@@ -204,7 +204,7 @@ def _rs2(kind: Kind, meaning: str) -> Operand:
 
 
 def _at(operand: Operand, access: Access) -> Operand:
-    """Makes an operand that holds a local address. The hazard check takes strided elements for neighbours."""
+    """Makes an operand that holds a local address. The hazard check assumes that strided elements are adjacent."""
     return replace(operand, access=access, seen=replace(access, strided=False))
 
 
@@ -428,7 +428,7 @@ WIDTH_SETTERS = tuple(i.name for i in INSTRUCTIONS if i.timing is Timing.SET_WID
 
 
 def text(record: np.void) -> str:
-    """Writes one instruction as a line of text, such as `vvadd rd=1 rs1=1 rs2=3 len=128`; zero offsets are left out."""
+    """Returns one instruction as text, such as `vvadd rd=1 rs1=1 rs2=3 len=128`; zero offsets are left out."""
     spec = BY_OPCODE.get(int(record["opcode"]))
     if spec is None:
         return f"<unknown opcode {int(record['opcode'])}>"
@@ -455,7 +455,7 @@ Positions = Mapping[int, npt.NDArray[np.intp]]
 
 
 def positions(records: Records) -> Positions:
-    """Returns the indices of the instructions of each opcode in the stream; opcodes are in rising order."""
+    """Returns the indices of the instructions of each opcode in the stream; opcodes are ascending."""
     opcodes = np.ascontiguousarray(records["opcode"])
     present = np.zeros(256, np.bool_)
     present[opcodes] = True
