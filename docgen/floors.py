@@ -1,4 +1,4 @@
-"""Layers of the packages of `raptor`, the imports of a file, and the drawing in docs/developers/design.md."""
+"""Packages of `raptor`: their floors, their imports, and a drawing of both (docs/developers/architecture.md)."""
 
 import ast
 from collections.abc import Iterator

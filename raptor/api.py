@@ -219,7 +219,7 @@ def compile(
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
     built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
-    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (docs/developers/design.md, "Mapping").
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (`Knobs` in raptor/mapping/knobs.py).
     `base_isa` refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of
     operators, in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
     (docs/how-to/operator-flow.md).

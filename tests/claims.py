@@ -22,7 +22,7 @@ from tests.documents import ROOT, pages
 REGISTRY = Path(__file__).with_name("claims.toml")
 COMPARISON = "docs/explanation/comparison.md"
 MADE = {f"docs/{name}" for name in PAGES} | {"docs/reference/conformance.md", "docs/developers/target.md"}
-PAST = ("CHANGELOG.md", "docs/lab/")
+PAST = ("CHANGELOG.md", "docs/lab/", "docs/developers/decisions/")
 
 _COMMANDS = "accuracy|arch|check|compare|compile|explain|explore|inspect|models|quantize|report|run|simulate|validate"
 _SUBJECT = (

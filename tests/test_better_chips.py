@@ -18,8 +18,7 @@ from tests.pipeline import passes
 
 INTERVAL = 1.005
 """Allowed ratio of intervals: even a fixed program had one up to 0.7 % longer on a better chip, the best of 16 programs
-up to 0.47 %. The cause is the order of requests at the port of global memory (docs/developers/design.md, "A better
-chip")."""
+up to 0.47 %. The cause is the order of requests at the port of global memory (docs/lab/better-chips.md)."""
 NOISE = 1.02
 """Allowed ratio of latency and of interval by default. The worst of the 303 cases below were 1.000 and 1.005."""
 SIZES: dict[str, dict[str, Any]] = {

@@ -1,5 +1,5 @@
 """Verifier of instruction streams: registers, addresses, messages, rules of the simulator
-(docs/developers/design.md)."""
+(docs/developers/architecture.md)."""
 
 from collections.abc import Mapping
 

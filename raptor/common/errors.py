@@ -119,4 +119,4 @@ class InternalError(RaptorError):
 
 
 class VerifyError(InternalError):
-    """An intermediate form breaks one of its invariants (docs/developers/design.md)."""
+    """An intermediate form breaks one of its invariants (docs/developers/architecture.md)."""

@@ -90,7 +90,7 @@ well are operators that left the standard (`Affine`, `Crop`, `ImageScaler`, `Par
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.
 - *extended*: instructions that the operator needs beyond the published set
-  ([design](../developers/design.md#instructions)).
+  ([programs](programs.md#functions)).
   `--isa base` refuses nodes that need them.
 - *limits*: what must hold for the node.
 

@@ -48,7 +48,7 @@ MapFunction = Literal[
 ]
 """Names of element-wise functions. mask(x, m): x where m > 0, else -infinity."""
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
-"""Functions that the published instruction set cannot compute (docs/developers/design.md, 5)."""
+"""Functions that the published instruction set cannot compute (docs/reference/programs.md)."""
 
 _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div", "mask"})
 

@@ -1,4 +1,4 @@
-"""The decision: how each layer is computed, and on which cores (docs/developers/design.md, "Mapping").
+"""The decision: how each layer is computed, and on which cores (docs/developers/mapping.md).
 
 A strategy looks at Graph and Target and returns a `Decision`, a frozen value; later passes only apply it. Each layer
 has one record, and the record's class says how the layer is computed. A mapping file holds the same value: therefore

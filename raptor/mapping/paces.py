@@ -1,9 +1,9 @@
 """Paces: fixed timing profiles that replace the chip's own times, so that programs do not depend on them.
 
-A mapping for the chip's own times may change abruptly when one of them changes, to a program that is slower on the
-better chip. A program made for a pace depends only on the sizes of the chip. On a better chip it is the same, and
-hardly ever slower (docs/developers/design.md, "A better chip"). So a small graph is mapped for one of two paces by
-default, and a search for it tries programs of several.
+A mapping that follows the chip's own times jumps when one of them changes, to a program that may be slower on the
+better chip. A program made for one of these paces depends on the sizes of the chip alone. On a better chip it is the
+same, and hardly ever slower (docs/lab/better-chips.md). So a small graph goes by one of two paces by default, and a
+search for it tries programs of several.
 """
 
 from dataclasses import replace

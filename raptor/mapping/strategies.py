@@ -1,4 +1,4 @@
-"""Mapping strategies by name, as `--mapping` takes them (docs/developers/design.md)."""
+"""Mapping strategies by name, as `--mapping` takes them (docs/developers/mapping.md)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Verifier of PimIR: channels, definitions, crossbars, addresses (docs/developers/design.md, "Invariants")."""
+"""Verifier of PimIR: channels, definitions, crossbars, addresses (docs/developers/architecture.md, "Invariants")."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
 """Verifier of embedding lookups: rows come from the right table, for the right row numbers
-(docs/developers/design.md)."""
+(docs/reference/programs.md)."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,4 @@
-"""Verifier of SpatialIR: definitions, crossbars, coverage of tensors and sums (docs/developers/design.md,
-"Invariants")."""
+"""Verifier of SpatialIR: definitions, crossbars, coverage of tensors and sums (docs/reference/forms.md)."""
 
 from collections import Counter
 from collections.abc import Container

@@ -389,13 +389,13 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "take tokens",
     ),
     Instruction(32, "sync", Timing.GIVE_TOKEN, (_PARTNER, _EVENT), "give one token to core"),
-    # Opcodes from 64 on are RAPTOR's own: functions that the published set lacks (docs/developers/design.md, 5).
+    # Opcodes from 64 on are RAPTOR's own: functions that the published set lacks (docs/reference/programs.md).
     _vector(64, "vexp", _TO_OUTPUTS, _FROM, meaning="y = exp(a)", simulated_as="vsigm"),
     _vector(65, "vlog", _TO_OUTPUTS, _FROM, meaning="y = log(a)", simulated_as="vsigm"),
     _vector(66, "vsqrt", _TO_OUTPUTS, _FROM, meaning="y = sqrt(a)", simulated_as="vsigm"),
     _vector(67, "verf", _TO_OUTPUTS, _FROM, meaning="y = erf(a)", simulated_as="vsigm"),
     _vector(68, "vvdiv", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a / b", simulated_as="vvmul"),
-    # Those from 69 on are for programs with integers (docs/developers/design.md, 5).
+    # Those from 69 on are for programs with integers (docs/reference/programs.md).
     _vector(69, "vlut", _TO_OUTPUTS, _FROM, _FROM_TABLE, meaning="y = table[a + 2^(ibiw-1)]", simulated_as="vsigm"),
     _vector(
         70,

@@ -1,4 +1,4 @@
-"""Layout of tensors in memory: channel tiles, each stored pixel by pixel (docs/developers/design.md, 2).
+"""Layout of tensors in memory: channel tiles, each stored pixel by pixel (docs/reference/forms.md).
 
 Every tensor is seen as an image of `rows x width` pixels of `channels` elements: the channel axis is moved to the end,
 the last remaining axis is the width, and the others together are the rows. One pixel of a tile is a contiguous vector.

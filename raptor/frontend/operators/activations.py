@@ -1,6 +1,6 @@
 """Activation functions, element by element.
 
-Functions are expressed in published instructions where possible (docs/developers/design.md, 5); `exp`, `log`, `sqrt`,
+Functions are expressed in published instructions where possible (docs/reference/programs.md); `exp`, `log`, `sqrt`,
 `erf` and division are extended instructions.
 """
 
