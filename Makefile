@@ -173,11 +173,11 @@ nightly: $(READY)  ## all that CI does not run, each part whatever became of the
 	echo "nightly: $$(if [ -n "$$failed" ]; then echo FAILED:$$failed; else echo passed; fi), $$(($$(date +%s) - begin)) s"; \
 	test -z "$$failed"
 
-bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/explanation/verdict.md, in about an hour
+bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/explanation/verdict.md, in about an hour; STORE=1 stores it
 	rm -f verdict.jsonl
 	for part in zoo conformance planted "graphs --count 2000 --right" "graphs --first 2000 --count 150"; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/verdict.py $$part >/dev/null || exit 1; done
-	$(BIN)/python benchmarks/verdict.py
+	$(BIN)/python benchmarks/verdict.py $(call stored,verdict)
 
 format: $(READY)  ## ruff format, and what ruff can mend
 	$(BIN)/ruff check --fix .
