@@ -81,9 +81,9 @@ def test_a_dead_link_fails(tmp_path: Path) -> None:
     assert "mkdocs build --strict >" in (ROOT / "Makefile").read_text()  # --quiet would hide it
 
 
-@pytest.mark.parametrize("name", ["quickstart", "cli", "design"])
+@pytest.mark.parametrize("name", ["quickstart", "cli", "design", "developers/design"])
 def test_an_old_address_leads_to_the_page(chromium_paths: Chromium, address: str, name: str, tmp_path: Path) -> None:
-    """Pages lay beside each other before they were sorted into folders."""
+    """Pages lay beside each other before they were sorted into folders; the design was one page before it was two."""
     dom, _ = opened(chromium_paths, f"{address}/{name}.html", tmp_path)
     assert "<h1" in dom
     assert "Redirecting" not in dom
