@@ -21,8 +21,8 @@ file of the simulator pimsim-nn: JSON with the fields and defaults below. Each f
   values of it.
 - The network table that the file names is used as it is: by the mapping, the schedule, the output and the simulation. A
   table that is missing or incomplete is refused. Without `net_config_file_path`, the built-in mesh of `layout` is used.
-- A file has at most 1 MiB, in UTF-8. The simulator ignores a misspelt field. RAPTOR refuses it; only `simulate` goes on,
-  with a warning, and `check` reports it as a finding.
+- A file has at most 1 MiB, in UTF-8. The simulator ignores a misspelt field. RAPTOR refuses it; only `simulate` goes
+  on, with a warning, and `check` reports it as a finding.
 - `raptor arch show FILE` prints all values of a file and what follows from them ([below](#what-follows-from-a-file)).
   `raptor arch check FILE` tells what the simulator would do with them. `raptor arch new` writes a new file.
 - The JSON schema is [arch.schema.json](../schemas/arch.schema.json).
