@@ -58,11 +58,11 @@ def test_the_tests_exist() -> None:
 
 
 def test_a_claim_without_a_test_is_told() -> None:
-    page, known = "docs/a-page.md", {"docs/a-page.md": {"Models of strings are refused.": "t", "It is gone.": "t"}}
+    page, known = "a-page.md", {"a-page.md": {"Models of strings are refused.": "t", "It is gone.": "t"}}
     assert sorted(problems({page: list(sentences(PLANTED))}, known)) == [
-        "docs/a-page.md claims, without a test: - `raptor check` has no limit.",
-        "docs/a-page.md claims, without a test: RAPTOR does not compile loops that data ends.",
-        "docs/a-page.md does not say any more: It is gone.",
+        "a-page.md claims, without a test: - `raptor check` has no limit.",
+        "a-page.md claims, without a test: RAPTOR does not compile loops that data ends.",
+        "a-page.md does not say any more: It is gone.",
     ]
 
 

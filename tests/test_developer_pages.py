@@ -74,3 +74,13 @@ def test_classes_that_a_page_names_are_there(page: str) -> None:
 
 ONNX = {"ChipTest", "DequantizeLinear", "QuantizeLinear", "ArgMax", "TopK", "IsNaN", "IsInf", "QLinearConv"}
 """Names that are not ours."""
+
+
+@pytest.mark.parametrize(
+    "tree", ["raptor", "validator", "models", "docgen", "benchmarks", "examples", "tests", "Makefile"]
+)
+def test_pages_that_the_sources_name_are_there(tree: str) -> None:
+    root = ROOT / tree
+    texts = {path: path.read_text() for path in (root.rglob("*.py") if root.is_dir() else [root])}
+    named = {name for text in texts.values() for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
