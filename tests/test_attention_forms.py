@@ -1,7 +1,6 @@
 """Attentions as models write them: of one head, with scaled keys, of wide heads, of images. All of them stream."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from raptor.spatial import SpatialGraph, verify
 from raptor.spatial.operations import ApplyLine, Dot
 from tests.frontend.support import Array, make_model, node, random
 from tests.pipeline import Passes, check, passes
+from tests.values import replace
 
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}
 TOKENS = 10

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,7 @@ from raptor.target.layout import Image
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import arch_file, by_line, check, conv_model, count_ops, in_matrices, line_flow, passes
+from tests.values import replace
 
 ROWS = {"mapping": "rows"}
 CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}

@@ -1,7 +1,5 @@
 """Layers with a folded ReLU, computed by line: the sums are clipped where they are made."""
 
-from dataclasses import replace
-
 import pytest
 from onnx import ModelProto
 
@@ -11,6 +9,7 @@ from raptor.spatial import verify
 from raptor.spatial.operations import ApplyLine, Vector
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
+from tests.values import replace
 
 
 def clipped_layers(form: str) -> ModelProto:

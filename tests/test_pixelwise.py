@@ -1,6 +1,5 @@
 """The second reference: pixel by pixel, on the crossbars of the first."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import THESIS_CHIP, check, conv_model, passes, thesis_model
 from tests.test_all_graphs import SHRUNK
+from tests.values import replace
 
 PIXELWISE = {"mapping": "pixelwise"}
 CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 400, **PIXELWISE}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from raptor.target import isa
 from tests.frontend.support import Array
 from tests.pipeline import arch_file
 from tests.takes import compiled, table, take_graph
+from tests.values import replace
 from validator import engine, machine, reference
 from validator.check import check_program
 from validator.checks.streams import sld

@@ -1,10 +1,11 @@
 """Finds the buffers that operations need on their cores: operands, constants, repeated operands and scratch memory."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.pim.kinds import Kinds
 from raptor.pim.operations import LoadRows, Repeat, slot_for
@@ -90,7 +91,7 @@ class Demand:
             results: list[int] = flow.op_result[own].tolist()
             names = [flow.tiles[tile].name for tile in results]
             for i, (end, shape) in enumerate(slots.scratch):
-                values = np.array([self.values.new(replace(shape, name=name + end)) for name in names])
+                values = np.array([self.values.new(structs.replace(shape, name=name + end)) for name in names])
                 self.want(own, self.wanting.times.scratch + i, values, len(slots.operands) + 1 + i)
 
     def want(self, ops: Ints, within: int, values: Ints, place: int, *, fill: int = MADE, base: Ints | int = 0) -> None:
@@ -122,10 +123,10 @@ class Demand:
         if not slot.constant:
             pairs: Iterator[tuple[int, int]] = zip(values.tolist(), results.tolist(), strict=True)
             names = (f"{tiles[result].name}.{tiles[value].name}.row" for value, result in pairs)
-            return np.array([self.values.new(replace(shape, name=name)) for name in names])
+            return np.array([self.values.new(structs.replace(shape, name=name)) for name in names])
         end = f".x{slot.times}" if slot.times else f".row{shape.elements}"
         different: list[int] = np.unique(values).tolist()
-        known = {i: self.values.shared(replace(shape, name=given[i].name + end)) for i in different}
+        known = {i: self.values.shared(structs.replace(shape, name=given[i].name + end)) for i in different}
         return np.array([known[i] for i in values.tolist()])
 
     def want_rows(self, k: int) -> None:

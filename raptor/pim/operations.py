@@ -1,17 +1,13 @@
 """Buffers, and operations that only PimIR has: transfers, embedding lookups, and repetition of rows."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.operations import OneResult, Operation, V, W
+from raptor.spatial.operations import OneResult, Operation, V
 from raptor.spatial.tiles import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer(Value):
+class Buffer(Value, frozen=True, gc=False):
     """A range of local memory of one core that holds a value.
 
     Its name identifies the range; its shape is how an operation interprets the elements.
@@ -37,19 +33,11 @@ def span_text(buffer: Value, span: Span | None) -> str:
     return str(buffer) if span is None else f"{buffer}[{span[0]}:{span[0] + span[1]}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Load(OneResult[V]):
+class Load(OneResult[V], frozen=True, gc=False):
     """Loads from global memory at byte `address` into `result`; with `span`, into those elements only."""
 
     address: int
     span: Span | None = None
-
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return ()
-
-    def map_operands(self, f: Callable[[V], W]) -> "Load[W]":
-        return Load(f(self.result), self.address, self.span)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -60,8 +48,7 @@ class Load(OneResult[V]):
         return (f"globalSrc = {self.address}", f"size = {span_of(self.result, self.span)[1]}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadRows(OneResult[V]):
+class LoadRows(OneResult[V], frozen=True, gc=False, eq=False):
     """Embedding lookup: loads a row of a table in global memory into each pixel of `result`.
 
     Row r begins at byte `table` + r * `stride`, for r < `rows`. ids: for each pixel, the global address of its row
@@ -74,13 +61,6 @@ class LoadRows(OneResult[V]):
     ids: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return ()
-
-    def map_operands(self, f: Callable[[V], W]) -> "LoadRows[W]":
-        return LoadRows(f(self.result), self.table, self.stride, self.rows, self.ids)
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         return (str(self.result),)
 
@@ -90,27 +70,18 @@ class LoadRows(OneResult[V]):
         return (f"globalTable = {self.table}", f"rows = {self.rows}", f"stride = {self.stride}", f"globalIds = {ids}")
 
 
-@dataclass(frozen=True, slots=True)
-class Store(Operation[V]):
+class Store(Operation[V], frozen=True, gc=False):
     """Stores `source` in global memory at byte `address`."""
 
     source: V
     address: int
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Store[W]":
-        return Store(f(self.source), self.address)
-
-    @property
     def attributes(self) -> tuple[str, ...]:
         return (f"globalDst = {self.address}", f"size = {self.source.elements}")
 
 
-@dataclass(frozen=True, slots=True)
-class Send(Operation[V]):
+class Send(Operation[V], frozen=True, gc=False):
     """Sends `source` to core `core`; with `span`, those elements only.
 
     Blocks until the other core has executed the receive of the same channel.
@@ -120,13 +91,6 @@ class Send(Operation[V]):
     core: int
     channel: int
     span: Span | None = None
-
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Send[W]":
-        return Send(f(self.source), self.core, self.channel, self.span)
 
     @property
     def mnemonic(self) -> str:
@@ -141,20 +105,12 @@ class Send(Operation[V]):
         return (f"channel = {self.channel}", f"core = {self.core}")
 
 
-@dataclass(frozen=True, slots=True)
-class Receive(OneResult[V]):
+class Receive(OneResult[V], frozen=True, gc=False):
     """Receives `result` from core `core`; with `span`, those elements only."""
 
     core: int
     channel: int
     span: Span | None = None
-
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return ()
-
-    def map_operands(self, f: Callable[[V], W]) -> "Receive[W]":
-        return Receive(f(self.result), self.core, self.channel, self.span)
 
     @property
     def mnemonic(self) -> str:
@@ -169,15 +125,7 @@ class Receive(OneResult[V]):
         return (f"channel = {self.channel}", f"core = {self.core}")
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat(OneResult[V]):
+class Repeat(OneResult[V], frozen=True, gc=False):
     """Fills row i of `result` with copies of piece i of `source`, which is cut into as many equal pieces."""
 
     source: V
-
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Repeat[W]":
-        return Repeat(f(self.result), f(self.source))

@@ -5,11 +5,12 @@ their `Form`. Buffers are numbers, so that a pass processes all steps of a core 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.pim.operations import Buffer, Load, Receive, Send, Span, Store
 from raptor.spatial.operations import Operation
@@ -57,7 +58,7 @@ class Form:
 
     def on(self, buffers: Mapping[str, Buffer]) -> Operation[Buffer]:
         """Returns the operation on other buffers, by name of the slot. Slots give the shapes, buffers the names."""
-        return self.operation.map_operands(lambda slot: replace(slot, name=buffers[slot.name].name))
+        return self.operation.map_operands(lambda slot: structs.replace(slot, name=buffers[slot.name].name))
 
 
 _ANY = Buffer("any", 1, 1, 1)

@@ -1,10 +1,11 @@
 """Numbering of the values of a program while it is lowered: tiles, constants, repeated operands and scratch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.operations import slot_for
@@ -63,7 +64,7 @@ class Values:
     def constant(self, tile: ConstantTile) -> int:
         """Returns the number of a constant. Equal constants share one."""
         address = self.memory.constants[tile.name]
-        number = self.shared(replace(slot_for(tile, 0), name=_constant_name(address, tile)))
+        number = self.shared(structs.replace(slot_for(tile, 0), name=_constant_name(address, tile)))
         self.address[number] = address
         return number
 

@@ -1,14 +1,13 @@
 """SpatialIR operations of quantised models: requantisation, clamping, lookup (see `raptor.spatial.operations`)."""
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.steps import Recipe, Step
-from raptor.spatial.operations import OneResult, V, W
+from raptor.spatial.operations import OneResult, V
 from raptor.target.element import ElementType, integer
 
 WORD = integer(32)
@@ -17,8 +16,7 @@ SCALAR = -1
 """Entry of `Requantise.index` for a step without a vector of constants."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Requantise(OneResult[V]):
+class Requantise(OneResult[V], frozen=True, gc=False, eq=False):
     """Applies a requantisation recipe to each row of its sources, and clamps the result.
 
     tables: distinct vectors of constants, each one pixel or one row. index: [rows of the result, steps] -> number of
@@ -31,10 +29,6 @@ class Requantise(OneResult[V]):
     recipe: Recipe
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (*self.sources, *self.tables)
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return self.sources
 
@@ -43,8 +37,10 @@ class Requantise(OneResult[V]):
         """Temporary rows: one for each source that is widened first, then one for each register of the recipe."""
         registers = max(self.recipe.registers(), default=0) + 1
         types = [integer(self.widths[i]) for i in self.widened] + [WORD] * registers
-        row = replace(self.result, rows=1)
-        return tuple(replace(row, name=f"{self.result.name}.word{k}", element=type_) for k, type_ in enumerate(types))
+        row = structs.replace(self.result, rows=1)
+        return tuple(
+            structs.replace(row, name=f"{self.result.name}.word{k}", element=type_) for k, type_ in enumerate(types)
+        )
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -55,14 +51,6 @@ class Requantise(OneResult[V]):
     def widened(self) -> tuple[int, ...]:
         """Numbers of the sources that are converted to a wider type first."""
         return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].element.bits)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (len(self.sources), self.index.tobytes(), self.recipe)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Requantise[W]":
-        sources, tables = tuple(map(f, self.sources)), tuple(map(f, self.tables))
-        return Requantise(f(self.result), sources, tables, self.index, self.recipe)
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -98,8 +86,7 @@ def table_type(recipe: Recipe, number: int, bits: tuple[int, ...]) -> ElementTyp
     return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RequantiseAtOnce(OneResult[V]):
+class RequantiseAtOnce(OneResult[V], frozen=True, gc=False, eq=False):
     """Requantises each row of its source with one `vrequant` instruction.
 
     tables: distinct vectors of parameters, four words per element, each one pixel or one row. index: [rows of the
@@ -111,23 +98,11 @@ class RequantiseAtOnce(OneResult[V]):
     index: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source, *self.tables)
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return (self.source,)
 
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.index.tobytes(),)
 
-    def map_operands(self, f: Callable[[V], W]) -> "RequantiseAtOnce[W]":
-        return RequantiseAtOnce(f(self.result), f(self.source), tuple(map(f, self.tables)), self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound(OneResult[V]):
+class Bound(OneResult[V], frozen=True, gc=False):
     """Clamps to the integers [low, high], in the type of the result. A bound that is None is left out."""
 
     source: V
@@ -135,42 +110,23 @@ class Bound(OneResult[V]):
     high: int | None
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source,)
-
-    @property
     def scratch(self) -> tuple[V, ...]:
         """The result of the first of two bounds."""
         if self.low is None or self.high is None:
             return ()
-        return (replace(self.result, name=f"{self.result.name}.bounded", element=self.source.element),)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.low, self.high)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Bound[W]":
-        return Bound(f(self.result), f(self.source), self.low, self.high)
+        return (structs.replace(self.result, name=f"{self.result.name}.bounded", element=self.source.element),)
 
     @property
     def attributes(self) -> tuple[str, ...]:
         return (f"low = {self.low}", f"high = {self.high}")
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup(OneResult[V]):
+class Lookup(OneResult[V], frozen=True, gc=False):
     """Table lookup per element: result = table[source - lowest integer of the source's type]."""
 
     source: V
     table: V
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source, self.table)
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return (self.source,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Lookup[W]":
-        return Lookup(f(self.result), f(self.source), f(self.table))

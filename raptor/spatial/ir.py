@@ -4,29 +4,27 @@ A `Compute` is work that fits one core: crossbar matrices, and a body of operati
 addresses or messages. The text form follows listing 4.1 of the thesis.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.quickly_made import quickly_made
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.operations import OneResult, V, W
+from raptor.spatial.operations import OneResult, V
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import Coding
 from raptor.target.layout import Image, Region
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Copy(OneResult[V]):
+class Copy(OneResult[V], frozen=True, gc=False):
     """Copies elements of a tile, on any core, into a tile on the core of the compute. Several copies may fill one tile.
 
     Elements `first` to `first + elements` of `source` become elements `at` to `at + elements` of `result`.
@@ -38,17 +36,6 @@ class Copy(OneResult[V]):
     elements: int
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.source,)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.first, self.at, self.elements)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Copy[W]":
-        return Copy(f(self.result), f(self.source), self.first, self.at, self.elements)
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         return (f"{self.source}[{self.first}:{self.first + self.elements}]",)
 
@@ -57,8 +44,7 @@ class Copy(OneResult[V]):
         return (f"at = {self.at}",)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TakeRows(OneResult[V]):
+class TakeRows(OneResult[V], frozen=True, gc=False, eq=False):
     """Embedding lookup: each pixel of the result is a row of a table in global memory.
 
     table: a constant whose pixels are the rows. places: [pixels of the result, 2]: which of `ids` holds the row number,
@@ -70,27 +56,14 @@ class TakeRows(OneResult[V]):
     places: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.table, *self.ids)
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return self.ids
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.places.tobytes(),)
-
-    def map_operands(self, f: Callable[[V], W]) -> "TakeRows[W]":
-        return TakeRows(f(self.result), f(self.table), tuple(map(f, self.ids)), self.places)
 
 
 BodyOp: TypeAlias = OneResult[Tile]
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True, gc=False):
     """Work that fits one core and has no messages inside.
 
     node: the ONNX node. layer: key of the layer in the decision; empty for a layer without weights. matrices: the
@@ -111,9 +84,7 @@ class Compute:
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, gc=False):
     """A region of a tensor, and the tile that holds it."""
 
     region: Region

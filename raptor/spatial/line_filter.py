@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
@@ -152,13 +153,13 @@ class LayerLines:
 
     def added(self, emit: Emit, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
         """Adds partial sums into a tile `name`. at: column segment, line, part, and the group whose core adds."""
-        result = replace(tiles[0], name=name)
+        result = structs.replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         return self.emit_sum(emit, at, Overlap(result, tuple(tiles), runs))
 
     def clipped(self, emit: Emit, at: tuple[int, int, int, int], total: Tile) -> Tile:
         """Emits the ReLU of an output tile on the core that made it. at: see `added`."""
-        return self.emit_sum(emit, at, Vector(replace(total, name=f"{total.name}.relu"), "relu", (total,)))
+        return self.emit_sum(emit, at, Vector(structs.replace(total, name=f"{total.name}.relu"), "relu", (total,)))
 
     def emit_sum(self, emit: Emit, at: tuple[int, int, int, int], op: BodyOp) -> Tile:
         """Emits an operation on the core of `at` (see `added`). Returns its result."""

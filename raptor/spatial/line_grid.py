@@ -4,19 +4,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.quickly_made import quickly_made
 from raptor.mapping.streaming import Parts, Range
 from raptor.spatial.ir import Part, Tile
 
 Ints = npt.NDArray[np.int64]
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, gc=False):
     """A tile that holds pixels `cols` of a line, for a range of channels."""
 
     cols: Range

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import structs
+
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
 from raptor.spatial.ir import BodyOp, Compute
@@ -23,7 +25,7 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
     if 1 in window.kernel:
         yield pool
         return
-    column = replace(pool.result, name=f"{pool.result.name}.columns", rows=1, width=first.width)
+    column = structs.replace(pool.result, name=f"{pool.result.name}.columns", rows=1, width=first.width)
     down = replace(
         window,
         out_dims=(window.out_dims[0], window.in_dims[1]),
@@ -32,7 +34,7 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
         pads=(window.pads[0], 0),
         dilations=(window.dilations[0], 1),
     )
-    yield replace(pool, result=column, window=down)
+    yield structs.replace(pool, result=column, window=down)
     along = replace(
         window,
         in_dims=(window.out_dims[0], window.in_dims[1]),
@@ -41,7 +43,7 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
         pads=(0, window.pads[1]),
         dilations=(1, window.dilations[1]),
     )
-    yield replace(pool, inputs=((pool.row, column),), window=along)
+    yield structs.replace(pool, inputs=((pool.row, column),), window=along)
 
 
 def is_global(window: Window) -> bool:
@@ -84,7 +86,7 @@ class ImagePool:
             return self._total(emit, f"{stem}.blocks", blocks, core)
         total, end = terms[0]
         for n, (tile, end) in enumerate(terms[1:], 1):
-            result = replace(tile, name=f"{self.name}.{stem}.{n}")
+            result = structs.replace(tile, name=f"{self.name}.{stem}.{n}")
             op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
             emit(self.compute(op), core, end)
             total = result
@@ -94,7 +96,7 @@ class ImagePool:
         """Combines the pixels of a line into one."""
         if line.width == 1:
             return line
-        result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
+        result = structs.replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
         ones, none = (1, 1), (0, 0)
         window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
         emit(self.compute(Pool(result, ((0, line),), self.function, window)), core, 1.0)

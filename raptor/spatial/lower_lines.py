@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.ir import (
     Bound,
@@ -576,7 +577,7 @@ class LineLowering(TileLowering):
             op = stencil_op(part.operator())(tile, [given[0][1]], Region(channels, (0, 1)))
             assert isinstance(op, StencilTile)
             at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
-            known[key] = replace(op, together=at_once if part.together else 1)
+            known[key] = structs.replace(op, together=at_once if part.together else 1)
         op = known[key]
         op = StencilTile(tile, given, op.vectors, op.index, op.window, op.together)
         self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / image.rows)

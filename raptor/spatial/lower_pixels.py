@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
+from msgspec import structs
 
 from raptor.graph.ir import (
     Bound,
@@ -56,7 +57,7 @@ class PixelLowering(TileLowering):
     def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
         """Makes a tile for each pixel of a channel tile."""
         whole = self.tile(name, index, region, image)
-        return [replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
+        return [structs.replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
 
     def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
         """Records that a tensor consists of these pixels.
@@ -84,7 +85,7 @@ class PixelLowering(TileLowering):
         """Emits the assembly of pixels into one tile."""
         if len(tiles) == 1:
             return tiles[0]
-        result = replace(tiles[0], name=f"{tile_name(name, index)}.whole", rows=image.rows, width=image.width)
+        result = structs.replace(tiles[0], name=f"{tile_name(name, index)}.whole", rows=image.rows, width=image.width)
         size = tiles[0].channels
         runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
         op = MoveTile(result, tuple(tiles), runs)
@@ -96,7 +97,7 @@ class PixelLowering(TileLowering):
         if whole.pixels == 1:
             return [whole]
         stem = f"{whole.name}@{node.output}"
-        tiles = [replace(whole, name=f"{stem}@{p}", rows=1, width=1) for p in range(whole.pixels)]
+        tiles = [structs.replace(whole, name=f"{stem}@{p}", rows=1, width=1) for p in range(whole.pixels)]
         for p, tile in enumerate(tiles):
             self.add(node, [MoveTile(tile, (whole,), np.array([[0, 0, p * tile.channels, 1, tile.channels]]))])
         return tiles
@@ -257,7 +258,7 @@ class _Pixel:
         """Makes the next value of a partial sum; the last one is the result tile."""
         result = self.results[cols]
         self.values[cols] += 1
-        return result if last else replace(result, name=f"{result.name}.{self.values[cols] - 1}")
+        return result if last else structs.replace(result, name=f"{result.name}.{self.values[cols] - 1}")
 
 
 def one_wide(image: Image) -> Image:

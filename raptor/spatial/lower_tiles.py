@@ -1,11 +1,12 @@
 """Lowering of the Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.ir import (
     Bound,
@@ -184,7 +185,7 @@ class TileLowering:
         if index < len(parts) and parts[index].region.channels == region.channels:
             return parts[index].tile
         stem, channels = f"{tile_name(node.output, index)}.{name}", region.channel_count
-        result = replace(parts[0].tile, name=stem, channels=channels)
+        result = structs.replace(parts[0].tile, name=stem, channels=channels)
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
@@ -222,11 +223,11 @@ class TileLowering:
             total: Tile | None = None
             for k, channels in shared:
                 left, right = (aligned[name, k] for name in node.inputs)
-                part = replace(result, name=f"{result.name}.{k}") if len(shared) > 1 else result
+                part = structs.replace(result, name=f"{result.name}.{k}") if len(shared) > 1 else result
                 body: list[BodyOp] = [DotTile(part, left, right, operator.batch, operator.cols, region.channels[0])]
                 if total is not None:
                     last = channels is shared[-1][1]
-                    added = result if last else replace(result, name=f"{result.name}.{k}.sum")
+                    added = result if last else structs.replace(result, name=f"{result.name}.{k}.sum")
                     body.append(Vector(added, "add", (total, part)))
                 self.add(node, body)
                 total = body[-1].result
@@ -251,16 +252,16 @@ class TileLowering:
         """
         total: Tile | None = None
         for k, tile in enumerate(tiles):
-            part = replace(tile, name=f"{name}.{k}", channels=1)
+            part = structs.replace(tile, name=f"{name}.{k}", channels=1)
             body: list[BodyOp] = [Average(part, tile)]
             share = np.float32(factor * tile.channels)
             if share != 1:
-                part = replace(part, name=f"{part.name}.scaled")
+                part = structs.replace(part, name=f"{part.name}.scaled")
                 weight = ConstantTile.of(f"{part.name}.weight", np.full((1, 1, 1), share), tile.element)
                 body.append(Vector(part, "mul", (body[0].result, weight)))
             self.emit_body(node, body, position)
             if total is not None:
-                added = replace(part, name=f"{part.name}.added")
+                added = structs.replace(part, name=f"{part.name}.added")
                 self.emit_body(node, [Vector(added, "add", (total, part))], position)
                 part = added
             total = part
@@ -359,7 +360,7 @@ class TileLowering:
         body: list[BodyOp] = []
         source = parts[0].tile
         if len(parts) > 1:
-            source = replace(source, name=f"{node.output}.gathered", channels=image.channels)
+            source = structs.replace(source, name=f"{node.output}.gathered", channels=image.channels)
             body.append(Gather(source, tuple(_pieces(parts, region.channels))))
         result = self.tile(node.output, 0, region, image)
         self.add(node, [*body, SoftmaxTile(result, source)])

@@ -5,11 +5,12 @@ operand tiles with these elements are copied there and put into order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.layers import filter_key
@@ -330,7 +331,7 @@ class TokenLowering(LineLowering):
     def cut_channels(self, node: Node, stem: str, tile: Tile, channels: Range) -> Tile:
         """Returns some channels of a tile as a tile called `stem` on the same core. The first call emits it."""
         if stem not in self.seen:
-            made = replace(tile, name=stem, channels=channels[1] - channels[0])
+            made = structs.replace(tile, name=stem, channels=channels[1] - channels[0])
             pixel = np.arange(tile.pixels)
             first = pixel * tile.channels + channels[0]
             runs = np.stack(np.broadcast_arrays(pixel * made.channels, 0, first, 1, made.channels), axis=1)
@@ -349,7 +350,7 @@ class TokenLowering(LineLowering):
     def relayed(self, node: Node, name: str, y: int, p: int, cols: Range, cores: tuple[int, int]) -> Tile:
         """Returns pixels of a line on core `cores[1]`, copied there through `cores[0]`."""
         held = self.line_on(node, name, y, p, cols, cores[0], exact=True).tile
-        tile = replace(held, name=f"{held.name}.passed@{cores[1]}")
+        tile = structs.replace(held, name=f"{held.name}.passed@{cores[1]}")
         op = Copy(tile, held, 0, 0, held.elements)
         self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), cores[1], y / self.image(node.output).rows)
         return tile

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
@@ -225,6 +226,6 @@ def _reading(op: BodyOp, core: int, made: _Made) -> BodyOp:
     if not known:
         return op
     if isinstance(op, Stencil):
-        return replace(op, vectors=next(iter(known.values())))
+        return structs.replace(op, vectors=next(iter(known.values())))
     assert isinstance(op, Vector)
     return Vector(op.result, op.function, tuple([known.get(t.name, t) for t in op.sources]))

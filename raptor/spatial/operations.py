@@ -7,15 +7,16 @@ sizes.
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
-from raptor.common.quickly_made import quickly_made
 from raptor.graph.ir import MapFunction, window_text
 from raptor.graph.window import Table, Window
+from raptor.spatial.operation_fields import OperationFields
 from raptor.spatial.tiles import ConstantTile, Value
 from raptor.target.element import MODELLED
 
@@ -23,14 +24,24 @@ V = TypeVar("V", bound=Value)
 W = TypeVar("W", bound=Value)
 
 
-class Operation(Generic[V]):
-    """Base class of operations: reads `operands`, writes `results`."""
+class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
+    """Base class of operations: reads `operands`, writes `results`.
 
-    __slots__ = ()
+    The annotation of a field says what it holds: `V`, `V | None`, `tuple[V, ...]`, or `tuple[tuple[int, V], ...]` for
+    values, each with a number. Fields of other types are parameters.
+    """
+
+    _fields: ClassVar[OperationFields]
+    _operands: ClassVar[Callable[[Any], tuple[Any, ...]]]
+
+    def __init_subclass__(cls) -> None:
+        """Derives operands and parameters from the fields of a class."""
+        cls._fields = OperationFields.of(cls, V)
+        cls._operands = staticmethod(cls._fields.operands_getter())
 
     @property
     def operands(self) -> tuple[V, ...]:
-        raise NotImplementedError
+        return self._operands(self)
 
     @property
     def results(self) -> tuple[V, ...]:
@@ -53,7 +64,7 @@ class Operation(Generic[V]):
 
     def map_operands(self, f: Callable[[V], W]) -> "Operation[W]":
         """Returns the same operation with `f` applied to every operand and result."""
-        raise NotImplementedError
+        return cast("Operation[W]", structs.replace(self, **self._fields.map_values(self, f)))
 
     @property
     def matrices(self) -> tuple[int, ...]:
@@ -66,8 +77,8 @@ class Operation(Generic[V]):
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """All fields that are not values, in hashable form. See `form`."""
-        return ()
+        """All that the fields hold beside values, in hashable form. See `form`."""
+        return self._fields.parameters_of(self)
 
     @property
     def form(self) -> Hashable:
@@ -116,8 +127,7 @@ def pattern(names: Sequence[str]) -> tuple[int, ...]:
     return tuple([names.index(name) for name in names])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OneResult(Operation[V]):
+class OneResult(Operation[V], frozen=True, gc=False):
     """An operation with one result, which is its first field."""
 
     result: V
@@ -133,11 +143,10 @@ def _computed(values: tuple[V, ...]) -> tuple[V, ...]:
 
 def _pixel_accumulator(result: V) -> V:
     """Makes a scratch value of one pixel, which is added to the result later."""
-    return replace(result, name=f"{result.name}.accum", rows=1, width=1)
+    return structs.replace(result, name=f"{result.name}.accum", rows=1, width=1)
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyFilters(OneResult[V]):
+class ApplyFilters(OneResult[V], frozen=True, gc=False):
     """MVMs of each input pixel with several matrices, summed per output pixel (thesis, algorithm 4.2).
 
     All matrices have the same input and output channels of the layer; matrix `weights[i]` belongs to kernel position
@@ -152,37 +161,23 @@ class ApplyFilters(OneResult[V]):
     relu: bool
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.input,)
-
-    @property
     def scratch(self) -> tuple[V, ...]:
         """One product, if a pixel adds more than one."""
         return (_pixel_accumulator(self.result),) if len(self.taps) > 1 else ()
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.weights, self.taps, self.channel, self.window, self.relu)
-
-    def map_operands(self, f: Callable[[V], W]) -> "ApplyFilters[W]":
-        result, given = f(self.result), f(self.input)
-        return ApplyFilters(result, given, self.weights, self.taps, self.channel, self.window, self.relu)
 
     @property
     def matrices(self) -> tuple[int, ...]:
         return self.weights
 
     def shift_matrices(self, first: int) -> Self:
-        return replace(self, weights=tuple(first + i for i in self.weights))
+        return structs.replace(self, weights=tuple(first + i for i in self.weights))
 
     @property
     def attributes(self) -> tuple[str, ...]:
         return (f"taps = {list(self.taps)}", *(("relu",) if self.relu else ()))
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True, eq=False)
-class ApplyLine(OneResult[V]):
+class ApplyLine(OneResult[V], frozen=True, gc=False, eq=False):
     """MVMs of blocks of image lines, one after another (`raptor.mapping.line_unfolding`).
 
     products: [products, 4], rows (matrix, index of the line, first element of the block in the line, first element of
@@ -193,27 +188,14 @@ class ApplyLine(OneResult[V]):
     products: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return self.lines
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.products.tobytes(),)
-
-    def map_operands(self, f: Callable[[V], W]) -> "ApplyLine[W]":
-        return ApplyLine(f(self.result), tuple(map(f, self.lines)), self.products)
-
-    @property
     def matrices(self) -> tuple[int, ...]:
         return tuple(self.products[:, 0].tolist())
 
     def shift_matrices(self, first: int) -> Self:
-        return replace(self, products=self.products + np.array([first, 0, 0, 0]))
+        return structs.replace(self, products=self.products + np.array([first, 0, 0, 0]))
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True, eq=False)
-class Overlap(OneResult[V]):
+class Overlap(OneResult[V], frozen=True, gc=False, eq=False):
     """Scatter-add: the sum of runs of other values. Elements that no run covers are zero.
 
     runs: [runs, 4], sorted rows (first element in the result, source, first element in the source, number of elements).
@@ -223,43 +205,19 @@ class Overlap(OneResult[V]):
     runs: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return self.sources
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.runs.tobytes(),)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Overlap[W]":
-        return Overlap(f(self.result), tuple(map(f, self.sources)), self.runs)
-
-    @property
     def attributes(self) -> tuple[str, ...]:
         return (f"runs = {len(self.runs)}",)
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Vector(OneResult[V]):
+class Vector(OneResult[V], frozen=True, gc=False):
     """Element-wise function. An operand that is shorter than the result is repeated."""
 
     function: MapFunction
     sources: tuple[V, ...]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return self.sources
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return _computed(self.sources)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.function,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Vector[W]":
-        return Vector(f(self.result), self.function, tuple(map(f, self.sources)))
 
     @property
     def mnemonic(self) -> str:
@@ -280,9 +238,7 @@ def levels_of(count: int, size: int) -> int:
     return levels
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Pool(OneResult[V]):
+class Pool(OneResult[V], frozen=True, gc=False):
     """Maximum or sum over a window, channel by channel, for the output rows from `row` on.
 
     inputs: values with rows of the input, and the number of the first row of each.
@@ -294,10 +250,6 @@ class Pool(OneResult[V]):
     row: int = 0
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return tuple(value for _, value in self.inputs)
-
-    @property
     def block(self) -> int:
         """Number of terms of a block of a long float sum (`raptor.codegen.emit_pool`); 0 for a sequential sum."""
         is_long = self.function == "sum" and self.window.tap_count > LONG and self.result.element.kind == "float"
@@ -307,15 +259,7 @@ class Pool(OneResult[V]):
     def scratch(self) -> tuple[V, ...]:
         """Totals of blocks of a long sum, one for each level."""
         levels = levels_of(self.window.tap_count, self.block) if self.block else 0
-        return tuple(replace(self.result, name=f"{self.result.name}.block{k}") for k in range(levels))
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (tuple(row for row, _ in self.inputs), self.function, self.window, self.row)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Pool[W]":
-        inputs = tuple((row, f(value)) for row, value in self.inputs)
-        return Pool(f(self.result), inputs, self.function, self.window, self.row)
+        return tuple(structs.replace(self.result, name=f"{self.result.name}.block{k}") for k in range(levels))
 
     @property
     def mnemonic(self) -> str:
@@ -330,9 +274,7 @@ ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
 """Entries of `Stencil.index` for weight vectors of all 0 or all 1, which are not stored."""
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True, eq=False)
-class Stencil(OneResult[V]):
+class Stencil(OneResult[V], frozen=True, gc=False, eq=False):
     """Weighted sum over a window, channel by channel (depthwise convolution, interpolation).
 
     inputs: as in `Pool`. vectors: the distinct weight vectors, each a pixel with the channels of the result; None if
@@ -348,35 +290,20 @@ class Stencil(OneResult[V]):
     together: int = 1
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        given = tuple(value for _, value in self.inputs)
-        return given if self.vectors is None else (*given, self.vectors)
-
-    @property
     def reads(self) -> tuple[V, ...]:
         return _computed(self.operands)
 
     @property
     def scratch(self) -> tuple[V, ...]:
         """Weighted pixels, as many as one instruction makes."""
-        return (replace(_pixel_accumulator(self.result), width=self.together),)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (tuple(row for row, _ in self.inputs), self.index.tobytes(), self.window, self.together)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Stencil[W]":
-        vectors = None if self.vectors is None else f(self.vectors)
-        inputs = tuple((row, f(value)) for row, value in self.inputs)
-        return Stencil(f(self.result), inputs, vectors, self.index, self.window, self.together)
+        return (structs.replace(_pixel_accumulator(self.result), width=self.together),)
 
     @property
     def attributes(self) -> tuple[str, ...]:
         return (window_text(self.window), *((f"together = {self.together}",) if self.together > 1 else ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Dot(OneResult[V]):
+class Dot(OneResult[V], frozen=True, gc=False):
     """Batched matrix product: result[b, m, n] = pixel (b, m) of `left` times pixel (b, first + n) of `right`, summed.
 
     cols: pixels of `right` per batch.
@@ -389,38 +316,18 @@ class Dot(OneResult[V]):
     first: int
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.left, self.right)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.batch, self.cols, self.first)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Dot[W]":
-        return Dot(f(self.result), f(self.left), f(self.right), self.batch, self.cols, self.first)
-
-    @property
     def attributes(self) -> tuple[str, ...]:
         cols = f"{self.first}:{self.first + self.result.channels}"
         return (f"batch = {self.batch}", f"columns = {cols} of {self.cols}")
 
 
-@dataclass(frozen=True, slots=True)
-class Average(OneResult[V]):
+class Average(OneResult[V], frozen=True, gc=False):
     """Mean over the channels of each pixel; the result has one channel."""
 
     input: V
 
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.input,)
 
-    def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
-        return Average(f(self.result), f(self.input))
-
-
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[V]):
+class Piece(msgspec.Struct, Generic[V], frozen=True, gc=False):
     """A part of a `Gather`: channels `source` and up of `value` become channels `target` and up of the result."""
 
     value: V
@@ -429,8 +336,7 @@ class Piece(Generic[V]):
     channels: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gather(OneResult[V]):
+class Gather(OneResult[V], frozen=True, gc=False):
     """Concatenation of channel ranges of values with the same pixels."""
 
     pieces: tuple[Piece[V], ...]
@@ -453,9 +359,7 @@ class Gather(OneResult[V]):
         return tuple(f"{p.value}[{p.source}:{p.source + p.channels}]" for p in self.pieces)
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True, eq=False)
-class Move(OneResult[V]):
+class Move(OneResult[V], frozen=True, gc=False, eq=False):
     """Gather of elements: each run copies strided elements of one source to consecutive ones of the result.
 
     runs: [runs, 5]: first element in the result, source (-1: zeros), first element in the source, stride, elements.
@@ -465,30 +369,11 @@ class Move(OneResult[V]):
     runs: npt.NDArray[np.int64]
 
     @property
-    def operands(self) -> tuple[V, ...]:
-        return self.sources
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.runs.tobytes(),)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Move[W]":
-        return Move(f(self.result), tuple(map(f, self.sources)), self.runs)
-
-    @property
     def attributes(self) -> tuple[str, ...]:
         return (f"runs = {len(self.runs)}",)
 
 
-@dataclass(frozen=True, slots=True)
-class Softmax(OneResult[V]):
+class Softmax(OneResult[V], frozen=True, gc=False):
     """Softmax over the channels of each pixel."""
 
     input: V
-
-    @property
-    def operands(self) -> tuple[V, ...]:
-        return (self.input,)
-
-    def map_operands(self, f: Callable[[V], W]) -> "Softmax[W]":
-        return Softmax(f(self.result), f(self.input))

@@ -10,7 +10,8 @@ Three frozen values, each made by one pass and checked by a verifier in `raptor.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from raptor.common.quickly_made import quickly_made
+import msgspec
+
 from raptor.mapping.decision import Flow
 from raptor.spatial.ir import Compute, SpatialGraph, Tile
 
@@ -43,9 +44,7 @@ class PlacedGraph:
         return _cores_text("placed_graph", self.graph, self.cores)
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(msgspec.Struct, frozen=True, gc=False):
     """Copies a whole tile to a core before its first use there. `node`: the ONNX node that uses it."""
 
     tile: Tile

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from msgspec import structs
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.knobs import patience_on
@@ -182,14 +183,14 @@ class _Relays:
             op = compute.body[0]
             assert isinstance(op, Copy)
             taken = Copy(op.result, source, first + op.first, op.at, op.elements)
-            self.changed[kept.reader] = replace(compute, body=(taken, *compute.body[1:]))
+            self.changed[kept.reader] = structs.replace(compute, body=(taken, *compute.body[1:]))
             return
         tile, core = kept.tile, self.partition.cores[kept.reader]
-        own = replace(tile, name=f"{tile.name}.kept@{core}")
+        own = structs.replace(tile, name=f"{tile.name}.kept@{core}")
         self.add(kept.reader, core, Copy(own, source, first, 0, tile.elements))
         for i in self.readers(tile, core):
             compute = self.changed.get(i, self.partition.graph.computes[i])
-            self.changed[i] = replace(compute, body=tuple([_reading(op, tile, own) for op in compute.body]))
+            self.changed[i] = structs.replace(compute, body=tuple([_reading(op, tile, own) for op in compute.body]))
 
     def add(self, reader: int, core: int, op: Copy[Tile]) -> None:
         """Adds a copy that serves compute `reader`."""

@@ -1,12 +1,11 @@
 """Values that operations read and write: tiles of SpatialIR. Buffers of PimIR derive from the same base class."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.quickly_made import quickly_made
 from raptor.target.element import MODELLED, ElementType
 
 
@@ -16,15 +15,14 @@ def tile_name(tensor: str, index: int) -> str:
     return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True, gc=False):
     """A value of `rows x width` pixels with `channels` elements each. Elements of a pixel are adjacent in memory."""
 
     name: str
     rows: int
     width: int
     channels: int
-    element: ElementType = field(default=MODELLED, compare=False)  # names are unique, and comparing takes time
+    element: ElementType = MODELLED
 
     @property
     def elements(self) -> int:
@@ -44,17 +42,14 @@ class Value:
         return shape if self.element is MODELLED else f"{shape} {self.element}"
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Tile(Value):
+class Tile(Value, frozen=True, gc=False):
     """A value of SpatialIR. Names are unique."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConstantTile(Tile):
+class ConstantTile(Tile, frozen=True, gc=False, eq=False, kw_only=True):
     """A constant operand: a pixel, a row or a whole tile, repeated over the result."""
 
-    values: npt.NDArray[np.float32 | np.int32] = field(kw_only=True)
+    values: npt.NDArray[np.float32 | np.int32]
     """[elements], pixel by pixel: float32, or int32 for integers of any width."""
 
     @classmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
@@ -61,7 +62,7 @@ def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
         sources = clipped.get(part.tile.name, ())
         if len(sources) != 1 or sources[0].elements != part.tile.elements:
             raise VerifyError(f"spatial: {tensor.node}: {part.tile} is not clipped by the layer's ReLU")
-        parts.append(replace(part, tile=sources[0]))
+        parts.append(structs.replace(part, tile=sources[0]))
     return replace(tensor, parts=tuple(parts))
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(msgspec.Struct, frozen=True, gc=False):
     """A float, or an integer in two's complement, of `bits`. In memory it takes whole bytes, the low byte first.
 
     `bits` is 0 for the floats of a float program: their values are float32, but they have the size of an activation of

@@ -8,10 +8,9 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-
-from raptor.common.quickly_made import quickly_made
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T", bound=np.generic)
@@ -82,9 +81,7 @@ class Image:
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True, gc=False):
     """A channel range, a row range and a column range of one tensor, half open; `cols` is None for whole rows."""
 
     channels: tuple[int, int]

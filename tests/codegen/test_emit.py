@@ -1,7 +1,6 @@
 """Instructions of each operation: exactly the products and vector operations that are needed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,6 +17,7 @@ from raptor.pim.operations import Buffer, Load, Repeat, Store
 from raptor.spatial.operations import ApplyFilters, Operation, Pool, Vector
 from tests.pim.programs import at_addresses, of_operations
 from tests.pipeline import Executed, chip, executed
+from tests.values import replace
 
 BITS = 16
 BYTES = 2

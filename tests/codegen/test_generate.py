@@ -1,7 +1,6 @@
 """Whole streams, and every rule of `verify_streams` on streams that break it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa
 from tests.pim.programs import of_operations
 from tests.pipeline import THESIS_CHIP, Passes, chip, executed, passes, thesis_model
+from tests.values import replace
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)
 

@@ -1,7 +1,6 @@
 """Programs of cores from operations on buffers, as tests write them down."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from raptor.pim.ir import CoreProgram
 from raptor.pim.operations import Buffer, Load, Receive, Send, Store
 from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE, Buffers, Form, Forms, Step, Steps
 from raptor.spatial.operations import Operation
+from tests.values import replace
 
 KINDS = {Load: LOAD, Store: STORE, Send: SEND, Receive: RECEIVE}
 

@@ -1,6 +1,5 @@
 """Rules of `pim.verify`, each on a program that breaks it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from raptor.pim.operations import Receive, Send
 from raptor.pim.steps import Step, Steps
 from tests.pim.programs import at_addresses, steps_of
 from tests.pipeline import THESIS_CHIP, Passes, chip, passes, thesis_model
+from tests.values import replace
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)
 

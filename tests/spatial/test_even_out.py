@@ -1,6 +1,5 @@
 """Long work without matrices moves from the busiest core to others, and the program stays right."""
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from raptor.spatial.even_out import _Moves, _State, even_out
 from raptor.spatial.placed import Partition
 from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
+from tests.values import replace
 
 CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
 

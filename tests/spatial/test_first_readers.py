@@ -1,7 +1,6 @@
 """Work goes to the core that reads its result first if it may run there, and is worth it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from raptor.spatial.relays import to_first_readers
 from raptor.spatial.spans import Times
 from raptor.spatial.tiles import Tile
 from tests.pipeline import chip
+from tests.values import replace
 
 FIRST, SECOND, OWN = 10.0, 12.0, 20.0
 """Times at which cores 1, 2 and 0 read what core 0 makes."""

@@ -1,7 +1,6 @@
 """Constants are made by a product on each core: they are right, and mistakes are refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from raptor.spatial.operations import ApplyLine, Move, Stencil
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
 from tests.spatial.test_verify_lines import plus
+from tests.values import replace
 
 CHIP = {"xbar": 64, "xbars_per_core": 24, "cores": 40}
 MODEL = models.build("bert_tiny", seed=0, depth=1, dim=64, heads=2, tokens=16)

@@ -1,7 +1,6 @@
 """Cores that talk sit close; what a message takes is what the simulator says."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from raptor.target import isa
 from raptor.target.arch import Table, Target, network_table
 from raptor.target.timing import message_times
 from tests.pipeline import chip, conv_model, passes
+from tests.values import replace
 
 Ints = npt.NDArray[np.int64]
 

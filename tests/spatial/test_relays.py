@@ -1,7 +1,6 @@
 """Values that are kept for long pass through idle cores, and the program stays right."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -26,6 +25,7 @@ from tests.frontend.recurrent import recurrent
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, check, conv_model, line_flow, passes
 from tests.spatial.test_verify_lines import refused
+from tests.values import replace
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
 TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 100, "cell_bits": 8}

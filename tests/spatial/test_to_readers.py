@@ -1,7 +1,5 @@
 """Work on model inputs alone is done where its results are read first, and the program stays right."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from raptor.target.layout import Image, Region
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, line_flow, passes
 from tests.spatial.test_first_readers import compute, graph, relu, tile
+from tests.values import replace
 
 CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
 

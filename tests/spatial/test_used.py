@@ -1,13 +1,12 @@
 """Tests that every computed value is read."""
 
-from dataclasses import replace
-
 import pytest
 
 from raptor.common.errors import VerifyError
 from raptor.spatial import verify
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, count_ops, passes, thesis_model
+from tests.values import replace
 
 
 def depthwise(pads: list[int]):

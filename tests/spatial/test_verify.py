@@ -1,6 +1,5 @@
 """Rules of `spatial.verify`, each on a program that breaks it."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from raptor.spatial import SpatialGraph, verify
 from raptor.spatial.operations import Move
 from tests.frontend.support import make_model, node
 from tests.pipeline import THESIS_CHIP, Passes, chip, passes, thesis_model
+from tests.values import replace
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)
 

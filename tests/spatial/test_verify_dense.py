@@ -1,6 +1,5 @@
 """`spatial.verify` on layers of one output pixel: a mistake in what is multiplied, copied or added is refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
 from tests.pipeline import Passes, conv_model, passes
 from tests.spatial.test_verify_lines import Change, changed, plus, refused
+from tests.values import replace
 
 CHIP = {"xbar": (16, 16), "xbars_per_core": 6, "cores": 60}
 MODEL = conv_model((1, 40, 2, 2), 50, (2, 2))

@@ -1,7 +1,6 @@
 """`spatial.verify` on layers by line: a mistake in what is multiplied, copied or added is refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, chip, conv_model, passes
+from tests.values import replace
 
 CHIP = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60}
 WIDE = conv_model((1, 6, 8, 9), 20, strides=(2, 1), pads=(1, 1, 1, 1))

@@ -1,7 +1,6 @@
 """Placement and schedule are verified as a renaming of cores and as a permutation; whatever else they do is refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -25,6 +24,7 @@ from raptor.spatial.ir import Copy
 from raptor.spatial.orders import STORED
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
+from tests.values import replace
 
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
 MODEL = make_model(

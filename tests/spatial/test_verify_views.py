@@ -1,7 +1,6 @@
 """`spatial.verify` on sequences: an operand of an attention or a view with other elements is refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from raptor.spatial.ir import BodyOp
 from raptor.spatial.operations import Dot, Move
 from tests.frontend.support import make_model, node
 from tests.pipeline import Passes, by_line, check, line_flow, passes
+from tests.values import replace
 
 SIZES: dict[str, int] = {"tokens": 10, "depth": 1, "dim": 24, "heads": 2}
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}
