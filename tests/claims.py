@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docgen.everything import PAGES
-from tests.documents import ROOT, pages
+from tests.documents import pages
+from tests.paths import ROOT
 
 REGISTRY = Path(__file__).with_name("claims.toml")
 COMPARISON = "docs/explanation/comparison.md"

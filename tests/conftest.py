@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import chromium, tiers
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.paths import GOLDEN, ROOT
 
 settings.register_profile(
     "raptor", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -60,9 +59,9 @@ def chromium_paths(request: pytest.FixtureRequest) -> chromium.Chromium:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """`golden(text, part)`: the text is that of tests/golden/<module>/<test>[.<part>].txt."""
+    """`golden(text, part)`: the text is that of tests/golden/<folders>/<module>/<test>[.<part>].txt."""
     stem = re.sub(r"[^\w.-]+", "_", request.node.name).strip("_")
-    folder = GOLDEN / Path(request.path).stem
+    folder = GOLDEN / request.path.relative_to(ROOT / "tests").with_suffix("")
 
     def check(text: str, part: str = "") -> None:
         path = folder / f"{stem}{f'.{part}' if part else ''}.txt"

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from raptor.cli import app
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
-GIVEN = ROOT / "tests" / "pages"
+GIVEN = Path(__file__).with_name("pages")
 RUN = ("console", "python", "py")
 SHOWN = ("json", "text", "sh", "yaml")
 

@@ -20,9 +20,10 @@ from raptor.backend import OPTIONS, RaptorBackend
 from raptor.common.errors import InternalError, RaptorError
 from raptor.options import keywords_of
 from tests.frontend.support import node, random
+from tests.paths import ROOT
 from tests.pipeline import conv_model
 
-API = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
+API = ROOT / "docs" / "reference" / "api.md"
 MODEL = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
 X = random(1, 5, 4, 4, seed=3)
 CHIP = {"xbar": 8, "cores": 8}

@@ -29,10 +29,11 @@ from raptor.target.arch import (
     write_network,
 )
 from raptor.target.arch.schema import ArchFile, field_model
+from tests.paths import ROOT
 from validator.checks import check_chip
 from validator.checks.arch_file import examine, read_chip
 
-SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "arch.schema.json"
+SCHEMA = ROOT / "docs" / "schemas" / "arch.schema.json"
 # Cores, crossbars a core, crossbar size: the table in PIMCOMP-NN's README, and its config.json.
 PUBLISHED = {
     "pimcomp": (136, 64, 128, 128),

@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 from tests.frontend.support import make_model, node, random
-
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 def suite(*arguments: str, **surroundings: str) -> subprocess.CompletedProcess[str]:

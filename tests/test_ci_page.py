@@ -9,8 +9,9 @@ import onnx
 import pytest
 import yaml
 
-from tests.documents import ROOT, blocks
+from tests.documents import blocks
 from tests.frontend.support import make_model, node
+from tests.paths import ROOT
 from tests.pipeline import conv_model
 
 PAGE = (ROOT / "docs" / "how-to" / "ci.md").read_text()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from tests.claims import COMPARISON, cells, claims, registry, sentences
-from tests.documents import ROOT
+from tests.paths import ROOT
 
 PLANTED = """# A page
 

@@ -23,6 +23,7 @@ from raptor.cli import app
 from raptor.compiler import PASS
 from raptor.graph.ir import Graph
 from tests.frontend.support import make_model, node, random
+from tests.paths import ROOT
 from tests.pipeline import arch_file, conv_model, thesis_model
 
 CHIP = ["--xbar", "3", "--xbars-per-core", "5", "--cores", "16"]
@@ -557,8 +558,7 @@ def test_debug_raises(shell: Shell, flags: list[str]):
 
 
 def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, *args], capture_output=True, text=True, cwd=cwd, env=environment, timeout=900, check=False
     )
@@ -765,6 +765,5 @@ def test_help_shows_an_example(name: str, command: object):
 
 def test_the_version_is_one(shell: Shell):
     assert shell.ok("--version").out == f"raptor {raptor.__version__}\n" == f"raptor {version('raptor-crossbar')}\n"
-    root = Path(__file__).parents[1]
-    assert f"\nversion: {raptor.__version__}\n" in (root / "CITATION.cff").read_text()
-    assert f"\n## [{raptor.__version__}]" in (root / "CHANGELOG.md").read_text()
+    assert f"\nversion: {raptor.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{raptor.__version__}]" in (ROOT / "CHANGELOG.md").read_text()

@@ -19,6 +19,7 @@ from raptor.cli import app, explain_view
 from raptor.explore import driver
 from raptor.explore.study import read_study
 from tests.frontend.support import make_model, node
+from tests.paths import ROOT
 from tests.pipeline import conv_model
 from validator.checks import check
 from validator.checks import findings_text as checked
@@ -26,7 +27,7 @@ from validator.compare import Comparison
 from validator.simulate import simulation_report as simulated
 from validator.validation_report import ValidationReport, to_json
 
-SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+SCHEMAS = ROOT / "docs" / "schemas"
 WALL_TIMES = {"accuracy", "simulate", "validate"}
 STUDY = """
 objectives = { latency_ns = "min" }

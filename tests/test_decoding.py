@@ -3,9 +3,9 @@
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 MAKERS = {"raptor/common/decoding.py", "raptor/device/protocol.py"}  # the latter makes one while it is imported
 
 TOGETHER = """

@@ -9,7 +9,8 @@ import pytest
 from docgen import figures
 from docgen.everything import PAGES
 from docgen.figures import Figures
-from tests.documents import ROOT, pages
+from tests.documents import pages
+from tests.paths import ROOT
 
 MADE = {f"docs/{name}" for name in PAGES} | {"docs/reference/conformance.md"}
 EXEMPT = {

@@ -17,11 +17,10 @@ import models
 import raptor
 from raptor.common import jit
 from raptor.common.machine_code import MachineCode
+from tests.paths import ROOT
 from validator import engine_kernels as engine
 from validator.simulate import cycle_kernels as model
 from validator.simulate.builtin import simulate
-
-ROOT = Path(jit.__file__).parents[2]
 
 
 def names_of(module: str) -> set[str]:

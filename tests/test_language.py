@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, pages
+from tests.documents import pages
+from tests.paths import ROOT
 
 TREES = ("raptor", "validator", "models", "docgen", "benchmarks", "examples", "tests")
 RIDDLES = (

@@ -15,8 +15,8 @@ import models
 import raptor
 from raptor import schemas
 from raptor.cli import app
-from tests.documents import ROOT
 from tests.frontend.support import make_model, node, random
+from tests.paths import ROOT
 from tests.pipeline import check
 from tests.test_cli import commands
 from tests.validator.simulate.programs import SETBW, arch, mvmul, recv, run, send, write

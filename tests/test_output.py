@@ -22,6 +22,7 @@ from raptor.output import files, writer
 from raptor.output.writer import StreamFormat, WeightFormat
 from raptor.target import encoding, isa
 from tests.frontend.support import make_model, node, random
+from tests.paths import ROOT
 from tests.pipeline import THESIS_CHIP, conv_model, passes
 
 NODES = [node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("Concat", "c x", "d", axis=1), node("Relu", "d", "y")]
@@ -74,7 +75,7 @@ def test_every_process_writes_the_same_bytes(tmp_path: Path):
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / seed)]
-        subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env=environment, timeout=900)
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, timeout=900)
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
@@ -361,8 +362,7 @@ with writer.reserved(pathlib.Path(sys.argv[1]), force=True):
 def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Starts another process that is compiling into `folder`."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
-    root = Path(__file__).parents[1]
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "held\n"
         yield process

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import raptor
+from tests.paths import ROOT
 from tests.pipeline import thesis_model
 
-ROOT = Path(__file__).parents[1]
 FORMS = {"module": "{}.py", "package": "{}/__init__.py"}
 COMMANDS = ("raptor models lenet5", "raptor validate out", "raptor -V")
 CALLS = (

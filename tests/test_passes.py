@@ -11,8 +11,9 @@ from onnx import ModelProto
 import raptor
 from raptor.driver import Driver
 from tests.frontend.support import make_model, node, random
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden" / "passes"
+TEXTS = GOLDEN / "passes"
 ORDER = "PASSES.txt"
 """Names of the passes, in the order they run; the other files do not have numbers, so a new pass changes few."""
 
@@ -42,10 +43,10 @@ def dumped(folder: Path) -> dict[str, str]:
 
 def write(texts: Mapping[str, str]) -> None:
     """Writes all texts; those of passes that no longer exist are deleted."""
-    shutil.rmtree(GOLDEN, ignore_errors=True)
-    GOLDEN.mkdir(parents=True)
+    shutil.rmtree(TEXTS, ignore_errors=True)
+    TEXTS.mkdir(parents=True)
     for name, text in texts.items():
-        (GOLDEN / name).write_text(text)
+        (TEXTS / name).write_text(text)
 
 
 def changes(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
@@ -65,9 +66,9 @@ def test_the_text_after_every_pass(request: pytest.FixtureRequest, tmp_path: Pat
     if request.config.getoption("--update-golden"):
         write(now)
         return
-    found = list(changes({path.name: path.read_text() for path in GOLDEN.glob("*.txt")}, now))
+    found = list(changes({path.name: path.read_text() for path in TEXTS.glob("*.txt")}, now))
     if found:
-        pytest.fail(f"{GOLDEN} (if that is right: make goldens):\n" + "\n".join(found), pytrace=False)
+        pytest.fail(f"{TEXTS} (if that is right: make goldens):\n" + "\n".join(found), pytrace=False)
 
 
 def test_a_change_is_told_by_file():

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import raptor
-from tests.documents import ROOT, blocks
+from tests.documents import blocks
+from tests.paths import ROOT
 
 pytestmark = [
     pytest.mark.frameworks,

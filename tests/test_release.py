@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import raptor
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.release
 
-ROOT = Path(__file__).parents[1]
 COMMANDS = """
 raptor --version
 raptor models

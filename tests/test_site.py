@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.chromium import Chromium
+from tests.paths import ROOT
 from tests.reporting.browser import browser
 
 pytestmark = pytest.mark.browser
-
-ROOT = Path(__file__).parents[1]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

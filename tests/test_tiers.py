@@ -1,12 +1,9 @@
 """The table of tiers names tests that exist, and both tiers have cases."""
 
-from pathlib import Path
-
 import pytest
 
 from tests import tiers
-
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 class _Case:

@@ -11,9 +11,10 @@ from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.analog import ENCODINGS, INPUT_CODINGS
 from raptor.target.device_file import device_presets, load_device
+from tests.paths import ROOT
 from validator.crossbar.settings import SETTINGS, setup_for
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "analog.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "analog.md").read_text()
 EXAMPLES = {
     "encoding": "flipped",
     "inputs": "offset",

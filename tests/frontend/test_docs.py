@@ -16,8 +16,9 @@ from raptor.graph.ir import (
     Softmax,
 )
 from tests.conformance import suite
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operators.md"
+PAGE = ROOT / "docs" / "reference" / "operators.md"
 
 
 def test_page_is_up_to_date() -> None:

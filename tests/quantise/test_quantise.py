@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 import raptor
 from raptor.quantise.powers import next_power
 from tests.frontend.support import make_model, node, random
+from tests.paths import ROOT
 from tests.pipeline import conv_model
 from tests.quantise.support import BUILDERS, LEVELS, SCHEMES, constants, feeds_of, run, small_cnn
 
@@ -277,12 +278,11 @@ for name in ("small_cnn", "transformer"):
 
 def test_equal_arguments_give_equal_bytes() -> None:
     """Two processes, whose hashes of strings differ."""
-    root = Path(__file__).parents[2]
     told = {
         subprocess.run(
             [sys.executable, "-c", HASHED],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
-            cwd=root,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
             capture_output=True,
             text=True,
             check=True,

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 SOURCES = "raptor", "validator", "models", "tests", "docgen", "docs", "pyproject.toml", "mkdocs.yml", "CONTRIBUTING.md"
 MOST_FILES = 4
 """Files that adding one thing may change."""

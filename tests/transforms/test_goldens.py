@@ -1,7 +1,6 @@
 """The text of a small graph before and after each rewrite. `make goldens` writes the texts anew."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.strategies import ROWS
 from tests.frontend.support import make_model, node, random
+from tests.paths import GOLDEN
 from tests.pipeline import chip
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "transforms"
+TEXTS = GOLDEN / "transforms"
 
 
 def relu() -> ModelProto:
@@ -160,9 +160,9 @@ def test_the_text_before_and_after(name: str, request: pytest.FixtureRequest):
     graphs = rewritten(MODELS[name]())
     before = [*graphs.values()][[*graphs].index(name) - 1]
     assert str(graphs[name]) != str(before), "the rewrite does something"
-    text, path = f"// before {name}\n{before}\n// after {name}\n{graphs[name]}", GOLDEN / f"{name}.txt"
+    text, path = f"// before {name}\n{before}\n// after {name}\n{graphs[name]}", TEXTS / f"{name}.txt"
     if request.config.getoption("--update-golden"):
-        GOLDEN.mkdir(parents=True, exist_ok=True)
+        TEXTS.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return
     assert path.read_text() == text, "if that is right: make goldens"

@@ -12,6 +12,7 @@ from models import MODELS
 from raptor.common.errors import UserError
 from raptor.target import encoding
 from raptor.target.isa import OPCODE
+from tests.paths import ROOT
 from tests.pipeline import conv_model
 from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
@@ -24,7 +25,7 @@ from validator.checks.findings_text import (
     to_sarif,
 )
 
-DOCS = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
+DOCS = ROOT / "docs" / "reference" / "checks.md"
 
 
 def single(seed: Seed, folder: Path, *, packed: bool = False) -> Path:
