@@ -6,7 +6,8 @@
     sh, yaml    run by tests/test_ci_page.py and tests/test_release.py
     json, text  not run
 
-The directory starts with the files of tests/pages/NAME, if there are any: those that the page's `py` blocks wrote.
+The directory starts with the files of pages/NAME beside this module, if there are any: those that the page's `py`
+blocks wrote.
 `...` in shown output stands for anything on its line, alone on a line for any number of lines.
 """
 

@@ -86,8 +86,9 @@ def test_many_random_graphs(focus: str, request: pytest.FixtureRequest):
 @pytest.mark.slow
 def test_every_operator_is_drawn():
     """Here or, if it is about integers, by the part of the fuzzer that makes quantised models."""
-    # onnxruntime cuts 1 / scale of QLinearSoftmax; tests/frontend/test_qlinear.py has scales for which it is whole.
-    # It has no CumProd; tests/frontend/test_extremes.py compares with numpy.
+    # onnxruntime cuts 1 / scale of QLinearSoftmax, and has no CumProd: tested with whole scales, and against numpy, in
+    # tests/frontend/test_qlinear.py
+    # tests/frontend/test_extremes.py
     missing = {i.op_type for i in importers()} - {"QLinearSoftmax", "CumProd"}
     for i in range(2000):
         missing -= {n.op_type for n in made(i)[0].model.graph.node}

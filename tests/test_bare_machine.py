@@ -12,6 +12,9 @@ import pytest
 from tests.frontend.support import make_model, node, random
 from tests.paths import ROOT
 
+IN_A_BROWSER = "tests/reporting/test_page.py"
+"""Tests that need a browser, all of them."""
+
 
 def suite(*arguments: str, **surroundings: str) -> subprocess.CompletedProcess[str]:
     """Runs a part of the tests in a separate process."""
@@ -23,7 +26,7 @@ def suite(*arguments: str, **surroundings: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_without_a_browser_its_tests_are_skipped_and_the_last_line_says_so(workers: str, tmp_path: Path) -> None:
-    ended = suite("tests/reporting/test_page.py", "-n", workers, PATH=str(tmp_path))
+    ended = suite(IN_A_BROWSER, "-n", workers, PATH=str(tmp_path))
     assert ended.returncode == 0, ended.stdout
     *_, sentence, counts = ended.stdout.splitlines()
     count = counts.split()[0]
@@ -34,7 +37,7 @@ def test_without_a_browser_its_tests_are_skipped_and_the_last_line_says_so(worke
 
 
 def test_who_demands_the_browser_and_has_none_fails(tmp_path: Path) -> None:
-    ended = suite("tests/reporting/test_page.py", "-n", "0", "-x", "--browser=required", PATH=str(tmp_path))
+    ended = suite(IN_A_BROWSER, "-n", "0", "-x", "--browser=required", PATH=str(tmp_path))
     assert ended.returncode == 1, ended.stdout
     assert "--browser=required, but there is no Chromium" in ended.stdout
     assert "skipped" not in ended.stdout

@@ -68,7 +68,8 @@ def test_a_claim_without_a_test_is_told() -> None:
 
 def test_a_test_that_is_not_there_is_told() -> None:
     here = "tests/test_claims.py::test_the_tests_exist"
-    known = {"a page": {"a": here, "b": [here, "tests/test_claims.py::test_of_nothing"], "c": "tests/claims.py::cells"}}
+    gone, no_test = "tests/test_claims.py::test_of_nothing", "tests/claims.py::cells"
+    known = {"a page": {"a": here, "b": [here, gone], "c": no_test}}
     assert {test for test in named(known) if missing(test)} == named(known) - {here}
 
 

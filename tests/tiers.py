@@ -27,7 +27,7 @@ def mark(items: Sequence[pytest.Item]) -> None:
 
 
 def _thorough(items: Sequence[pytest.Item], quick: int | Sequence[str]) -> Iterator[pytest.Item]:
-    if isinstance(quick, int):  # by a hash, so that cases of all kinds are among the quick ones, and no move of a file changes them
+    if isinstance(quick, int):  # by a hash of test and case: all kinds are among the quick ones, wherever the file lies
         yield from sorted(items, key=lambda item: crc32(item.nodeid.partition("::")[2].encode()))[quick:]
         return
     yield from (item for item in items if item.nodeid.partition("[")[2].removesuffix("]") not in quick)

@@ -22,7 +22,11 @@ from validator.simulate.builtin import estimate
 
 folder = Path(sys.argv[1])
 assert Path(raptor.__file__).is_relative_to(folder)
-tests = ("tests/test_isa.py", "tests/validator/test_engines.py", "tests/validator/simulate/test_opcodes.py")
+tests = [
+    "tests/test_isa.py",
+    "tests/validator/test_engines.py",
+    "tests/validator/simulate/test_opcodes.py",
+]
 chosen = "vabs or cover or opcodes_are_those or has_nothing"
 assert pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *(str(folder / t) for t in tests)]) == 0
 

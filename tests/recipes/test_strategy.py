@@ -32,4 +32,5 @@ def test_a_strategy_is_added_by_following_the_page(sources: Path, tmp_path: Path
     run(sources, [*compile_, "mapping.json", "-o", "again"], folder=tmp_path)
     streams = [{p.name: p.read_bytes() for p in (tmp_path / out).glob("core_*")} for out in ("out", "again")]
     assert streams[0] == streams[1]
-    run(sources, ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/test_lines.py", "-k", "few_cores"])
+    tests = ["tests/test_lines.py", "-k", "few_cores"]
+    run(sources, ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests])
