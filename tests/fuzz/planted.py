@@ -1,7 +1,7 @@
 """Planted defects: changes of the compiler that make wrong programs. `validate` or `check` must catch each.
 
-A child imports the compiler anew, with the changed text of `tests.fuzz.defects`. `make planted` plants all defects. The
-short campaign plants a dozen: others for each commit, but always the same for one commit.
+A child imports the compiler anew, with the changed tree of a module by `tests.fuzz.defects`. `make planted` plants all
+defects. The short campaign plants a dozen: others for each commit, but always the same for one commit.
 """
 
 import importlib.abc
@@ -19,11 +19,8 @@ from onnx import ModelProto
 
 from tests.frontend.support import make_model, node, random
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defect import ROOT, Defect
-from tests.fuzz.defects import DEFECTS
-from tests.fuzz.integer_defects import INTEGER_DEFECTS
+from tests.fuzz.defects import DEFECTS, ROOT, Defect
 from tests.fuzz.isolation import isolated
-from tests.fuzz.rounds_defects import ROUNDS_DEFECTS
 
 # Models and checks that catch them
 
@@ -379,12 +376,12 @@ def _models() -> tuple[tuple[ModelProto, Mapping[str, Any]], ...]:
 def checked(defect: Defect | None = None) -> Iterator[str]:
     """Compiles the cases with the compiler that is imported, and yields the first faults of each.
 
-    Those that have what a defect is about come first.
+    The cases of the kind of a defect come first.
     """
     floats, rounds = ([(globals()[name](), options) for name, options in cases] for cases in (CASES, ROUNDS))
-    kinds = [(floats, ()), (_models(), INTEGER_DEFECTS), (rounds, ROUNDS_DEFECTS)]
-    kinds.sort(key=lambda kind: defect not in kind[1])
-    for model, options in chain.from_iterable(cases for cases, _ in kinds):
+    kinds = {"floats": floats, "integers": _models(), "rounds": rounds}
+    first = sorted(kinds, key=lambda kind: defect is None or kind != defect.seen_by)
+    for model, options in chain.from_iterable(kinds[kind] for kind in first):
         yield from _faults(model, options)
 
 
@@ -407,20 +404,20 @@ def _faults(model: ModelProto, options: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer that takes one module from another text than that of its file."""
+    """Importer that takes one module from another tree than that of its file."""
 
     def __init__(self, defect: Defect) -> None:
-        self.defect, self.text = defect, defect.source()
+        self.name, self.file, self.tree = defect.module, str(defect.file), defect.tree()
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if name != self.defect.module:
+        if name != self.name:
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=str(ROOT / self.defect.file))
+        spec = importlib.machinery.ModuleSpec(name, self, origin=self.file)
         spec.has_location = True
         return spec
 
     def exec_module(self, module: Any) -> None:
-        exec(compile(self.text, str(ROOT / self.defect.file), "exec"), module.__dict__)
+        exec(compile(self.tree, self.file, "exec"), module.__dict__)
 
 
 def plant(defect: Defect) -> None:
@@ -472,7 +469,7 @@ def case(rng: Draw, _: Path) -> str:
     defect = drawn(rng.number)
     found = caught_by(defect)
     if not found:
-        raise BrokenError(f"nothing catches {defect.file}: {defect.old!r} -> {defect.new!r}")
+        raise BrokenError(f"nothing catches {defect}")
     return f"caught by {found.split(':')[0]}"
 
 
@@ -482,7 +479,7 @@ def prepare() -> None:
 
     programs.prepare()
     for defect in DEFECTS:
-        defect.source()
+        defect.tree()
     if found := caught_by(None):
         raise BrokenError(f"without a defect: {found}")
 

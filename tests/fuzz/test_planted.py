@@ -3,35 +3,47 @@
 import ast
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import planted
 from tests.fuzz.campaign import BrokenError, Draw
-from tests.fuzz.decisions import WRONG
-from tests.fuzz.defects import DEFECTS, ROOT, Defect
+from tests.fuzz.defects import ALL, DEFECTS, ROOT, WRONG_DECISIONS, Defect
 
-ALL = (*DEFECTS, *(wrong.defect for wrong in WRONG))
-
-
-@pytest.mark.parametrize("defect", ALL, ids=lambda d: f"{d.file}: {d.old[:40]}")
-def test_the_text_is_there_and_the_change_is_python(defect: Defect):
-    """The change must be more than a comment or a line break."""
-    assert ast.dump(ast.parse(defect.source())) != ast.dump(ast.parse((ROOT / defect.file).read_text()))
+TAP = Defect("floats", "Window._positions", "* 3/3 -> _1")
 
 
-def test_a_text_that_is_gone_is_told():
-    with pytest.raises(BrokenError, match="mend this table"):
-        Defect("raptor/common/errors.py", "no such text", "").source()
+@pytest.mark.parametrize("defect", ALL, ids=lambda d: f"{d.function}: {d.rewrite}")
+def test_the_place_is_there_and_the_change_is_one(defect: Defect):
+    assert ast.dump(defect.tree()) != ast.dump(ast.parse(defect.file.read_text()))
+
+
+def test_what_a_defect_changes_is_told():
+    assert str(TAP) == "Window._positions: tap * dilation -> tap"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"function": "Window._nowhere"}, "0 functions Window._nowhere"),
+        ({"function": "__post_init__"}, "functions __post_init__: ['raptor."),
+        ({"rewrite": "* 3/4 -> _1"}, r"3 nodes have the words '\*':"),
+        ({"rewrite": "* 3/3 -> _1.nothing"}, "the module has no nothing"),
+        ({"rewrite": "* -> _1"}, "WORDS k/n"),
+    ],
+)
+def test_a_defect_that_does_not_fit_the_code_is_told(change: dict[str, str], told: str):
+    with pytest.raises(BrokenError, match=told.replace("[", r"\[")):
+        replace(TAP, **change).tree()
 
 
 def test_no_two_defects_make_the_same_compiler():
-    """Two defects may be equal although they are written differently, with a longer text of the same place."""
-    assert [found for found, count in Counter((d.file, d.source()) for d in ALL).items() if count > 1] == []
+    assert [found for found, count in Counter((d.file, ast.dump(d.tree())) for d in ALL).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("test", sorted({wrong.test for wrong in WRONG}))
+@pytest.mark.parametrize("test", sorted({wrong.seen_by for wrong in WRONG_DECISIONS}))
 def test_the_test_that_must_see_it_is_there(test: str):
     file, _, name = test.partition("::")
     assert f"\ndef {name.partition('[')[0]}(" in (ROOT / file).read_text()
@@ -71,12 +83,9 @@ def test_a_defect_is_caught_and_a_change_of_nothing_is_not(
 ):
     """A campaign that plants no defect, or reports every defect as caught, fails here."""
     monkeypatch.setattr(planted, "CASES", planted.CASES[:1])
-    wrong = Defect(
-        "raptor/graph/window.py", "at = output * stride - pad + tap * dilation", "at = output * stride - pad + tap"
-    )
-    harmless = Defect(wrong.file, wrong.old, f"{wrong.old} + 0")
+    harmless = replace(TAP, rewrite="* 3/3 -> _ + 0")
     with capfd.disabled():  # the child prints to the real output
-        monkeypatch.setattr(planted, "drawn", lambda _: wrong)
+        monkeypatch.setattr(planted, "drawn", lambda _: TAP)
         assert planted.case(Draw("planted", 0), tmp_path).startswith("caught by ")
         monkeypatch.setattr(planted, "drawn", lambda _: harmless)
         with pytest.raises(BrokenError, match="nothing catches"):

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuzz.defects import ROOT, Defect
+from tests.fuzz.defects import ENGINE, Defect
 from tests.validator.builder import Builder, op, stream
 from tests.validator.integers import OPERANDS, Setup, encoded, run_all
-from tests.validator.machine_defects import DEFECTS
 from validator import reference
 
 SMALL = [-8, -3, -1, 0, 1, 2, 5, 7]
@@ -85,11 +84,11 @@ def test_without_a_defect_the_engines_agree(tmp_path: Path) -> None:
     assert first_difference(tmp_path) == -1
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: f"{d.old[:30]} -> {d.new[:30]}")
+@pytest.mark.parametrize("defect", ENGINE, ids=lambda d: f"{d.function}: {d.rewrite}")
 def test_a_defect_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
     changed = types.ModuleType("changed")
-    changed.__file__ = str(ROOT / defect.file)
+    changed.__file__ = str(defect.file)
     monkeypatch.setitem(sys.modules, "changed", changed)
-    exec(compile(defect.source(), changed.__file__, "exec"), changed.__dict__)
+    exec(compile(defect.tree(), changed.__file__, "exec"), changed.__dict__)
     monkeypatch.setattr(reference, "integer_meanings", changed)
     assert first_difference(tmp_path) >= 0
