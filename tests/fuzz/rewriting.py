@@ -29,6 +29,7 @@ _SYMBOLS: Mapping[type[ast.AST], str] = {
     **{ast.And: "and", ast.Or: "or", ast.Not: "not", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"},
 }
 _NO_SITES = ("annotation", "returns", "decorator_list", "type_params")
+_OF_OTHERS = {*dir(builtins), *dir(np), *dir(np.ndarray)}
 _REWRITE = re.compile(r"(?P<words>.+) (?P<k>\d+)/(?P<n>\d+) -> (?P<template>.+)")
 
 
@@ -91,7 +92,8 @@ def apply_rewrite(rewrite: str, function: ast.AST, module: ast.AST) -> tuple[ast
     parts = _REWRITE.fullmatch(rewrite)
     if parts is None:
         raise RewriteError("not of the form WORDS k/n -> TEMPLATE")
-    if unknown := _names(ast.parse(parts["template"])) - _names(module) - {*dir(builtins), *dir(np), *dir(np.ndarray)}:
+    own = _names(ast.parse(parts["template"])) - _OF_OTHERS
+    if own and (unknown := own - _names(module)):
         raise RewriteError(f"the module has no {', '.join(sorted(unknown))}")
     wanted = set(parts["words"].split())
     there = [site for site in sites(function) if wanted <= site.words]

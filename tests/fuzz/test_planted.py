@@ -1,6 +1,8 @@
 """Checks that the table of planted defects keeps step with the code; `make planted` plants them."""
 
 import ast
+import builtins
+import keyword
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -37,6 +39,14 @@ def test_what_a_defect_changes_is_told():
 def test_a_defect_that_does_not_fit_the_code_is_told(change: dict[str, str], told: str):
     with pytest.raises(BrokenError, match=told.replace("[", r"\[")):
         replace(TAP, **change).tree()
+
+
+def test_places_are_not_found_by_names_of_raptor():
+    """Else a renaming would need an edit of the table."""
+    words = {word.removesuffix("()") for defect in ALL for word in defect.rewrite.partition(" -> ")[0].split()}
+    names = {word.partition(".")[0] for word in words if word.replace(".", "").isidentifier()}
+    others = {*dir(ast), *dir(builtins), *keyword.kwlist, "np", "math"}
+    assert {"Call", "min", "np", "or"} <= names <= others
 
 
 def test_no_two_defects_make_the_same_compiler():
