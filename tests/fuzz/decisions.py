@@ -26,7 +26,7 @@ def is_seen(wrong: Defect) -> bool:
             del sys.modules[name]  # they still hold the old modules
         usual = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         options = [*usual, "-m", "slow or not slow"]
-        sys.exit(pytest.main([*options, "--rootdir", str(ROOT), str(ROOT / wrong.seen_by)]))
+        sys.exit(pytest.main([*options, "--rootdir", str(ROOT), str(ROOT / wrong.check)]))
 
     outcome = isolated(run, seconds=SECONDS)
     if outcome.status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -38,7 +38,7 @@ def case(rng: Draw, _: Path) -> str:
     """Plants one wrong decision and runs the test that must see it."""
     wrong = _SHUFFLED[rng.number % len(WRONG_DECISIONS)]
     if not is_seen(wrong):
-        raise BrokenError(f"{wrong.seen_by} does not see {wrong}")
+        raise BrokenError(f"{wrong.check} does not see {wrong}")
     return "seen by a test"
 
 

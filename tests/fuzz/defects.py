@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A rewrite of a function or class of RAPTOR. `seen_by`: the section of the table, or the id of a test."""
+    """A rewrite of a function or class of RAPTOR. `check`: the section of the table, or the id of a test."""
 
-    seen_by: str
+    check: str
     function: str
     rewrite: str
 
@@ -93,17 +93,17 @@ def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST
 def _read() -> Iterator[Defect]:
     for section, held in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():
         tests = {f"{section}::{test}": functions for test, functions in held.items()}
-        for seen_by, functions in (tests if section.endswith(".py") else {section: held}).items():
+        for check, functions in (tests if section.endswith(".py") else {section: held}).items():
             for function, rewrites in functions.items():
-                yield from (Defect(seen_by, function, rewrite) for rewrite in rewrites)
+                yield from (Defect(check, function, rewrite) for rewrite in rewrites)
 
 
 ALL = tuple(_read())
-DEFECTS = tuple(defect for defect in ALL if defect.seen_by in ("floats", "integers", "rounds"))
+DEFECTS = tuple(defect for defect in ALL if defect.check in ("floats", "integers", "rounds"))
 """Defects of programs."""
-WRONG_DECISIONS = tuple(defect for defect in ALL if "::" in defect.seen_by)
+WRONG_DECISIONS = tuple(defect for defect in ALL if "::" in defect.check)
 """Wrong decisions: programs are right, but not those that were to be made."""
-ENGINE = tuple(defect for defect in ALL if defect.seen_by == "engine")
+ENGINE = tuple(defect for defect in ALL if defect.check == "engine")
 """Defects of the meaning of integers in the plain engine."""
 
 if __name__ == "__main__":  # python -m tests.fuzz.defects [FUNCTION ...]: print what each defect changes

@@ -380,7 +380,7 @@ def checked(defect: Defect | None = None) -> Iterator[str]:
     """
     floats, rounds = ([(globals()[name](), options) for name, options in cases] for cases in (CASES, ROUNDS))
     kinds = {"floats": floats, "integers": _models(), "rounds": rounds}
-    first = sorted(kinds, key=lambda kind: defect is None or kind != defect.seen_by)
+    first = sorted(kinds, key=lambda kind: defect is None or kind != defect.check)
     for model, options in chain.from_iterable(kinds[kind] for kind in first):
         yield from _faults(model, options)
 

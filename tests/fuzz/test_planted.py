@@ -53,7 +53,7 @@ def test_no_two_defects_make_the_same_compiler():
     assert [found for found, count in Counter((d.file, ast.dump(d.tree())) for d in ALL).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("test", sorted({wrong.seen_by for wrong in WRONG_DECISIONS}))
+@pytest.mark.parametrize("test", sorted({wrong.check for wrong in WRONG_DECISIONS}))
 def test_the_test_that_must_see_it_is_there(test: str):
     file, _, name = test.partition("::")
     assert f"\ndef {name.partition('[')[0]}(" in (ROOT / file).read_text()
