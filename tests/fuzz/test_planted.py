@@ -42,7 +42,7 @@ def test_a_defect_that_does_not_fit_the_code_is_told(change: dict[str, str], tol
 
 
 def test_places_are_not_found_by_names_of_raptor():
-    """Else a renaming would need an edit of the table."""
+    """A renaming in RAPTOR needs no edit of the table."""
     words = {word.removesuffix("()") for defect in ALL for word in defect.rewrite.partition(" -> ")[0].split()}
     names = {word.partition(".")[0] for word in words if word.replace(".", "").isidentifier()}
     others = {*dir(ast), *dir(builtins), *keyword.kwlist, "np", "math"}
