@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Site:
         found = {type(node).__name__, place}
         if self.index is not None and isinstance(node, ast.expr):  # a new statement does not renumber the others
             found.add(f"{place}[{self.index}]")
-        operators: list[ast.AST] = [*getattr(node, "ops", ()), *([node.op] if hasattr(node, "op") else ())]
+        operators: list[ast.AST] = [*getattr(node, "ops", ()), *filter(None, [getattr(node, "op", None)])]
         found |= {_SYMBOLS[type(op)] + "=" * isinstance(node, ast.AugAssign) for op in operators}
         if isinstance(node, ast.Constant | ast.Name | ast.Attribute):
             found.add(ast.unparse(node))
@@ -74,13 +75,13 @@ class Site:
 def sites(tree: ast.AST) -> Iterator[Site]:
     """Yields the statements and expressions of a tree in depth-first order, without docstrings and annotations."""
     for field, held in ast.iter_fields(tree):
-        if field in _NO_SITES:
-            continue
-        for index, child in enumerate(held) if isinstance(held, list) else [(None, held)]:
-            if isinstance(child, ast.AST) and not _is_docstring(child):
-                if isinstance(child, ast.expr | ast.stmt):
-                    yield Site(tree, field, index)
-                yield from sites(child)
+        several = isinstance(held, list)
+        for number, child in enumerate(cast("list[object]", held if several else [held])):
+            if field in _NO_SITES or not isinstance(child, ast.AST) or _is_docstring(child):
+                continue
+            if isinstance(child, ast.expr | ast.stmt):
+                yield Site(tree, field, number if several else None)
+            yield from sites(child)
 
 
 def apply_rewrite(rewrite: str, function: ast.AST, module: ast.AST) -> tuple[ast.AST, ast.AST]:
