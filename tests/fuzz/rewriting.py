@@ -32,6 +32,7 @@ _SYMBOLS: Mapping[type[ast.AST], str] = {
 _NO_SITES = ("annotation", "returns", "decorator_list", "type_params")
 _OF_OTHERS = {*dir(builtins), *dir(np), *dir(np.ndarray)}
 _REWRITE = re.compile(r"(?P<words>.+) (?P<k>\d+)/(?P<n>\d+) -> (?P<template>.+)")
+_PART = re.compile("_[1-9]*")
 
 
 class RewriteError(Exception):
@@ -96,12 +97,12 @@ def apply_rewrite(rewrite: str, function: ast.AST, module: ast.AST) -> tuple[ast
     own = _names(ast.parse(parts["template"])) - _OF_OTHERS
     if own and (unknown := own - _names(module)):
         raise RewriteError(f"the module has no {', '.join(sorted(unknown))}")
-    wanted = set(parts["words"].split())
+    wanted, k, n = set(parts["words"].split()), int(parts["k"]), int(parts["n"])
     there = [site for site in sites(function) if wanted <= site.words]
-    if len(there) != int(parts["n"]):
+    if len(there) != n or not 1 <= k <= n:
         listed = "".join(f"\n  {k}: {ast.unparse(site.node)}" for k, site in enumerate(there, 1))
         raise RewriteError(f"{len(there)} nodes have the words {parts['words']!r}:{listed}")
-    site = there[int(parts["k"]) - 1]
+    site = there[k - 1]
     old, new = site.node, _filled(parts["template"], site.node)
     site.replace(new)
     return old, new
@@ -126,10 +127,12 @@ class _Filling(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         part = self.old
-        if not re.fullmatch(r"_\d*", node.id):
+        if not _PART.fullmatch(node.id):
             return node
         for digit in node.id[1:]:
-            part = _expressions(part)[int(digit) - 1]
+            if int(digit) > len(parts := _expressions(part)):
+                raise RewriteError(f"{ast.unparse(self.old)} has no part {node.id}")
+            part = parts[int(digit) - 1]
         return deepcopy(part)
 
 
@@ -151,4 +154,4 @@ def _is_docstring(node: ast.AST) -> bool:
 def _names(tree: ast.AST) -> set[str]:
     """Returns the names that a tree reads, and those of attributes and keyword arguments."""
     found = {getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "attr", "arg")}
-    return {name for name in found if name and not re.fullmatch(r"_\d*", name)}
+    return {name for name in found if name and not _PART.fullmatch(name)}

@@ -60,6 +60,9 @@ def test_names_lines_and_other_statements_do_not_matter():
     [
         ("* 1/3 -> _1", r"2 nodes have the words '\*':\n  1: rows \* cols\n  2: last\[0\] \* rows"),
         ("/ 1/1 -> _1", "0 nodes have the words '/':$"),
+        ("* 3/2 -> _1", "2 nodes"),
+        ("* 0/2 -> _1", "2 nodes"),
+        ("* 1/2 -> _13", r"rows \* cols has no part _13"),
         ("* 1/2 -> width", "the module has no width"),
         ("* 1/2 = _1", "not of the form"),
     ],
