@@ -59,11 +59,17 @@ class Defect:
 def _find(function: str) -> tuple[Path, str]:
     """Returns the file of a function, and its qualified name there."""
     files = _files().get(function.rpartition(".")[2], ())
-    qualified = [(file, name) for file in files for name, _ in _definitions(ast.parse(file.read_text()))]
-    found = [(file, name) for file, name in qualified if f".{_module(file)}.{name}".endswith(f".{function}")]
+    ends = f".{function}"
+    found = [(file, name) for file in files for name in _names(file) if f".{_module(file)}.{name}".endswith(ends)]
     if len(found) != 1:
         raise BrokenError(f"defects.toml: {len(found)} functions {function}: {[_module(file) for file, _ in found]}")
     return found[0]
+
+
+@cache
+def _names(file: Path) -> tuple[str, ...]:
+    """Returns the qualified names of the functions and classes of a file."""
+    return tuple(name for name, _ in _definitions(ast.parse(file.read_text())))
 
 
 @cache
