@@ -10,6 +10,9 @@ left factor, `< 1/1 -> _1 <= _2` moves a bound, and `Call.args[1] Name 1/3 -> _ 
 
 A rewrite names nothing that RAPTOR defines, except where the new code needs it. So it stays as it is where names
 change, modules move, lines break elsewhere, or another part of the function changes.
+
+Tools for mutation testing (cosmic-ray, mutmut) number the places of a module, write changed files and run all tests.
+Here a place belongs to a function, a child imports the changed tree, and the table names the check.
 """
 
 import ast
