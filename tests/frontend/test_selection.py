@@ -245,6 +245,13 @@ def test_extremes_of_pairs(op_type: str):
     compare(node(op_type, "x z"), {"x": x, "z": y}, base_isa=True)
 
 
+@BOTH
+def test_a_slope_that_is_infinite_is_no_factor_of_positive_numbers(base_isa: bool):
+    """A mask as the slope of PRelu: seeds 3010427 and 3014534 of the campaign."""
+    x, slope = np.meshgrid(HARD[np.isfinite(HARD)], HARD[:6])
+    compare(node("PRelu", "x s"), {"x": x, "s": slope}, base_isa=base_isa, signs=False)
+
+
 @pytest.mark.parametrize(
     ("op_type", "attributes"),
     [("Transpose", {}), ("Trilu", {}), ("ReduceMax", {}), ("Slice", {}), ("Concat", {"axis": 0})],

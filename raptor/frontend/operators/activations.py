@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import ImportFunction, Refusal, importer
+from raptor.frontend.selection import choice, is_finite
+from raptor.frontend.truth import is_above
+from raptor.graph.ir import Constant
 
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 Activation = Callable[[Formula, Value], Value]
@@ -232,4 +236,6 @@ def import_prelu(node: NodeView, ctx: ImportContext) -> None:
     """max(x, 0) - slope max(-x, 0), with a constant or computed slope."""
     f = Formula.of(node, ctx, node.inputs)
     x, slope = (f.operand(i) for i in node.inputs)
+    if not is_finite(f, slope):  # an infinite slope times 0 is NaN
+        slope = choice(f, is_above(f, Constant(scalar(0)), x), slope, Constant(scalar(0)))
     f.finish(f.sub(f.relu(x), f.mul(slope, f.relu(f.neg(x)))))
