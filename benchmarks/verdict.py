@@ -141,10 +141,10 @@ def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
     """Tells whether errors above the tolerance are not much larger than onnxruntime's, both against float64."""
     from raptor.output import files
     from validator.compare import errors
-    from validator.exact import UnknownError, load_exact
+    from validator.float64 import UnknownError, load_float64
 
     try:
-        exact = load_exact(tried.program.folder / files.MODEL, tried.golden.constants)
+        exact = load_float64(tried.program.folder / files.MODEL, tried.golden.constants)
         for number in tried.numbers:
             pairs, known = tried.run(number), exact.run(tried.inputs(number), [s.tensor for s in scales])
             for shown, scale in scales.items():

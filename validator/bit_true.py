@@ -9,7 +9,7 @@ sums to a neighbouring integer: each node may differ by one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -17,22 +17,22 @@ from onnx import ModelProto, TensorProto, helper
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Coding
-from validator import widen
 from validator.bounds import NO_BOUNDS, Bounds, index_bounds
 from validator.compare import Comparison, measure
 from validator.constants import constant_inputs
 from validator.definition import Definition, Known, Real, Rounded, load_definition
-from validator.definition.definition import first
 from validator.definition.values import Array, first_index
 from validator.definition.witness import Witness, differences, load_witness
 from validator.difference import Difference
 from validator.elements import Pair, codes_of, paired
 from validator.inputs import Given, coded_inputs, given_for
+from validator.model.float_types import model_in, other_floats
 from validator.options import Engine, Schedule
 from validator.program import Program
 from validator.run import run
 from validator.samples import Shown
 from validator.session import read, session
+from validator.session import run as run_session
 from validator.validation_report import IntegerFigures
 
 
@@ -195,8 +195,7 @@ class BitTrue:
             value = self.definition.floats(name, known.values)
         pair = paired(name, elements, coding, value)
         if shown not in self.counts:
-            node = self.definition.producers.get(name)
-            self.counts[shown] = Count((node.name or first(node)) if node else "", pair.want.shape, pair.is_float)
+            self.counts[shown] = Count(self.definition.name_of(name), pair.want.shape, pair.is_float)
         self.counts[shown].add(pair, self._wrong(name, pair, known))
 
     def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
@@ -229,8 +228,9 @@ class BitTrue:
         if self.whole is None or self.mixed:
             return
         opened, constants = self.whole
-        values = cast(list[Array], opened.run(list(known.outputs), {**inputs, **constants}))
-        for (name, want), got in zip(known.outputs.items(), values, strict=True):
+        values = run_session(opened, list(known.outputs), {**inputs, **constants}, "onnxruntime: ")
+        for name, want in known.outputs.items():
+            got = values[name]
             numbers = want.floats() if isinstance(want, Real) and want.kind == "plain" else want
             if isinstance(numbers, np.ndarray) and numbers.shape == got.shape:
                 self.outputs += got.size
@@ -242,11 +242,9 @@ class BitTrue:
         wrong = want != got
         if not wrong.any() or not self.definition.is_certain(known):
             return
-        at, producer = first_index(wrong), self.definition.producers[name]
+        at, node = first_index(wrong), self.definition.name_of(name)
         ends = int(got[at]), int(want[at])
-        self.witnessed[f"{name} end to end"] = Difference(
-            name, producer.name or first(producer), want.size, int(wrong.sum()), 0, at, *ends
-        )
+        self.witnessed[f"{name} end to end"] = Difference(name, node, want.size, int(wrong.sum()), 0, at, *ends)
 
     def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: Known) -> None:
         """Compares the definition with onnxruntime, node by node."""
@@ -270,9 +268,9 @@ def load_bit_true(
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     model = read(path)
     rounded = _small_inputs(model)
-    other = widen.other_floats(model)
+    other = other_floats(model)
     # If floats have 16 or 64 bits, the program computes in float32, and so do its judges.
-    model = widen.model(model, np.float32) if other else model
+    model = model_in(model, np.float32) if other else model
     opened = session(model.SerializeToString() if other else str(path), path)
     constants = constant_inputs(program.manifest.options, opened.get_inputs())
     definition = load_definition(model, constants)

@@ -12,7 +12,7 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from validator.bit_true import BitTrue, load_bit_true
 from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
-from validator.exact import Exact, UnknownError, load_exact
+from validator.float64 import Float64Model, UnknownError, load_float64
 from validator.golden import load_golden
 from validator.inputs import Given
 from validator.options import Engine, Schedule
@@ -216,7 +216,7 @@ def _judged_again(
     found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
     try:
         shapes = {name: array.shape for name, array in tried.inputs(tried.numbers[0]).items()}
-        exact = load_exact(tried.model, tried.constants, shapes, tried.by_runtime)
+        exact = load_float64(tried.model, tried.constants, shapes, tried.by_runtime)
         for number in tried.numbers:
             for shown, rounding in _judge_sample(tried, number, exact, off).items():
                 found_again[shown].append(rounding)
@@ -229,7 +229,9 @@ def _judged_again(
     return {shown: _with_rounding(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
 
 
-def _judge_sample(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
+def _judge_sample(
+    tried: Tried, number: int, exact: Float64Model, off: Mapping[Shown, Doubles]
+) -> dict[Shown, Rounding]:
     """Judges by float64 the tensors of `off` that are wrong for one input."""
     pairs = tried.run(number) if off else {}
     doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}

@@ -1,6 +1,6 @@
 """Sessions of onnxruntime, with every graph optimisation off and on one thread, and the shapes they infer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,14 @@ def session(model: str | bytes, path: Path) -> Any:
         return _opened(saturation.avoided(model) if _saturates() else model)
     except Exception as e:  # onnxruntime's exceptions have no common base
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
+
+
+def run(opened: Any, names: Sequence[str], feed: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Returns the results `names` of a session. Raises `UserError` that begins with `where` if it fails."""
+    try:
+        return dict(zip(names, opened.run(list(names), dict(feed)), strict=True))
+    except Exception as e:  # onnxruntime's exceptions have no common base
+        raise UserError(f"{where}{e}") from e
 
 
 def optimised(path: Path) -> Any:

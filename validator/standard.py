@@ -22,11 +22,11 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from validator.attributes import attributes_of
 from validator.marks import has_mark
+from validator.model.node import Array, attributes_of
+from validator.model.node_models import by_reference
 from validator.session import infer
 
-Array = npt.NDArray[Any]
 _ROUNDING = 1e-4
 _MARKS = (b"align_corners", b"tf_crop_and_resize")
 
@@ -176,8 +176,6 @@ class _Resize:
 
     def along(self, axis: int, rows: Array, outside: float) -> Array:
         """Resizes [rows, old] -> [rows, new] by the reference implementation; elements outside become `outside`."""
-        from onnx.reference import ReferenceEvaluator
-
         scaled, (low, high) = self.scaled(axis), self.roi[axis]
         given: dict[str, Array] = {"roi": np.array([0, low, 1, high], np.float32)}
         if scaled:
@@ -187,8 +185,7 @@ class _Resize:
         names = ["x", "roi", "scales"] if scaled else ["x", "roi", "", "sizes"]
         node = helper.make_node("Resize", names, ["y"], extrapolation_value=outside)
         node.attribute.extend(a for a in self.node.attribute if a.name not in ("axes", "extrapolation_value"))
-        reference: Any = ReferenceEvaluator(node)
-        return np.asarray(reference.run(None, {"x": rows, **given})[0], np.float32)
+        return by_reference(node)({"x": rows, **given})[0].astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

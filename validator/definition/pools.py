@@ -9,7 +9,7 @@ import numpy as np
 from validator.definition import moves, products
 from validator.definition.nodes import Node, Result
 from validator.definition.values import ONE, Array, Ints, Kind, Real, Term, Value, is_codes
-from validator.definition.windows import Window, pool_window
+from validator.model.windows import Window, pool_window
 
 _STEPS = 3
 """Float32 roundings of a mean, besides those of its sum."""

@@ -8,9 +8,9 @@ import numpy as np
 from onnx import NodeProto
 
 from raptor.common.errors import UserError
-from validator.convolution import convolve
 from validator.definition.values import Array, Doubles, Ints
-from validator.definition.windows import Window
+from validator.model.convolution import convolve
+from validator.model.windows import Window
 
 EXACT = 2**53
 """Integers below this number are exact in float64."""

@@ -10,7 +10,7 @@ from raptor.common.errors import UserError
 from validator.definition import products
 from validator.definition.nodes import Node, Result
 from validator.definition.values import MOST_INT32, ONE, Ints, Real, Singles, Term, Value, fits_int32
-from validator.definition.windows import transposed_window
+from validator.model.windows import transposed_window
 
 MATRIX = 2
 BOTH = 3

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
-from validator.attributes import attributes_of
+from validator.model.node import attributes_of
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
-from validator.attributes import attributes_of
+from validator.model.node import attributes_of
 
 OPSET = 13
 """Version of the operator set of the nodes."""
