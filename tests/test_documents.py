@@ -12,7 +12,7 @@ import raptor
 from docgen import figures
 from docgen.everything import files
 from tests.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
-from validator.checks.findings import RULES
+from validator.checks.rules import RULES
 from validator.simulate.builtin import simulate
 
 

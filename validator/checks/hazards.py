@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from raptor.target.opcode_tables import RULES, Bytes
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
 from validator.checks.memory import matrix_shapes
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 
 WARNING, NOTE = Severity.WARNING, Severity.NOTE

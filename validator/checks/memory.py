@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from raptor.target.opcode_tables import DEFINE, RULES, Bytes, Rule
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.coding import element_bytes
 

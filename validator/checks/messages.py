@@ -7,7 +7,8 @@ from typing import cast
 import numpy as np
 
 from validator.checks.columns import Column
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, TextFaults, missing_key_names
 

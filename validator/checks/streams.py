@@ -26,7 +26,8 @@ from raptor.target.opcode_tables import (
     USE,
 )
 from validator.checks.columns import Bytes, Column, flags_of, spec_of
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.checks.text import OFFSET_VALUE
 from validator.lookups import row_counts
