@@ -27,7 +27,7 @@ from validator.difference import Difference
 from validator.elements import Pair, codes_of, paired
 from validator.inputs import Given, coded_inputs, given_for
 from validator.model.float_types import model_in, other_floats
-from validator.options import Engine, Schedule
+from validator.options import Settings
 from validator.program import Program
 from validator.run import run
 from validator.samples import Shown
@@ -78,7 +78,7 @@ class Count:
 
 @dataclass(slots=True, eq=False)
 class BitTrue:
-    """Validation of an integer program against its definition. `tolerance` is for float sections.
+    """Validation of an integer program against its definition. The tolerance of the settings is for float sections.
 
     `bounds`: ranges of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: differences of
     each tensor of the program; `witnessed`: differences of onnxruntime for each tensor of the model. `whole`: a session
@@ -89,11 +89,7 @@ class BitTrue:
     definition: Definition
     given: Given
     numbers: Sequence[int]
-    engine: Engine
-    schedule: Schedule
-    layers: bool
-    tolerance: float
-    max_steps: int
+    settings: Settings
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     rounded: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
     counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
@@ -125,8 +121,7 @@ class BitTrue:
         for number in self.numbers:
             start = perf_counter()
             inputs = self._inputs(number)
-            options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
-            result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
+            result = run(self.program, inputs, probes=self.settings.layers or self.by_node, **self.settings.running)
             self.instructions = result.instructions
             ran = perf_counter()
             known = self._run_definition(inputs, result.probe_elements)
@@ -178,7 +173,7 @@ class BitTrue:
         return self.definition.run(inputs, forced, keep)
 
     def _probes(self) -> Sequence[files.Probe]:
-        return self.program.layers.probes if self.program.layers and (self.layers or self.by_node) else ()
+        return self.program.layers.probes if self.program.layers and (self.settings.layers or self.by_node) else ()
 
     def _compare(self, known: Known, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
         for place in self.program.memory.outputs:
@@ -201,7 +196,7 @@ class BitTrue:
     def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
         """Marks the elements whose difference is not allowed."""
         if pair.is_float:
-            allowed = self.tolerance * measure(np.abs(pair.want), 1)
+            allowed = self.settings.tolerance * measure(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
         wrong = np.abs(pair.got - pair.want) > 1 if self.short else pair.got != pair.want
         if not wrong.any() or not self.mixed or not self._comes_from_floats(name, known):
@@ -218,9 +213,8 @@ class BitTrue:
 
     def _is_near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
         exact = np.broadcast_to(rounded.near()[0], pair.want.shape)
-        doubt = self.tolerance * np.broadcast_to(measure(np.abs(exact).astype(np.float32), 1), exact.shape).astype(
-            np.float64
-        )
+        allowed = self.settings.tolerance * measure(np.abs(exact).astype(np.float32), 1).astype(np.float64)
+        doubt = np.broadcast_to(allowed, exact.shape)
         return rounded.explains(pair.got, at, doubt)
 
     def _from_end_to_end(self, inputs: Mapping[str, Array], known: Known) -> None:
@@ -249,7 +243,7 @@ class BitTrue:
     def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: Known) -> None:
         """Compares the definition with onnxruntime, node by node."""
         if self._witness is None:
-            self._witness = load_witness(self.definition, known, self.program.folder / files.MODEL)
+            self._witness = load_witness(self.definition, known, self.program.model)
         computed = self._witness.run(inputs, known.values)
         for one in differences(self.definition, known, computed):
             before = self.witnessed.get(one.tensor)
@@ -260,12 +254,10 @@ def load_bit_true(
     program: Program,
     given: Given,
     numbers: Sequence[int],
-    **options: Any,
+    settings: Settings,
 ) -> BitTrue:
     """Opens the model of an integer program. Raises `UserError` if the model does not match memory.json."""
-    path = program.folder / files.MODEL
-    if files.MODEL not in program.manifest.files:
-        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+    path = program.model
     model = read(path)
     rounded = _small_inputs(model)
     other = other_floats(model)
@@ -277,7 +269,7 @@ def load_bit_true(
     _check(program, definition, set(constants))
     bounds = NO_BOUNDS if given else index_bounds(model)
     whole = opened, constants
-    return BitTrue(program, definition, given, numbers, bounds=bounds, rounded=rounded, whole=whole, **options)
+    return BitTrue(program, definition, given, numbers, settings, bounds=bounds, rounded=rounded, whole=whole)
 
 
 def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from raptor.common.errors import UserError
 from validator.marks import has_mark
 from validator.model.node import Array, attributes_of
 from validator.model.node_models import by_reference
@@ -64,6 +65,16 @@ def follow_suite(
     return tuple(rewritten)
 
 
+def followed(
+    model: ModelProto, path: Path, shapes: Mapping[str, Sequence[int]], leave: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Calls `follow_suite`. Raises `UserError` that names `path` if it fails."""
+    try:
+        return follow_suite(model, shapes, leave)
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
+        raise UserError(f"{path}: not an ONNX model: {e}") from e
+
+
 def _label(node: NodeProto) -> str:
     """Returns the name by which the user knows a node."""
     return node.name or f"{node.op_type} -> {node.output[0]}"
@@ -100,7 +111,7 @@ class _Known:
             # Scalars are never resized, so an empty shape from onnxruntime means that the shape is unknown.
             more = infer(bound, asked)
             found |= {name: shape for name, (shape, _) in more.items() if shape}
-            types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
+            types |= {name: dtype for name, (_, dtype) in more.items()}
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}
         for node in model.graph.node:
             value = next((a.t for a in node.attribute if a.name == "value"), None)

@@ -23,9 +23,9 @@ from validator.crossbar.choice import is_choice
 from validator.hosted.judge import validate_hosted
 from validator.hosted.listing import is_hosted, one_segment
 from validator.hosted.load import load_hosted
-from validator.judging import Settings, validate_program
+from validator.judging import validate_program
 from validator.load import load
-from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
+from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, Settings
 from validator.program import Program, Writer
 from validator.run import UNLIMITED
 from validator.samples import quick_count

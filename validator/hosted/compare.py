@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from validator.compare import Comparison, compare, tally
 from validator.hosted.values import array_of, parts_of
-from validator.judging import Settings, judged, tallied
+from validator.judging import judged, tallied
+from validator.options import Settings
 from validator.samples import Shown
 from validator.validation_report import reason
 

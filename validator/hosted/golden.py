@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto
 
 from raptor.common.errors import UserError
@@ -18,10 +17,11 @@ from validator.coding import holds_floats, value_range
 from validator.constants import constant_inputs
 from validator.hosted.load import Hosted
 from validator.hosted.run import check_inputs
-from validator.hosted.values import dtype_of, fits
+from validator.hosted.values import fits
 from validator.inputs import Given, given_for, read_files
 from validator.kinds import draw
-from validator.session import read, session
+from validator.model.types import dtype_of
+from validator.session import add_outputs, read, run, session
 
 _OTHERS = Bounds(0, 1)
 """Random integers where the model does not tell their range: right for most ids, lengths and flags."""
@@ -44,11 +44,7 @@ class WholeModel:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the tensors `names`, in the types of the model."""
-        try:
-            values = self.session.run(list(self.names), {**inputs, **self.constants})
-        except Exception as e:  # onnxruntime's exceptions have no common base
-            raise UserError(f"{self.path}: onnxruntime: {e}") from e
-        return dict(zip(self.names, values, strict=True))
+        return run(self.session, self.names, {**inputs, **self.constants}, f"{self.path}: onnxruntime: ")
 
 
 def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,)) -> WholeModel:
@@ -66,9 +62,7 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
     if missing:
         raise UserError(f"{path}: output {missing[0]!r} is not in both, the model and {files.SEGMENTS}")
     made = dict.fromkeys(name for segment in listed.segments for name in segment.makes)
-    added = [name for name in made if name in computed and name not in outputs]
-    # onnxruntime infers the type of an output that has only a name.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    added = add_outputs(model, [name for name in made if name in computed])
     opened = session(model.SerializeToString(), path)
     constants = constant_inputs(listed.options, opened.get_inputs())
     names = tuple(dict.fromkeys([*(o.name for o in listed.outputs), *added]))
@@ -90,10 +84,7 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
         return ()
     shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.listed.inputs}
     on_host = {n.node for n in hosted.listed.host_nodes}
-    try:
-        return standard.follow_suite(model, shapes, on_host)
-    except Exception as e:  # exceptions of protobuf and onnx have no common base
-        raise UserError(f"{hosted.folder / files.MODEL}: not an ONNX model: {e}") from e
+    return standard.followed(model, hosted.folder / files.MODEL, shapes, on_host)
 
 
 def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:

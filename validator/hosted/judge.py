@@ -28,9 +28,9 @@ from validator.hosted.load import Hosted
 from validator.hosted.run import HostedResult, at_borders, run_hosted, run_session
 from validator.hosted.values import parts_of
 from validator.inputs import Given
-from validator.judging import Settings, validate_program, with_kinds
+from validator.judging import validate_program, with_kinds
 from validator.kinds import tried
-from validator.options import FEWEST_SAMPLES
+from validator.options import FEWEST_SAMPLES, Settings
 from validator.samples import quick_count
 from validator.session import session
 from validator.validation_report import SegmentVerdict, ValidationReport

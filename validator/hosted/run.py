@@ -8,6 +8,7 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.output.files import SegmentFile
+from validator import session
 from validator.hosted.load import Hosted
 from validator.hosted.values import given, to_type
 from validator.run import run
@@ -67,8 +68,5 @@ def run_host(hosted: Hosted, segment: SegmentFile, values: Mapping[str, Any]) ->
 
 def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
     """Runs the ONNX model of a segment. Raises `UserError` if that fails."""
-    try:
-        found = opened.run(list(segment.makes), {name: values[name] for name in segment.reads})
-    except Exception as e:  # onnxruntime's exceptions have no common base
-        raise UserError(f"{segment.path}: onnxruntime: {e}") from e
-    return dict(zip(segment.makes, found, strict=True))
+    feed = {name: values[name] for name in segment.reads}
+    return session.run(opened, segment.makes, feed, f"{segment.path}: onnxruntime: ")
