@@ -1,5 +1,6 @@
 """Evaluates a model node by node into its integer tensors, by exact operators, tables and float sections."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from validator.definition.values import (
     Value,
     is_codes,
     limits,
+    shape_of,
 )
 from validator.model.float_types import inlined
 from validator.model.interpreter import Interpreter, NodeGraph
@@ -357,8 +359,7 @@ def _shape(node: Node) -> Array:
     value = node.get(0)
     if value is None:
         raise UserError(f"{node.where}: the shape of a float section is not known")
-    shape = value.terms[0].units.shape if isinstance(value, Real) else value.shape
-    given = node.attributes
+    shape, given = shape_of(value), node.attributes
     return np.array(shape[given.get("start", 0) : given.get("end", len(shape))], np.int64)
 
 
@@ -370,9 +371,7 @@ def _has_codes(node: Node) -> bool:
 
 
 def _size(value: Value | None) -> int:
-    if value is None:
-        return 0
-    return value.terms[0].units.size if isinstance(value, Real) else value.size
+    return 0 if value is None else math.prod(shape_of(value))
 
 
 def load_definition(model: ModelProto, fixed: Mapping[str, Array] = MappingProxyType({})) -> Definition:

@@ -18,6 +18,7 @@ from validator.definition.values import (
     Singles,
     Term,
     Value,
+    along,
     first_index,
     is_codes,
 )
@@ -115,22 +116,13 @@ def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Arr
             raise UserError(
                 f"{node.where}: {parameter.size} scales for axis {axis} of {what}, whose size is {shape[axis]}"
             )
-        return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        return along(parameter, axis, len(shape))
     if parameter.ndim == len(shape) and block > 0:
         blocks = np.repeat(parameter, block, axis)
         blocks = blocks[tuple(slice(0, n) if a == axis else slice(None) for a, n in enumerate(shape))]
         if blocks.shape == tuple(shape):
             return blocks
     raise UserError(f"{node.where}: scales of shape {list(parameter.shape)} do not fit {what} of shape {list(shape)}")
-
-
-def channels(parameter: Array, rank: int, axis: int) -> Array:
-    """Reshapes a scale or zero point, with one entry or one for each index of `axis`, to `rank` dimensions."""
-    return (
-        parameter.reshape(())
-        if parameter.size == 1
-        else parameter.reshape([-1 if a == axis else 1 for a in range(rank)])
-    )
 
 
 def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Real:

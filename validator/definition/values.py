@@ -187,6 +187,22 @@ class Rounded:
 Value = Array | Real
 
 
+def shape_of(value: Value) -> tuple[int, ...]:
+    return value.terms[0].units.shape if isinstance(value, Real) else value.shape
+
+
+def largest(values: Array) -> int:
+    """Returns the largest absolute value; 0 if there is none."""
+    return int(np.abs(values).max(initial=0))
+
+
+def along(parameter: Array, axis: int | None, rank: int) -> Array:
+    """Reshapes a parameter of one entry, or of one for each index of `axis`, to broadcast to `rank` dimensions."""
+    if axis is None or parameter.size == 1:
+        return parameter.reshape(-1)[:1].reshape(())
+    return parameter.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+
+
 def first_index(wrong: npt.NDArray[np.bool_]) -> tuple[int, ...]:
     """Returns the index of the first true element."""
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
