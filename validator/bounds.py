@@ -227,31 +227,14 @@ def _split_bounds(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
             return wanted, Bounds(1, max(wanted.high, 1))
 
 
-def _first_operand(names: Sequence[str]) -> Sequence[str]:
-    return names[:1]
-
-
+_OF_FIRST = (
+    *("Abs", "Cast", "CastLike", "Ceil", "Clip", "DepthToSpace", "Expand", "Flatten", "Floor", "Gather"),
+    *("GatherElements", "GatherND", "Identity", "Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence"),
+    *("Round", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze"),
+)
 _VALUE_OPERANDS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                *(
-                    "Abs",
-                    "Cast",
-                    "Clip",
-                    "DepthToSpace",
-                    "Expand",
-                    "Flatten",
-                    "Gather",
-                    "GatherElements",
-                    "GatherND",
-                    "Identity",
-                ),
-                *("Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
-                *("Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Floor", "Ceil", "Round", "CastLike"),
-            ),
-            _first_operand,
-        ),
+        **dict.fromkeys(_OF_FIRST, lambda names: names[:1]),
         **dict.fromkeys(("Concat", "Max", "Min", "Mean"), lambda names: names),
         "Where": lambda names: names[1:],
         "ScatterElements": lambda names: [*names[:1], *names[2:]],
@@ -265,8 +248,7 @@ def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
     """Yields all nodes in order; the nodes of a subgraph come before the node that contains it."""
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g)
+            yield from _all_nodes(attribute.g)
         yield node
 
 

@@ -4,13 +4,14 @@
 that float32 rounds the mean.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto
 
+from validator.float64.node_builder import NodeBuilder
 from validator.model.node import attributes_of
 
 OPSET = 13
@@ -23,100 +24,61 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
         return []
     given: dict[str, Any] = attributes_of(proto)
     shape = operands[proto.input[0]].shape if proto.input else ()
-    rank, epsilon = len(shape), given.get("epsilon", 1e-5)
+    rank, epsilon, split = len(shape), given.get("epsilon", 1e-5), _Split(stem=f"{proto.output[0]}.step")
     match proto.op_type:
         case "InstanceNormalization":
-            return _normalised(proto, list(range(2, rank)), inner=epsilon) + _affine(proto, rank - 2)
+            result = split.affine(split.normalised(proto.input[0], range(2, rank), inner=epsilon), proto, rank - 2)
         case "LayerNormalization":
             axis = int(given.get("axis", -1)) % rank
-            return _normalised(proto, list(range(axis, rank)), inner=epsilon) + _affine(proto, 0)
+            result = split.affine(split.normalised(proto.input[0], range(axis, rank), inner=epsilon), proto, 0)
         case "MeanVarianceNormalization":
-            return [*_normalised(proto, given.get("axes", [0, 2, 3]), outer=1e-9), _copy("_normal", proto.output[0])]
+            result = split.normalised(proto.input[0], given.get("axes", [0, 2, 3]), outer=1e-9)
         case "LRN" if rank > 2:
-            return _lrn(proto, given, shape)
+            result = split.lrn(proto.input[0], given, shape)
         case "LpNormalization" if given.get("p", 2) == 2:
-            return _lp_normalised(proto, int(given.get("axis", -1)))
+            result = split.lp(proto.input[0], int(given.get("axis", -1)))
         case _:
             return []
+    split.add("Identity", result, name=proto.output[0])
+    return split.nodes
 
 
-def _lrn(proto: NodeProto, given: Mapping[str, Any], shape: tuple[int, ...]) -> list[NodeProto]:
-    """Returns the nodes of LRN: x / (bias + alpha / size * sum of squares in near channels) ** beta.
+class _Split(NodeBuilder):
+    """Builder of the elementary nodes of normalisations. Its methods return the name of the result."""
 
-    onnxruntime updates its sum from channel to channel, so a large number leaves an error in all later channels.
-    """
-    image, size, channel = proto.input[0], int(given["size"]), np.arange(shape[1])
-    apart = channel[None, :] - channel[:, None]
-    near = (apart >= -((size - 1) // 2)) & (apart <= size // 2)
-    band = near.astype(np.float32) * np.float32(given.get("alpha", 1e-4) / size)
-    return [
-        helper.make_node("Mul", [image, image], ["_square"]),
-        _constant("_flat", np.array([shape[0], shape[1], -1], np.int64)),
-        helper.make_node("Reshape", ["_square", "_flat"], ["_rows"]),
-        _constant("_band", band),
-        helper.make_node("MatMul", ["_band", "_rows"], ["_near"]),
-        _constant("_shape", np.array(shape, np.int64)),
-        helper.make_node("Reshape", ["_near", "_shape"], ["_sum"]),
-        _constant("_bias", np.float32(given.get("bias", 1.0))),
-        helper.make_node("Add", ["_sum", "_bias"], ["_positive"]),
-        _constant("_beta", np.float32(given.get("beta", 0.75))),
-        helper.make_node("Pow", ["_positive", "_beta"], ["_divisor"]),
-        helper.make_node("Div", [image, "_divisor"], [proto.output[0]]),
-    ]
+    def lrn(self, image: str, given: Mapping[str, Any], shape: tuple[int, ...]) -> str:
+        """Adds the nodes of LRN: x / (bias + alpha / size * sum of squares in near channels) ** beta.
 
+        onnxruntime updates its sum from channel to channel, so a large number leaves an error in all later channels.
+        """
+        size, channel = int(given["size"]), np.arange(shape[1])
+        apart = channel[None, :] - channel[:, None]
+        near = (apart >= -((size - 1) // 2)) & (apart <= size // 2)
+        band = near.astype(np.float32) * np.float32(given.get("alpha", 1e-4) / size)
+        square = self.add("Mul", image, image)
+        rows = self.add("Reshape", square, self.constant([shape[0], shape[1], -1]))
+        total = self.add("Reshape", self.add("MatMul", self.constant(band), rows), self.constant(shape))
+        positive = self.add("Add", total, self.number(given.get("bias", 1.0)))
+        return self.add("Div", image, self.add("Pow", positive, self.number(given.get("beta", 0.75))))
 
-def _lp_normalised(proto: NodeProto, axis: int) -> list[NodeProto]:
-    """Returns the nodes of x / length (the Euclidean norm), whose squares may underflow."""
-    image = proto.input[0]
-    return [
-        helper.make_node("Mul", [image, image], ["_square"]),
-        _constant("_axes", np.array([axis], np.int64)),
-        helper.make_node("ReduceSum", ["_square", "_axes"], ["_sum"]),
-        helper.make_node("Sqrt", ["_sum"], ["_length"]),
-        # A row of zeros stays as it is.
-        _constant("_zero", np.float32(0)),
-        _constant("_one", np.float32(1)),
-        helper.make_node("Equal", ["_length", "_zero"], ["_empty"]),
-        helper.make_node("Where", ["_empty", "_one", "_length"], ["_divisor"]),
-        helper.make_node("Div", [image, "_divisor"], [proto.output[0]]),
-    ]
+    def lp(self, image: str, axis: int) -> str:
+        """Adds the nodes of x / length (the Euclidean norm), whose squares may underflow. Rows of zeros stay."""
+        square = self.add("Mul", image, image)
+        length = self.add("Sqrt", self.add("ReduceSum", square, self.constant([axis])))
+        empty = self.add("Equal", length, self.number(0))
+        return self.add("Div", image, self.add("Where", empty, self.number(1), length))
 
+    def normalised(self, image: str, axes: Iterable[int], *, inner: float = 0.0, outer: float = 0.0) -> str:
+        """Adds the nodes of (x - mean) / deviation. `inner` is added to the variance, `outer` to its root."""
+        over = {"axes": [*axes]}
+        apart = self.add("Sub", image, self.add("ReduceMean", image, attributes=over))
+        variance = self.add("ReduceMean", self.add("Mul", apart, apart), attributes=over)
+        root = self.add("Sqrt", self.add("Add", variance, self.number(inner)))
+        return self.add("Div", apart, self.add("Add", root, self.number(outer)))
 
-def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer: float = 0.0) -> list[NodeProto]:
-    """Returns the nodes of (x - mean) / deviation. `inner` is added to the variance, `outer` to its root."""
-    image = proto.input[0]
-    return [
-        helper.make_node("ReduceMean", [image], ["_mean"], axes=axes),
-        helper.make_node("Sub", [image, "_mean"], ["_apart"]),
-        helper.make_node("Mul", ["_apart", "_apart"], ["_square"]),
-        helper.make_node("ReduceMean", ["_square"], ["_variance"], axes=axes),
-        _constant("_inner", np.float32(inner)),
-        helper.make_node("Add", ["_variance", "_inner"], ["_positive"]),
-        helper.make_node("Sqrt", ["_positive"], ["_root"]),
-        _constant("_outer", np.float32(outer)),
-        helper.make_node("Add", ["_root", "_outer"], ["_deviation"]),
-        helper.make_node("Div", ["_apart", "_deviation"], ["_normal"]),
-    ]
-
-
-def _affine(proto: NodeProto, pixels: int) -> list[NodeProto]:
-    """Returns the nodes that multiply by the scale and add the bias; both get `pixels` dimensions of size 1."""
-    scale, bias = (*proto.input[1:], "")[:2]
-    axes = list(range(1, pixels + 1))
-    nodes = [
-        _constant("_axes", np.array(axes, np.int64)),
-        helper.make_node("Unsqueeze", [scale, "_axes"], ["_scale"]),
-        helper.make_node("Mul", ["_normal", "_scale"], ["_scaled"]),
-    ]
-    if not bias:
-        return [*nodes, _copy("_scaled", proto.output[0])]
-    moved = helper.make_node("Unsqueeze", [bias, "_axes"], ["_bias"])
-    return [*nodes, moved, helper.make_node("Add", ["_scaled", "_bias"], [proto.output[0]])]
-
-
-def _constant(name: str, value: Any) -> NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
-
-
-def _copy(source: str, target: str) -> NodeProto:
-    return helper.make_node("Identity", [source], [target])
+    def affine(self, normal: str, proto: NodeProto, pixels: int) -> str:
+        """Adds the nodes that multiply by the scale and add the bias; both get `pixels` dimensions of size 1."""
+        scale, bias = (*proto.input[1:], "")[:2]
+        axes = self.constant(np.arange(1, pixels + 1))
+        scaled = self.add("Mul", normal, self.add("Unsqueeze", scale, axes))
+        return self.add("Add", scaled, self.add("Unsqueeze", bias, axes)) if bias else scaled
