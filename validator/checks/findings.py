@@ -1,5 +1,6 @@
 """Findings of `raptor check`. Equal findings become one, with the number of places."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -70,3 +71,9 @@ class Hit:
     severity: Severity | None = None
     advice: str | None = None
     count: int = 1
+
+
+def hits(fact: str, at: Indices) -> Iterator[Hit]:
+    """Yields a problem at these instructions, if there are any."""
+    if len(at):
+        yield Hit(fact, at)
