@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from validator.definition.values import BITS, Array
+from validator.definition.values import Array, limits
 from validator.model.node import ModelNode
 from validator.model.node_models import model_of
 from validator.session import run, session
@@ -84,6 +84,5 @@ def _entry(name: str, array: Array) -> str:
 
 def all_codes(dtype: "np.dtype[Any]") -> Array:
     """Returns all integers of a type, the smallest first."""
-    bits = BITS[dtype.name]
-    low = 0 if dtype.name.startswith("u") else -(1 << (bits - 1))
-    return np.arange(low, low + (1 << bits)).astype(dtype)
+    low, high = limits(dtype)
+    return np.arange(low, high + 1).astype(dtype)

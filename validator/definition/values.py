@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from validator.coding import dtype_range
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -25,8 +26,7 @@ def is_codes(value: object) -> bool:
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns the smallest and the largest integer of a type."""
-    bits = BITS[dtype.name]
-    return (0, 2**bits - 1) if dtype.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return dtype_range(dtype.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

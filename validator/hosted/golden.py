@@ -113,27 +113,21 @@ def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> 
 def inputs_of_kind(hosted: Hosted, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
     """Returns one sample of a kind of inputs (`validator.kinds`), in the types of the model."""
     rng = np.random.default_rng(number)
-    return check_inputs(hosted, {t.name: _of_kind(t, whole, kind, rng) for t in hosted.listed.inputs})
+    return check_inputs(hosted, {t.name: _random(t, whole, rng, kind) for t in hosted.listed.inputs})
 
 
-def _of_kind(tensor: Crossing, whole: WholeModel, kind: str, rng: np.random.Generator) -> Any:
-    dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
-    if dtype is None or dtype.kind not in "fiu" or not fits(shape, tensor.shape):
-        return _random(tensor, whole, rng)
-    bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
-    with np.errstate(over="ignore"):
-        return draw(kind, shape, bounds, rng).astype(dtype)
-
-
-def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator) -> Any:
+def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator, kind: str = "") -> Any:
     dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
     if dtype is None or dtype.kind == "O" or not fits(shape, tensor.shape):
         raise UserError(f"input {tensor.name!r} is {tensor.type}: random values are not possible; give it with --input")
-    bounds = whole.bounds.get(tensor.name)
-    if dtype.kind in "iu":
-        return rng.integers(*(bounds or _OTHERS), shape, endpoint=True).astype(dtype)
+    bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
+    if kind and dtype.kind in "fiu":
+        with np.errstate(over="ignore"):
+            return draw(kind, shape, bounds, rng).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
-    if bounds is not None:
-        return rng.uniform(*bounds, shape).astype(dtype)
-    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    if bounds is None:
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(*bounds, shape, endpoint=True).astype(dtype)
+    return rng.uniform(*bounds, shape).astype(dtype)

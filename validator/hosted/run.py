@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from raptor.common.errors import UserError
 from raptor.output.files import SegmentFile
 from validator import session
@@ -30,12 +28,12 @@ def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> Hos
     values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
     for segment in hosted.listed.segments:
         if segment.kind == "host":
-            values |= run_host(hosted, segment, values)
+            values |= run_session(hosted.sessions[segment.path], segment, values)
         else:
             program = hosted.programs[segment.path]
             result = run(program, {name: values[name] for name in segment.reads}, **options)
             instructions += result.instructions
-            values |= bordered(hosted, result.outputs)
+            values |= at_borders(hosted, result.outputs)
     outputs = {o.name: to_type(values[o.name], o.type, f"output {o.name!r}") for o in hosted.listed.outputs}
     return HostedResult(outputs, values, instructions)
 
@@ -54,16 +52,6 @@ def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
     """Returns the tensors that are at a border, in their types there."""
     types = {c.name: c.type for c in hosted.listed.crossings}
     return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
-
-
-def bordered(hosted: Hosted, outputs: Mapping[str, Any]) -> Values:
-    """Returns outputs of a program of the chip in the types that the next segment reads."""
-    return at_borders(hosted, {name: np.asarray(value) for name, value in outputs.items()})
-
-
-def run_host(hosted: Hosted, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
-    """Runs a host segment in onnxruntime. Raises `UserError` if that fails."""
-    return run_session(hosted.sessions[segment.path], segment, values)
 
 
 def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:

@@ -5,8 +5,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-_SHORT = {"float": "float32", "double": "float64", "string": "object"}
-_OTHERS = ("bfloat16", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+FEW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
+_OF_ML_DTYPES = frozenset(("int2", "uint2", "int4", "uint4", "bfloat16", *FEW_BITS))
+_LONG = {"float": "float32", "double": "float64", "string": "object"}
+"""numpy's names of types that onnxruntime names otherwise."""
+
+
+def named_type(name: str) -> "np.dtype[Any]":
+    """Returns the type with this name, of numpy or ml_dtypes. Raises `TypeError` if there is none."""
+    return np.dtype(getattr(ml_dtypes, name) if name in _OF_ML_DTYPES else name)
 
 
 def dtype_of(type_: str) -> "np.dtype[Any] | None":
@@ -14,10 +21,8 @@ def dtype_of(type_: str) -> "np.dtype[Any] | None":
     if not type_.startswith("tensor("):
         return None
     name = type_.removeprefix("tensor(").removesuffix(")")
-    if name in _OTHERS:
-        return np.dtype(getattr(ml_dtypes, name))
     try:
-        return np.dtype(_SHORT.get(name, name))
+        return named_type(_LONG.get(name, name))
     except TypeError:
         return None
 
