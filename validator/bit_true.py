@@ -20,8 +20,8 @@ from raptor.output.files import Coding
 from validator.bounds import NO_BOUNDS, Bounds, index_bounds
 from validator.compare import Comparison, measure
 from validator.constants import constant_inputs
-from validator.definition import Definition, Known, Real, Rounded, load_definition
-from validator.definition.values import Array, first_index
+from validator.definition.definition import Definition, Known, load_definition
+from validator.definition.values import Array, Real, Rounded, first_index
 from validator.definition.witness import Witness, differences, load_witness
 from validator.difference import Difference
 from validator.elements import Pair, codes_of, paired

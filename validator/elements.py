@@ -8,8 +8,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output.files import Coding
 from validator.coding import holds_floats
-from validator.definition import Real
-from validator.definition.values import Array, Ints, Value, along, is_codes
+from validator.definition.values import Array, Ints, Real, Value, along, is_codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

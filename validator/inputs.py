@@ -15,7 +15,7 @@ from raptor.output.files import TensorPlace
 from raptor.target.layout import Floats
 from validator.bounds import NO_BOUNDS, Bounds
 from validator.coding import encode, holds_floats, value_range
-from validator.definition import Definition
+from validator.definition.definition import Definition
 from validator.definition.values import is_codes, limits
 from validator.golden import Golden
 from validator.kinds import draw

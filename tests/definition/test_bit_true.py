@@ -13,7 +13,8 @@ from tests.definition.quantised import Graph
 from tests.definition.test_exporters import SCHEMES, built, quantise
 from validator import bit_true
 from validator.bit_true import BitTrue
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 from validator.elements import paired
 from validator.options import Settings
 from validator.samples import Shown

@@ -10,7 +10,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 import models
 from tests.definition.quantised import Graph, defined
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 
 F32 = np.float32
 MODELS = {

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from tests.definition.quantised import Graph, defined
-from validator.definition import load_definition
+from validator.definition.definition import load_definition
 
 F32 = np.float32
 X = (F32(0.05), np.uint8(119))

@@ -17,7 +17,7 @@ from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import NETWORK_FILE
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
-from validator.checks import arch_file as chips
+from validator.checks.arch_file import read_chip
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, text_faults
 from validator.network import FileTable
@@ -159,9 +159,9 @@ def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
 
 def _chip(source: Path, arch: str | Path | None) -> Chip | None:
     if arch is not None:
-        return chips.read_chip(arch)
+        return read_chip(arch)
     beside = source / files.ARCH if source.is_dir() else None
-    return chips.read_chip(beside) if beside is not None and beside.is_file() else None
+    return read_chip(beside) if beside is not None and beside.is_file() else None
 
 
 def read_network(subject: Subject, chip: Chip) -> None:
