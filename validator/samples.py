@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.target.layout import Floats
@@ -15,13 +14,13 @@ from validator.bounds import Bounds, index_bounds, may_index, narrowed
 from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
 from validator.inputs import Given, given_for, inputs_of_kind, make_inputs, places_of_integers
+from validator.model.node import Array
 from validator.model.types import number_type
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Settings
 from validator.program import Program
 from validator.run import run
 from validator.session import add_outputs, read, session
 
-Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
 """Instructions that each engine executes in some tenths of a second."""
 BYTES_OF_AN_INSTRUCTION = 100

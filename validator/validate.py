@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
-
-import numpy.typing as npt
+from typing import cast
 
 from raptor.common.arguments import (
     by_name,
@@ -25,13 +23,13 @@ from validator.hosted.judge import validate_hosted
 from validator.hosted.listing import one_segment
 from validator.hosted.load import Hosted
 from validator.judging import validate_program
+from validator.model.node import Array
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, Settings
 from validator.program import Program, Writer
 from validator.run import UNLIMITED
 from validator.samples import quick_count
 from validator.validation_report import ValidationReport
 
-Array = npt.NDArray[Any]
 MOST_SEED = 2**62
 """Largest seed; JSON holds no larger numbers."""
 _INPUTS = "arrays by name, or a list of files"

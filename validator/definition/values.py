@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from validator.coding import dtype_range
+from validator.model.node import Array
 
-Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -150,21 +150,13 @@ class Judge:
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
         """Returns two sides whose float64 reference is the whole model."""
         whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
-        shapes = self._open_shapes()
-        return Sides(names, self.numbers, run_both, self._inputs, whole.path, whole.constants, shapes, on_host)
-
-    def _inputs(self, number: int) -> dict[str, Any]:
-        return self.known(number).inputs
-
-    def _borders(self, number: int) -> dict[str, Any]:
-        return self.known(number).borders
-
-    def _own_values(self, number: int) -> dict[str, Any]:
-        return self.ran(number).values
-
-    def _open_shapes(self) -> frozenset[str]:
         listed = self.hosted.listed
-        return frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
+        shapes = frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
+
+        def inputs(number: int) -> dict[str, Any]:
+            return self.known(number).inputs
+
+        return Sides(names, self.numbers, run_both, inputs, whole.path, whole.constants, shapes, on_host)
 
     def _whole_pair(self, number: int) -> Pair:
         return self.ran(number).outputs, self.known(number).wanted
@@ -179,7 +171,7 @@ class Judge:
         verdict = SegmentVerdict(segment.path, segment.kind, all(c.passed for c in cut), cut, reason=why)
         if segment.kind == "host":
             return verdict
-        found = self._program(segment, self._borders)
+        found = self._program(segment, lambda number: self.known(number).borders)
         return replace(
             verdict,
             passed=verdict.passed and found.passed,
@@ -206,7 +198,7 @@ class Judge:
         """
         chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
         turns = self._has_host or any(p.has_integers for p in self.hosted.programs.values())
-        return turns and all(self._program(s, self._own_values).passed for s in chips)
+        return turns and all(self._program(s, lambda number: self.ran(number).values).passed for s in chips)
 
     @property
     def _has_host(self) -> bool:
