@@ -11,8 +11,8 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.layout import Floats
-from validator import standard
 from validator.constants import constant_inputs
+from validator.model import onnx_resize
 from validator.model.types import number_type
 from validator.program import Program
 from validator.session import add_outputs, read, run, session
@@ -23,7 +23,7 @@ class Golden:
     """An onnxruntime session for OUT/model.onnx. `layers`: the intermediate tensors that it can return.
 
     `constants`: inputs that became constants when the model was compiled. `by_suite`: nodes that are computed as in
-    ONNX's own suite, because onnxruntime deviates from it (`validator.standard`).
+    ONNX's own suite, because onnxruntime deviates from it (`validator.model.onnx_resize`).
     """
 
     session: Any
@@ -52,7 +52,7 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
     path = program.model
     names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
     shapes = {place.name: place.shape for place in program.memory.inputs}
-    if names or standard.may_depart(path):
+    if names or onnx_resize.may_depart(path):
         model, shown, added, by_suite = _prepared(path, names, shapes)
     else:
         model, shown, added, by_suite = str(path), (), (), ()
@@ -97,7 +97,7 @@ def _prepared(
     rewritten as in ONNX's own suite.
     """
     model = read(path)
-    by_suite = standard.followed(model, path, shapes)
+    by_suite = onnx_resize.followed(model, path, shapes)
     computed = {name for node in model.graph.node for name in node.output if name}
     shown = tuple(name for name in names if name in computed)
     added = add_outputs(model, shown)

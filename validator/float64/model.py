@@ -21,10 +21,10 @@ from onnx import NodeProto, TensorProto, helper
 
 from raptor.common.errors import RaptorError
 from raptor.target.layout import Floats
-from validator import standard
 from validator.float64.kernels import SingleNode
 from validator.float64.normalisations import OPSET, steps
-from validator.float64.recurrent import Layer, Recurrence, Step
+from validator.float64.recurrent import Layer, NodeEvaluator, Recurrence
+from validator.model import onnx_resize
 from validator.model.float_types import floats_as, inlined
 from validator.model.interpreter import Interpreter, NodeGraph
 from validator.model.node import Array, ModelNode, Opsets, constants_of, nodes_of
@@ -58,7 +58,7 @@ class Float64Model:
     graph: NodeGraph
     constants: dict[str, Array]
     types: Mapping[str, "np.dtype[np.generic]"] = field(default_factory=dict[str, "np.dtype[np.generic]"])
-    evaluators: dict[str, Step] = field(default_factory=dict[str, Step])
+    evaluators: dict[str, NodeEvaluator] = field(default_factory=dict[str, NodeEvaluator])
 
     def run(
         self, inputs: Mapping[str, Floats], names: Sequence[str], rng: np.random.Generator | None = None
@@ -79,14 +79,14 @@ class Float64Model:
         run.evaluate(self.graph.needed(names)[0], names)
         return {name: run.value(name) for name in names}
 
-    def evaluator(self, node: ModelNode, operands: Mapping[str, Array], *, single: bool) -> Step:
+    def evaluator(self, node: ModelNode, operands: Mapping[str, Array], *, single: bool) -> NodeEvaluator:
         """Returns what computes a node, which the operands of its first run decide. `single`: in float32."""
         name = node.writes[0]
         if name not in self.evaluators:
             self.evaluators[name] = self._chosen(node, operands, single=single)
         return self.evaluators[name]
 
-    def _chosen(self, node: ModelNode, operands: Mapping[str, Array], *, single: bool) -> Step:
+    def _chosen(self, node: ModelNode, operands: Mapping[str, Array], *, single: bool) -> NodeEvaluator:
         known = [n for n in node.reads if n in self.constants]
         fixed = frozenset(n for n in known if operands[n].dtype.kind != "f" or not operands[n].size)
         alone = SingleNode(node, operands, fixed)
@@ -148,8 +148,8 @@ def load_float64(
     """
     with _unknown_errors():
         model = inlined(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
-        if shapes is not None and standard.may_depart(path):
-            standard.follow_suite(model, shapes, leave)
+        if shapes is not None and onnx_resize.may_depart(path):
+            onnx_resize.follow_suite(model, shapes, leave)
         graph = model.graph
         if graph.sparse_initializer:
             raise UnknownError("the model has sparse constants")

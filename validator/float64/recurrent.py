@@ -36,8 +36,8 @@ _PARAMETERS: Mapping[str, Mapping[str, float]] = {
 """Default parameters of each activation. Where the ONNX text gives none, onnxruntime's are used."""
 
 
-class Step(Protocol):
-    """Evaluator of the nodes of one time step."""
+class NodeEvaluator(Protocol):
+    """Computes the results `names` of a node from its operands in float64; with `rng`, with random errors."""
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
@@ -201,7 +201,7 @@ class Recurrence:
     """A recurrent layer, and the evaluator of a step for each direction."""
 
     layer: Layer
-    steps: Sequence[Step]
+    steps: Sequence[NodeEvaluator]
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None

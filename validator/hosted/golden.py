@@ -11,7 +11,6 @@ from onnx import ModelProto
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Crossing
-from validator import standard
 from validator.bounds import Bounds, index_bounds, narrowed
 from validator.coding import holds_floats, value_range
 from validator.constants import constant_inputs
@@ -20,6 +19,7 @@ from validator.hosted.run import check_inputs
 from validator.hosted.values import fits
 from validator.inputs import Given, given_for, read_files
 from validator.kinds import draw
+from validator.model import onnx_resize
 from validator.model.types import dtype_of
 from validator.session import add_outputs, read, run, session
 
@@ -80,11 +80,11 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
 
 def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
     """Rewrites chip nodes in which onnxruntime deviates from ONNX's own suite; nodes on the host stay as they are."""
-    if not hosted.programs or not standard.may_depart(hosted.folder / files.MODEL):
+    if not hosted.programs or not onnx_resize.may_depart(hosted.folder / files.MODEL):
         return ()
     shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.listed.inputs}
     on_host = {n.node for n in hosted.listed.host_nodes}
-    return standard.followed(model, hosted.folder / files.MODEL, shapes, on_host)
+    return onnx_resize.followed(model, hosted.folder / files.MODEL, shapes, on_host)
 
 
 def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:

@@ -40,7 +40,7 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class ReferenceValues:
     """Reference values of a sample: `inputs` and `wanted` tensors of the whole model, and the tensors at `borders`.
 
     `made`: for each segment, the results of its ONNX model in onnxruntime, computed from the tensors at its borders.
@@ -63,10 +63,10 @@ class Judge:
     settings: Settings
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0})
     _goldens: dict[str, Any] = field(default_factory=dict[str, Any])
-    _known: dict[int, Known] = field(default_factory=dict[int, Known])
+    _known: dict[int, ReferenceValues] = field(default_factory=dict[int, ReferenceValues])
     _runs: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
 
-    def known(self, number: int) -> Known:
+    def known(self, number: int) -> ReferenceValues:
         """Returns the reference values of a sample; each is computed once."""
         if number not in self._known:
             start = perf_counter()
@@ -74,7 +74,7 @@ class Judge:
             self.seconds["golden"] += perf_counter() - start
         return self._known[number]
 
-    def _compute(self, number: int) -> Known:
+    def _compute(self, number: int) -> ReferenceValues:
         inputs = inputs_for(self.hosted, self.whole, self.given, number)
         wanted = self.whole.run(inputs)
         borders, made = at_borders(self.hosted, inputs), dict[str, dict[str, Any]]()
@@ -83,7 +83,7 @@ class Judge:
             made[segment.path] = self._in_onnxruntime(segment, borders)
             # Segments make the tensors that the original model does not name: inner tensors of functions and loops.
             borders |= made[segment.path] | {n: there[n] for n in segment.makes if n in there}
-        return Known(inputs, wanted, borders, made)
+        return ReferenceValues(inputs, wanted, borders, made)
 
     def _in_onnxruntime(self, segment: SegmentFile, borders: Mapping[str, Any]) -> dict[str, Any]:
         if segment.kind == "host":
