@@ -109,7 +109,7 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
         def run(self, number: int) -> Any:
             return runs[number]
 
-    names = ("program", "golden", "given", "numbers", "engine", "schedule", "layers", "max_steps")
+    names = ("program", "golden", "given", "numbers", "settings")
     return Replayed(*(getattr(tried, name) for name in names))
 
 
@@ -160,13 +160,14 @@ def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool
     """Returns the samples that `validate` would try, at most `most`."""
     from validator.golden import load_golden
     from validator.load import load
+    from validator.options import Settings
     from validator.run import UNLIMITED
     from validator.samples import Samples, quick_count
 
     program = load(out)
     numbers = range(1 if inputs else min(most, quick_count(program, "numba")))
     golden = load_golden(program, layers=layers)
-    return Samples(program, golden, inputs or (), numbers, "numba", "block", layers, UNLIMITED)
+    return Samples(program, golden, inputs or (), numbers, Settings(TOLERANCE, layers, "numba", "block", UNLIMITED))
 
 
 # Programs

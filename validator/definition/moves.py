@@ -39,18 +39,16 @@ def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> C
     return move
 
 
-def split(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], x: Array) -> list[Array]:
+def split(node: NodeProto, parameters: Mapping[str, Array], x: Array) -> list[Array]:
     """Returns the parts of a Split."""
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    sizes = [a.ints for a in node.attribute if a.name == "split"]
-    given = (
-        parameters[node.input[1]].tolist() if len(node.input) > 1 and node.input[1] else list(sizes[0]) if sizes else []
-    )
+    given = attributes_of(node)
+    axis, named = given.get("axis", 0), len(node.input) > 1 and node.input[1]
+    sizes: list[int] = parameters[node.input[1]].tolist() if named else list(given.get("split", ()))
     count = len(node.output)
-    if not given:
+    if not sizes:
         each = -(-x.shape[axis] // count)
-        given = [min(each, x.shape[axis] - k * each) for k in range(count)]
-    return np.split(x, np.cumsum(given)[:-1], axis)
+        sizes = [min(each, x.shape[axis] - k * each) for k in range(count)]
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
 def resize_matrices(

@@ -51,12 +51,12 @@ def split(node: Node) -> Result:
     x = node.get(0)
     parameters = node.parameters()
     if isinstance(x, np.ndarray):
-        return moves.split(node.proto, node.opsets, parameters, x) if is_codes(x) else None
+        return moves.split(node.proto, parameters, x) if is_codes(x) else None
     if x is None:
         return None
 
     def part(k: int) -> Callable[[Array], Array]:
-        return lambda a: moves.split(node.proto, node.opsets, parameters, a)[k]
+        return lambda a: moves.split(node.proto, parameters, a)[k]
 
     return [x.moved(part(k)) for k in range(len(node.proto.output))]
 
