@@ -109,7 +109,7 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
         def run(self, number: int) -> Any:
             return runs[number]
 
-    names = ("program", "golden", "given", "numbers", "engine", "schedule", "layers", "max_steps")
+    names = ("program", "golden", "given", "numbers", "settings")
     return Replayed(*(getattr(tried, name) for name in names))
 
 
@@ -141,10 +141,10 @@ def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
     """Returns True if errors above the tolerance are at most 4 times onnxruntime's own, both against float64."""
     from raptor.output import files
     from validator.compare import errors
-    from validator.exact import UnknownError, load_exact
+    from validator.float64 import UnknownError, load_float64
 
     try:
-        exact = load_exact(tried.program.folder / files.MODEL, tried.golden.constants)
+        exact = load_float64(tried.program.folder / files.MODEL, tried.golden.constants)
         for number in tried.numbers:
             pairs, known = tried.run(number), exact.run(tried.inputs(number), [s.tensor for s in scales])
             for shown, scale in scales.items():
@@ -160,13 +160,14 @@ def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool
     """Returns the samples that `validate` would run, at most `most`."""
     from validator.golden import load_golden
     from validator.load import load
+    from validator.options import Settings
     from validator.run import UNLIMITED
     from validator.samples import Samples, quick_count
 
     program = load(out)
     numbers = range(1 if inputs else min(most, quick_count(program, "numba")))
     golden = load_golden(program, layers=layers)
-    return Samples(program, golden, inputs or (), numbers, "numba", "block", layers, UNLIMITED)
+    return Samples(program, golden, inputs or (), numbers, Settings(TOLERANCE, layers, "numba", "block", UNLIMITED))
 
 
 # Programs

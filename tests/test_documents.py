@@ -11,9 +11,8 @@ import models
 import raptor
 from docgen import figures
 from docgen.everything import files
-from tests.documents import GIVEN, RUN, SHOWN, Page, blocks, pages
-from tests.paths import ROOT
-from validator.checks.findings import RULES
+from tests.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
+from validator.checks.rules import RULES
 from validator.simulate.builtin import simulate
 
 

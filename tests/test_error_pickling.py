@@ -29,7 +29,7 @@ from raptor.mapping.rows import NothingStreamsError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.errors import Blocked, DeadlockError, IdError, ProgramError
-from validator.exact import UnknownError
+from validator.float64 import UnknownError
 
 
 def _is_device_error(kind: object) -> bool:

@@ -17,9 +17,9 @@ from validator.run import run
 Shapes = Mapping[str, tuple[int | None, ...]]
 
 
-def load_any(folder: str | Path) -> Program | Hosted:
+def load_any(folder: str | Path, *, check_hashes: bool = True) -> Program | Hosted:
     """Loads an output directory. Raises `UserError` like `load`."""
-    return load_hosted(folder) if is_hosted(folder) else load(folder)
+    return (load_hosted if is_hosted(folder) else load)(folder, check_hashes=check_hashes)
 
 
 def shapes(program: Program | Hosted) -> tuple[Shapes, Shapes]:

@@ -9,7 +9,7 @@ sums to a neighbouring integer: each node may differ by one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -17,22 +17,22 @@ from onnx import ModelProto, TensorProto, helper
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Coding
-from validator import widen
 from validator.bounds import NO_BOUNDS, Bounds, index_bounds
 from validator.compare import Comparison, measure
 from validator.constants import constant_inputs
-from validator.definition import Definition, Known, Real, Rounded, load_definition
-from validator.definition.definition import first
-from validator.definition.values import Array, first_index
+from validator.definition.definition import Definition, Known, load_definition
+from validator.definition.values import Array, Real, Rounded, first_index
 from validator.definition.witness import Witness, differences, load_witness
 from validator.difference import Difference
 from validator.elements import Pair, codes_of, paired
 from validator.inputs import Given, coded_inputs, given_for
-from validator.options import Engine, Schedule
+from validator.model.float_types import model_in, other_floats
+from validator.options import Settings
 from validator.program import Program
 from validator.run import run
 from validator.samples import Shown
 from validator.session import read, session
+from validator.session import run as run_session
 from validator.validation_report import IntegerFigures
 
 
@@ -78,7 +78,7 @@ class Count:
 
 @dataclass(slots=True, eq=False)
 class BitTrue:
-    """Validation of an integer program against its definition. `tolerance` is for float sections.
+    """Validation of an integer program against its definition. The tolerance of the settings is for float sections.
 
     `bounds`: ranges of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: differences of
     each tensor of the program; `witnessed`: differences of onnxruntime for each tensor of the model. `whole`: a session
@@ -89,11 +89,7 @@ class BitTrue:
     definition: Definition
     given: Given
     numbers: Sequence[int]
-    engine: Engine
-    schedule: Schedule
-    layers: bool
-    tolerance: float
-    max_steps: int
+    settings: Settings
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     rounded: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
     counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
@@ -125,8 +121,7 @@ class BitTrue:
         for number in self.numbers:
             start = perf_counter()
             inputs = self._inputs(number)
-            options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
-            result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
+            result = run(self.program, inputs, probes=self.settings.layers or self.by_node, **self.settings.running)
             self.instructions = result.instructions
             ran = perf_counter()
             known = self._run_definition(inputs, result.probe_elements)
@@ -178,7 +173,7 @@ class BitTrue:
         return self.definition.run(inputs, forced, keep)
 
     def _probes(self) -> Sequence[files.Probe]:
-        return self.program.layers.probes if self.program.layers and (self.layers or self.by_node) else ()
+        return self.program.layers.probes if self.program.layers and (self.settings.layers or self.by_node) else ()
 
     def _compare(self, known: Known, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
         for place in self.program.memory.outputs:
@@ -195,14 +190,13 @@ class BitTrue:
             value = self.definition.floats(name, known.values)
         pair = paired(name, elements, coding, value)
         if shown not in self.counts:
-            node = self.definition.producers.get(name)
-            self.counts[shown] = Count((node.name or first(node)) if node else "", pair.want.shape, pair.is_float)
+            self.counts[shown] = Count(self.definition.name_of(name), pair.want.shape, pair.is_float)
         self.counts[shown].add(pair, self._wrong(name, pair, known))
 
     def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
         """Marks the elements whose difference is not allowed."""
         if pair.is_float:
-            allowed = self.tolerance * measure(np.abs(pair.want), 1)
+            allowed = self.settings.tolerance * measure(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
         wrong = np.abs(pair.got - pair.want) > 1 if self.short else pair.got != pair.want
         if not wrong.any() or not self.mixed or not self._comes_from_floats(name, known):
@@ -219,9 +213,8 @@ class BitTrue:
 
     def _is_near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
         exact = np.broadcast_to(rounded.near()[0], pair.want.shape)
-        doubt = self.tolerance * np.broadcast_to(measure(np.abs(exact).astype(np.float32), 1), exact.shape).astype(
-            np.float64
-        )
+        allowed = self.settings.tolerance * measure(np.abs(exact).astype(np.float32), 1).astype(np.float64)
+        doubt = np.broadcast_to(allowed, exact.shape)
         return rounded.explains(pair.got, at, doubt)
 
     def _from_end_to_end(self, inputs: Mapping[str, Array], known: Known) -> None:
@@ -229,8 +222,9 @@ class BitTrue:
         if self.whole is None or self.mixed:
             return
         opened, constants = self.whole
-        values = cast(list[Array], opened.run(list(known.outputs), {**inputs, **constants}))
-        for (name, want), got in zip(known.outputs.items(), values, strict=True):
+        values = run_session(opened, list(known.outputs), {**inputs, **constants}, "onnxruntime: ")
+        for name, want in known.outputs.items():
+            got = values[name]
             numbers = want.floats() if isinstance(want, Real) and want.kind == "plain" else want
             if isinstance(numbers, np.ndarray) and numbers.shape == got.shape:
                 self.outputs += got.size
@@ -242,16 +236,14 @@ class BitTrue:
         wrong = want != got
         if not wrong.any() or not self.definition.is_certain(known):
             return
-        at, producer = first_index(wrong), self.definition.producers[name]
+        at, node = first_index(wrong), self.definition.name_of(name)
         ends = int(got[at]), int(want[at])
-        self.witnessed[f"{name} end to end"] = Difference(
-            name, producer.name or first(producer), want.size, int(wrong.sum()), 0, at, *ends
-        )
+        self.witnessed[f"{name} end to end"] = Difference(name, node, want.size, int(wrong.sum()), 0, at, *ends)
 
     def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: Known) -> None:
         """Compares the definition with onnxruntime, node by node."""
         if self._witness is None:
-            self._witness = load_witness(self.definition, known, self.program.folder / files.MODEL)
+            self._witness = load_witness(self.definition, known, self.program.model)
         computed = self._witness.run(inputs, known.values)
         for one in differences(self.definition, known, computed):
             before = self.witnessed.get(one.tensor)
@@ -262,24 +254,22 @@ def load_bit_true(
     program: Program,
     given: Given,
     numbers: Sequence[int],
-    **options: Any,
+    settings: Settings,
 ) -> BitTrue:
     """Opens the model of an integer program. Raises `UserError` if the model does not match memory.json."""
-    path = program.folder / files.MODEL
-    if files.MODEL not in program.manifest.files:
-        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+    path = program.model
     model = read(path)
     rounded = _small_inputs(model)
-    other = widen.other_floats(model)
+    other = other_floats(model)
     # If floats have 16 or 64 bits, the program computes in float32, and so do its judges.
-    model = widen.model(model, np.float32) if other else model
+    model = model_in(model, np.float32) if other else model
     opened = session(model.SerializeToString() if other else str(path), path)
     constants = constant_inputs(program.manifest.options, opened.get_inputs())
     definition = load_definition(model, constants)
     _check(program, definition, set(constants))
     bounds = NO_BOUNDS if given else index_bounds(model)
     whole = opened, constants
-    return BitTrue(program, definition, given, numbers, bounds=bounds, rounded=rounded, whole=whole, **options)
+    return BitTrue(program, definition, given, numbers, settings, bounds=bounds, rounded=rounded, whole=whole)
 
 
 def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:

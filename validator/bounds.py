@@ -5,18 +5,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
 
 from raptor.common.errors import UserError
 from validator.marks import has_mark
+from validator.model.float_types import inlined
+from validator.model.node import Array
 
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
-
-Array = npt.NDArray[Any]
 Shape = Sequence[int | None]
 _MOST_ELEMENTS = 2**20
 """Most elements of a constant whose values are read."""
@@ -43,15 +41,12 @@ def may_index(path: Path) -> bool:
     return has_mark(path, _MARKS)
 
 
-def index_bounds(model: "ModelProto") -> dict[str, Bounds]:
+def index_bounds(model: ModelProto) -> dict[str, Bounds]:
     """Returns bounds of the inputs from which a model computes indices, so that every index is in its table.
 
     Inputs without a table are left out. Bounds are hints: they are not propagated through unknown operators.
     """
-    import onnx.inliner
-
-    graph = (onnx.inliner.inline_local_functions(model) if model.functions else model).graph
-    return _Search.of(graph, model).run()
+    return _Search.of(inlined(model).graph, model).run()
 
 
 def narrowed(
@@ -79,16 +74,16 @@ def narrowed(
 class _Search:
     """Bounds found so far, keyed by tensor. `inferred`: shapes of all tensors, inferred when one is needed."""
 
-    model: "ModelProto"
+    model: ModelProto
     inputs: Sequence[str]
-    nodes: Sequence["NodeProto"]
+    nodes: Sequence[NodeProto]
     constants: Mapping[str, Array]
     weights: Mapping[str, Shape]
     found: dict[str, Bounds] = field(default_factory=dict[str, Bounds])
     inferred: Mapping[str, Shape] | None = None
 
     @classmethod
-    def of(cls, graph: "GraphProto", model: "ModelProto") -> "_Search":
+    def of(cls, graph: GraphProto, model: ModelProto) -> "_Search":
         nodes = [*_all_nodes(graph)]
         weights = {t.name: tuple(t.dims) for t in graph.initializer}
         inputs = [v.name for v in graph.input if v.name not in weights]
@@ -119,7 +114,7 @@ class _Search:
         shape = self.shape(name)
         return shape[axis] if -len(shape) <= axis < len(shape) else None
 
-    def demands(self, node: "NodeProto") -> Iterator[tuple[str, Bounds]]:
+    def demands(self, node: NodeProto) -> Iterator[tuple[str, Bounds]]:
         """Yields the bounds of the indices, lengths and classes that a node reads."""
         inputs = node.input
         match node.op_type:
@@ -141,7 +136,7 @@ class _Search:
                 if size:
                     yield inputs[1], Bounds(0, size - 1)
 
-    def indexed(self, node: "NodeProto") -> int | None:
+    def indexed(self, node: NodeProto) -> int | None:
         """Returns how many values the index input of a node may have; None for other nodes, or if it is not known."""
         table, ids = node.input[:2] if len(node.input) > 1 else ("", "")
         match node.op_type:
@@ -156,7 +151,7 @@ class _Search:
             case _:
                 return None
 
-    def backwards(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+    def backwards(self, node: NodeProto, wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
         """Yields the bounds of operands that keep the first result of a node within `wanted`."""
         if node.op_type in _VALUE_OPERANDS:
             yield from ((name, wanted) for name in _VALUE_OPERANDS[node.op_type](node.input))
@@ -173,7 +168,7 @@ class _Search:
     def longest(self, name: str) -> int | None:
         return max((size for size in self.shape(name) if size is not None), default=None)
 
-    def arithmetic(self, node: "NodeProto", wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+    def arithmetic(self, node: NodeProto, wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
         a, b = node.input
         left, right = self.range(a), self.range(b)
         if left is None and right is None:
@@ -192,7 +187,7 @@ class _Search:
         return Bounds(math.floor(values.min()), math.ceil(values.max()))
 
 
-def _attribute(node: "NodeProto", name: str) -> int:
+def _attribute(node: NodeProto, name: str) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), 0)
 
 
@@ -227,31 +222,14 @@ def _split_bounds(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
             return wanted, Bounds(1, max(wanted.high, 1))
 
 
-def _first_operand(names: Sequence[str]) -> Sequence[str]:
-    return names[:1]
-
-
+_OF_FIRST = (
+    *("Abs", "Cast", "CastLike", "Ceil", "Clip", "DepthToSpace", "Expand", "Flatten", "Floor", "Gather"),
+    *("GatherElements", "GatherND", "Identity", "Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence"),
+    *("Round", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze"),
+)
 _VALUE_OPERANDS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                *(
-                    "Abs",
-                    "Cast",
-                    "Clip",
-                    "DepthToSpace",
-                    "Expand",
-                    "Flatten",
-                    "Gather",
-                    "GatherElements",
-                    "GatherND",
-                    "Identity",
-                ),
-                *("Pad", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
-                *("Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Floor", "Ceil", "Round", "CastLike"),
-            ),
-            _first_operand,
-        ),
+        **dict.fromkeys(_OF_FIRST, lambda names: names[:1]),
         **dict.fromkeys(("Concat", "Max", "Min", "Mean"), lambda names: names),
         "Where": lambda names: names[1:],
         "ScatterElements": lambda names: [*names[:1], *names[2:]],
@@ -261,19 +239,16 @@ _VALUE_OPERANDS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = Mappin
 """Operands whose elements an operator returns, or between whose elements its results lie."""
 
 
-def _all_nodes(graph: "GraphProto") -> Iterator["NodeProto"]:
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Yields all nodes in order; the nodes of a subgraph come before the node that contains it."""
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g)
+            yield from _all_nodes(attribute.g)
         yield node
 
 
-def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, Array]:
+def _constants(graph: GraphProto, nodes: Sequence[NodeProto]) -> dict[str, Array]:
     """Returns small constants, keyed by name, with an empty array for each large one."""
-    from onnx import TensorProto, numpy_helper
-
     found: dict[str, Array] = {}
     for tensor in graph.initializer:
         small = math.prod(tensor.dims) <= _MOST_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL
@@ -294,12 +269,10 @@ def _constants(graph: "GraphProto", nodes: Sequence["NodeProto"]) -> dict[str, A
     return found
 
 
-def _infer_shapes(model: "ModelProto") -> dict[str, Shape]:
+def _infer_shapes(model: ModelProto) -> dict[str, Shape]:
     """Returns inferred shapes, with None for open sizes; only declared shapes if onnx cannot infer any."""
-    import onnx
-
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # exceptions of onnx have no common base, and bounds are hints
         graph = model.graph
     values = (*graph.input, *graph.value_info, *graph.output)

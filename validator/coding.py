@@ -3,28 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output.files import Coding, Numbers
+from validator.model.types import FEW_BITS, named_type
 from validator.program import Bytes
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_FEW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
-_SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("int2", "uint2", "int4", "uint4", "bfloat16", *_FEW_BITS)}
-_FLOATS = ("bfloat16", "float16", "float32", "float64", *_FEW_BITS)
+_FLOATS = ("bfloat16", "float16", "float32", "float64", *FEW_BITS)
 _SCALED = _FLOATS[:4]
 """Types of real numbers that integers with a scale can represent; they are computed in float32."""
-_HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", *_FEW_BITS)
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """Returns the numpy type that a `Coding` names."""
-    return _SMALL.get(name) or np.dtype(name)
+_HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", *FEW_BITS)
 
 
 def dtype_range(name: str) -> tuple[int, int]:
@@ -127,7 +120,7 @@ def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np
         return _as_floats(array, coding, what)
     if coding.scale:
         with np.errstate(over="ignore"):
-            return _quantised(_floats(array.astype(dtype_of(coding.dtype))), coding, what)
+            return _quantised(_floats(array.astype(named_type(coding.dtype))), coding, what)
     return _shifted(array, coding, what)
 
 
@@ -135,7 +128,7 @@ def _as_floats(array: Array, coding: Coding, what: str) -> npt.NDArray[np.float3
     """Returns values as float32, rounded to the model's type. Raises `UserError` for integers out of bounds."""
     if holds_floats(coding):
         with np.errstate(over="ignore"):
-            return array.astype(dtype_of(coding.dtype)).astype(np.float32)
+            return array.astype(named_type(coding.dtype)).astype(np.float32)
     given = array if array.dtype.kind in "iub" else array.astype(np.float64)
     _check_given(np.isfinite(given), given, f"{what}, {coding.dtype}: holds {{}}, which is no integer")
     _check_given(given == np.trunc(given), given, f"{what}, {coding.dtype}: holds {{}}, which is no whole number")
@@ -206,16 +199,16 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
         units = (elements - zero).astype(np.float32)
         scale = _broadcast_along(np.array(coding.scale, np.float32), coding, elements.ndim)
         with np.errstate(over="ignore"):
-            return (units * scale).astype(dtype_of(coding.dtype), copy=False)
+            return (units * scale).astype(named_type(coding.dtype), copy=False)
     values = elements.astype(np.int64) + coding.offset
     least, most = dtype_range(coding.dtype)
     _check_range(values, least, most, f"{what}: an element stands for a value outside {coding.dtype}")
-    return values.astype(dtype_of(coding.dtype))
+    return values.astype(named_type(coding.dtype))
 
 
 def _as_values(elements: Array, coding: Coding, what: str) -> Array:
     """Returns floats in the model's type. Raises `UserError` for a number that this type cannot represent."""
-    dtype = dtype_of(coding.dtype)
+    dtype = named_type(coding.dtype)
     if holds_floats(coding):
         with np.errstate(over="ignore"):
             return elements.astype(dtype, copy=False)

@@ -1,7 +1,7 @@
 """Compares tensors of a program with onnxruntime's, within a tolerance."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from raptor.common.strict import Figure
 from raptor.target.layout import Floats
 
+K = TypeVar("K")
 Doubles = npt.NDArray[np.float64]
 FEWEST_VALUES = 16
 """Least size of a group of values whose maximum is not small by chance."""
@@ -90,6 +91,14 @@ def tally(got: Floats, want: Floats) -> Tally:
     return Tally(
         errors(got, want), np.where(finite, np.abs(want), np.float32(0)), got, want.copy(), 1, bool(finite.any())
     )
+
+
+def add_tally(found: dict[K, Tally], key: K, one: Tally) -> None:
+    """Adds the tally of one more input to those of the tensors."""
+    if key in found:
+        found[key].add(one)
+    else:
+        found[key] = one
 
 
 def measure(largest: Floats, inputs: int) -> Floats:

@@ -5,30 +5,14 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
+from validator.model.node import Array
+from validator.model.types import dtype_of
 
-Array = npt.NDArray[Any]
-_TYPES: Mapping[str, tuple[npt.DTypeLike, str]] = MappingProxyType(
-    {
-        "tensor(float)": (np.float32, "fiu"),
-        "tensor(float16)": (np.float16, "fiu"),
-        "tensor(double)": (np.float64, "fiu"),
-        "tensor(int8)": (np.int8, "iu"),
-        "tensor(int16)": (np.int16, "iu"),
-        "tensor(int32)": (np.int32, "iu"),
-        "tensor(int64)": (np.int64, "iu"),
-        "tensor(uint8)": (np.uint8, "iu"),
-        "tensor(uint16)": (np.uint16, "iu"),
-        "tensor(uint32)": (np.uint32, "iu"),
-        "tensor(uint64)": (np.uint64, "iu"),
-        "tensor(bool)": (np.bool_, "b"),
-        "tensor(string)": (np.object_, "U"),
-    }
-)
-"""numpy's type for onnxruntime's name of a type, and the kinds that its values have in JSON."""
+_KINDS: Mapping[str, str] = MappingProxyType({"f": "fiu", "i": "iu", "u": "iu", "b": "b", "O": "U"})
+"""Kinds of a constant's values in JSON, for each kind of its type."""
 
 
 def constant_inputs(options: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, Array]:
@@ -48,9 +32,10 @@ def _recorded(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constant(name: str, value: object, type_: str) -> Array:
-    if type_ not in _TYPES:
+    dtype = dtype_of(type_)
+    kinds = _KINDS.get(dtype.kind) if dtype is not None and dtype.isbuiltin == 1 else None
+    if kinds is None:
         raise _bad(f"{name!r} is no input that can be a constant")
-    dtype, kinds = _TYPES[type_]
     try:
         raw = np.asarray(value)
         array = raw.astype(dtype)

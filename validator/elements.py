@@ -8,8 +8,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output.files import Coding
 from validator.coding import holds_floats
-from validator.definition import Real
-from validator.definition.values import Array, Ints, Value, is_codes
+from validator.definition.values import Array, Ints, Real, Value, along, is_codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,18 +53,11 @@ def _pair_units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
     if term is None or not coding.scale or term.over.size != 1:
         raise _coding_error(name, coding, "a sum of several numbers")
     shape = term.units.shape
-    zero, scale = (along(np.asarray(a), coding.axis, shape) for a in (coding.zero_point, coding.scale))
+    zero, scale = (along(np.asarray(a), coding.axis, len(shape)) for a in (coding.zero_point, coding.scale))
     wanted = np.broadcast_to(term.scale, shape)
     if not np.array_equal(np.broadcast_to(scale, shape).astype(np.float32), wanted):
         raise UserError(f"tensor {name!r}: its coding has scale {coding.scale[0]:g}, the model {wanted.flat[0]:g}")
     return Pair(elements.reshape(shape) - zero, np.broadcast_to(term.units, shape))
-
-
-def along(parameter: Array, axis: int | None, shape: tuple[int, ...]) -> Array:
-    """Reshapes a parameter of one entry, or of one for each index of `axis`, to broadcast to `shape`."""
-    if axis is None or parameter.size == 1:
-        return parameter.reshape(-1)[:1].reshape(())
-    return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
 
 
 def codes_of(elements: Array, coding: Coding, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Array:

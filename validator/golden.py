@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,11 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.layout import Floats
-from validator import standard
 from validator.constants import constant_inputs
+from validator.model import onnx_resize
+from validator.model.types import number_type
 from validator.program import Program
-from validator.session import ALL_DTYPES, read, session
+from validator.session import add_outputs, read, run, session
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Golden:
     """An onnxruntime session for OUT/model.onnx. `layers`: the intermediate tensors that it can return.
 
     `constants`: inputs that became constants when the model was compiled. `by_suite`: nodes that are computed as in
-    ONNX's own suite, because onnxruntime deviates from it (`validator.standard`).
+    ONNX's own suite, because onnxruntime deviates from it (`validator.model.onnx_resize`).
     """
 
     session: Any
@@ -32,16 +33,15 @@ class Golden:
 
     def input_dtype(self, name: str) -> "np.dtype[Any]":
         """Returns the element type that the model expects for an input."""
-        return ALL_DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
+        dtype = number_type(next(i.type for i in self.session.get_inputs() if i.name == name))
+        assert dtype is not None, "checked by `load_golden`"
+        return dtype
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
         """Returns the tensors `names` (outputs or `layers`) as float32; inputs are cast to the model's types."""
         feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()} | dict(self.constants)
-        try:
-            values = cast(list[npt.NDArray[Any]], self.session.run(list(names), feed))
-        except Exception as e:  # onnxruntime's exceptions have no common base
-            raise UserError(f"onnxruntime: {e}") from e
-        return {name: np.asarray(value, np.float32) for name, value in zip(names, values, strict=True)}
+        found = run(self.session, names, feed, "onnxruntime: ")
+        return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
 
 def load_golden(program: Program, *, layers: bool = False) -> Golden:
@@ -49,12 +49,10 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
 
     Raises `UserError` for a model that onnxruntime refuses, or that does not match memory.json.
     """
-    if files.MODEL not in program.manifest.files:
-        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
-    path = program.folder / files.MODEL
+    path = program.model
     names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
     shapes = {place.name: place.shape for place in program.memory.inputs}
-    if names or standard.may_depart(path):
+    if names or onnx_resize.may_depart(path):
         model, shown, added, by_suite = _prepared(path, names, shapes)
     else:
         model, shown, added, by_suite = str(path), (), (), ()
@@ -98,19 +96,11 @@ def _prepared(
     Also returns the tensors of `names` that it computes, the ones that were not outputs before, and the nodes that are
     rewritten as in ONNX's own suite.
     """
-    import onnx
-
     model = read(path)
-    try:
-        by_suite = standard.follow_suite(model, shapes)
-    except Exception as e:  # exceptions of protobuf and onnx have no common base
-        raise UserError(f"{path}: not an ONNX model: {e}") from e
+    by_suite = onnx_resize.followed(model, path, shapes)
     computed = {name for node in model.graph.node for name in node.output if name}
     shown = tuple(name for name in names if name in computed)
-    present = {output.name for output in model.graph.output}
-    added = tuple(name for name in shown if name not in present)
-    # onnxruntime infers the type of an output that has only a name.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    added = add_outputs(model, shown)
     return model.SerializeToString(), shown, added, by_suite
 
 
@@ -126,7 +116,7 @@ def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -
     for place in program.memory.inputs:
         if place.name not in given:
             raise UserError(f"{path}: has no input {place.name!r}, which {files.MEMORY} names")
-        if given[place.name].type not in ALL_DTYPES:
+        if number_type(given[place.name].type) is None:
             raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected numbers")
     extra = sorted(given.keys() - {place.name for place in program.memory.inputs} - golden.constants.keys())
     if extra:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor.common.arguments import by_name
 from raptor.common.errors import UserError
@@ -15,12 +14,12 @@ from raptor.output.files import TensorPlace
 from raptor.target.layout import Floats
 from validator.bounds import NO_BOUNDS, Bounds
 from validator.coding import encode, holds_floats, value_range
-from validator.definition import Definition
+from validator.definition.definition import Definition
 from validator.definition.values import is_codes, limits
 from validator.golden import Golden
 from validator.kinds import draw
+from validator.model.node import Array
 
-Array = npt.NDArray[Any]
 Given = Sequence[str] | Mapping[str, Array] | Callable[[int], Mapping[str, Array]]
 """Inputs as files, as arrays by name, or as a function from a sample's number to arrays; empty for random numbers."""
 

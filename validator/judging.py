@@ -4,40 +4,23 @@ An error above the tolerance is judged a second time, by the precision of float3
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal
 
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from validator.bit_true import BitTrue, load_bit_true
-from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
-from validator.exact import Exact, UnknownError, load_exact
+from validator.compare import Comparison, Doubles, Rounding, Tally, add_tally, compare, tally, within
+from validator.float64 import Float64Model, UnknownError, load_float64
 from validator.golden import load_golden
 from validator.inputs import Given
-from validator.options import Engine, Schedule
+from validator.options import Settings
 from validator.program import Program
 from validator.rounding import Doubt, judge, worst
 from validator.samples import Samples, Shown, Tried
 from validator.session import optimised
 from validator.validation_report import KindVerdict, LayerComparison, ValidationReport, reason
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a validation: `tolerance`, and the other options of `validate`."""
-
-    tolerance: float
-    layers: bool
-    engine: Engine
-    schedule: Schedule
-    max_steps: int
-
-    @property
-    def running(self) -> dict[str, Any]:
-        """Options of `validator.run.run`."""
-        return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
-
 
 _SAME_SIZE = 4
 """Factor within which two errors count as equally large."""
@@ -56,20 +39,18 @@ def validate_program(
 
     `seed`: shown in the report; `loading`: seconds. Integer programs ignore `kinds`: their inputs use all codes.
     """
-    layers = settings.layers or program.manifest.numbers == "mixed"
-    if layers and program.layers is None:
+    settings = replace(settings, layers=settings.layers or program.manifest.numbers == "mixed")
+    if settings.layers and program.layers is None:
         raise UserError(f"{option('layers', True)}: {program.folder} has no layers.json")
     loaded = perf_counter()
     if program.manifest.numbers != "float":
-        options = {"tolerance": settings.tolerance, "layers": layers, **settings.running}
-        tested = load_bit_true(program, given, numbers, **options)
+        tested = load_bit_true(program, given, numbers, settings)
         opened = perf_counter()
         tested.judge()
         return _integer_report(tested, seed, {"load": loading}, opened - loaded)
-    golden = load_golden(program, layers=layers)
+    golden = load_golden(program, layers=settings.layers)
     opened = perf_counter()
-    tried = Samples(program, golden, given, numbers, settings.engine, settings.schedule, layers, settings.max_steps)
-    tried = tried.within_bounds()
+    tried = Samples(program, golden, given, numbers, settings).within_bounds()
     found, unknown = judged(tried, tallied(tried), settings.tolerance)
     excuse = _optimisation_note(tried, found) if settings.tolerance else ""
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
@@ -124,11 +105,7 @@ def _optimisation_note(tried: Samples, found: Mapping[Shown, Comparison]) -> str
             inputs = tried.inputs(number)
             ends = (golden.run(inputs, list(wrong)) for golden in (other, tried.golden))
             for name, pair in zip(wrong, zip(*(end.values() for end in ends), strict=True), strict=True):
-                one = tally(*pair)
-                if name in apart:
-                    apart[name].add(one)
-                else:
-                    apart[name] = one
+                add_tally(apart, name, tally(*pair))
     except UserError:
         return ""
     own = {name: compare(name, one, 0.0).max_relative for name, one in apart.items()}
@@ -149,23 +126,42 @@ def _explained(report: ValidationReport, excuse: str) -> ValidationReport:
 def _integer_report(
     tested: BitTrue, seed: int | None, seconds: Mapping[str, float], opening: float
 ) -> ValidationReport:
-    program, figures = tested.program, tested.figures()
+    figures = tested.figures()
     found = {shown: count.comparison(shown.tensor) for shown, count in tested.counts.items()}
-    layers = tuple(LayerComparison(tested.counts[s].node, c) for s, c in found.items() if s.kind == "layer")
-    passed = all(c.passed for c in found.values()) and figures.departing == figures.explained
-    return ValidationReport(
-        verdict="pass" if passed else "mismatch",
-        tolerance=tested.tolerance if tested.mixed else 0.0,
-        model=program.manifest.model,
+    return _report_of(
+        tested.program,
+        found,
+        {shown.tensor: count.node for shown, count in tested.counts.items()},
+        {**seconds, "open": opening, **tested.seconds},
+        passed=all(c.passed for c in found.values()) and figures.departing == figures.explained,
+        tolerance=tested.settings.tolerance if tested.mixed else 0.0,
         seed=seed,
         samples=len(tested.numbers),
-        cores=program.core_count,
         instructions=tested.instructions,
-        seconds={k: round(v, 6) for k, v in {**seconds, "open": opening, **tested.seconds}.items()},
+        integers=figures,
+    )
+
+
+def _report_of(
+    program: Program,
+    found: Mapping[Shown, Comparison],
+    nodes: Mapping[str, str],
+    seconds: Mapping[str, float],
+    *,
+    passed: bool,
+    **more: Any,
+) -> ValidationReport:
+    """Returns the report on a program. `nodes`: names of the nodes that compute inner tensors, keyed by tensor."""
+    layers = tuple(LayerComparison(nodes[s.tensor], c) for s, c in found.items() if s.kind == "layer")
+    return ValidationReport(
+        verdict="pass" if passed else "mismatch",
+        model=program.manifest.model,
+        cores=program.core_count,
+        seconds={key: round(value, 6) for key, value in seconds.items()},
         outputs=tuple(c for shown, c in found.items() if shown.kind == "output"),
         layers=layers,
         first_deviation=next((layer.node for layer in layers if not layer.comparison.passed), None),
-        integers=figures,
+        **more,
     )
 
 
@@ -174,11 +170,7 @@ def tallied(tried: Tried) -> dict[Shown, Tally]:
     found: dict[Shown, Tally] = {}
     for number in tried.numbers:
         for shown, (got, want) in tried.run(number).items():
-            one = tally(got, want)
-            if shown in found:
-                found[shown].add(one)
-            else:
-                found[shown] = one
+            add_tally(found, shown, tally(got, want))
     return found
 
 
@@ -216,7 +208,7 @@ def _judged_again(
     found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
     try:
         shapes = {name: array.shape for name, array in tried.inputs(tried.numbers[0]).items()}
-        exact = load_exact(tried.model, tried.constants, shapes, tried.by_runtime)
+        exact = load_float64(tried.model, tried.constants, shapes, tried.by_runtime)
         for number in tried.numbers:
             for shown, rounding in _judge_sample(tried, number, exact, off).items():
                 found_again[shown].append(rounding)
@@ -229,7 +221,9 @@ def _judged_again(
     return {shown: _with_rounding(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
 
 
-def _judge_sample(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
+def _judge_sample(
+    tried: Tried, number: int, exact: Float64Model, off: Mapping[Shown, Doubles]
+) -> dict[Shown, Rounding]:
     """Judges by float64 the tensors of `off` that are wrong for one input."""
     pairs = tried.run(number) if off else {}
     doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
@@ -252,23 +246,17 @@ def _report(
     seconds: Mapping[str, float],
     unknown: str,
 ) -> ValidationReport:
-    program = tried.program
-    outputs = tuple(c for shown, c in found.items() if shown.kind == "output")
-    nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
-    layers = tuple(LayerComparison(nodes[s.tensor], c) for s, c in found.items() if s.kind == "layer")
-    deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
-    return ValidationReport(
-        verdict="pass" if all(c.passed for c in found.values()) else "mismatch",
+    probes = tried.program.layers.probes if tried.program.layers else ()
+    return _report_of(
+        tried.program,
+        found,
+        {probe.tensor: probe.node for probe in probes},
+        seconds,
+        passed=all(c.passed for c in found.values()),
         tolerance=tolerance,
-        model=program.manifest.model,
         seed=seed,
         samples=len(tried.numbers),
-        cores=program.core_count,
         instructions=tried.instructions,
-        seconds={key: round(value, 6) for key, value in seconds.items()},
-        outputs=outputs,
-        layers=layers,
-        first_deviation=deviating,
         reason=reason(found.values(), unknown),
         by_suite=tried.golden.by_suite,
     )

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from validator.bounds import Bounds
+from validator.model.node import Array
 
-Array = npt.NDArray[Any]
 Rng = np.random.Generator
 _BYTE = Bounds(0, 255)
 _WAVES = 3

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from raptor.output import files
 from raptor.output.files import (
     Coding,
     Config,
+    FileEntry,
     Layers,
     Manifest,
     Memory,
@@ -46,7 +47,8 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     folder = Path(path)
     check_given(folder, directory=True)
     manifest = storage.read(Manifest, folder, files.MANIFEST)
-    _check_files(folder, manifest, check_hashes)
+    check_files(folder, manifest.files, files.MANIFEST, check_hashes=check_hashes)
+    check_extra(folder, "core_", manifest.files, f"stream that {files.MANIFEST}")
     config = storage.read(Config, folder, _listed(manifest, files.CONFIG))
     memory = storage.read(Memory, folder, _listed(manifest, files.MEMORY))
     layers = storage.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
@@ -73,13 +75,17 @@ def _listed(manifest: Manifest, name: str) -> str:
     return name
 
 
-def _check_files(folder: Path, manifest: Manifest, check_hashes: bool) -> None:
-    for name, entry in manifest.files.items():
-        sha256 = entry.sha256 if check_hashes else None
-        storage.check_listed(folder, name, entry.size_bytes, sha256, files.MANIFEST)
-    extra = sorted(p.name for p in folder.iterdir() if p.name.startswith("core_") and p.name not in manifest.files)
+def check_files(folder: Path, entries: Mapping[str, FileEntry], listing: str, *, check_hashes: bool) -> None:
+    """Raises `UserError` unless the files that `listing` names have the size and hash that it says."""
+    for name, entry in entries.items():
+        storage.check_listed(folder, name, entry.size_bytes, entry.sha256 if check_hashes else None, listing)
+
+
+def check_extra(folder: Path, prefix: str, known: Collection[str], what: str) -> None:
+    """Raises `UserError` for a file whose name begins with `prefix`, and that is not known."""
+    extra = sorted(p.name for p in folder.iterdir() if p.name.startswith(prefix) and p.name not in known)
     if extra:
-        raise UserError(f"{folder / extra[0]}: a stream that {files.MANIFEST} does not list")
+        raise UserError(f"{folder / extra[0]}: a {what} does not list")
 
 
 def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Records, ...]:

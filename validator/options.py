@@ -1,6 +1,7 @@
 """Types, choices and limits of options that the command line and the Python functions share. Imports nothing slow."""
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from raptor.common.arguments import OneOf
 
@@ -16,3 +17,19 @@ DEFAULT_TOLERANCE = 1e-4
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 100
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 100_000
 """Limits of the samples that a core begins in a simulation of throughput: two make an interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a validation: `tolerance`, and the other options of `validate`."""
+
+    tolerance: float
+    layers: bool
+    engine: Engine
+    schedule: Schedule
+    max_steps: int
+
+    @property
+    def running(self) -> dict[str, Any]:
+        """Options of `validator.run.run`."""
+        return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.errors import UserError
+from raptor.output import files
 from raptor.output.files import (
     Config,
     Layers,
@@ -96,6 +98,13 @@ class Program:
     def on_device(self, write: Writer) -> "Program":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""
         return replace(self, products=write(self))
+
+    @property
+    def model(self) -> Path:
+        """Path of the ONNX model. Raises `UserError` if the manifest does not list it."""
+        if files.MODEL not in self.manifest.files:
+            raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+        return self.folder / files.MODEL
 
     @property
     def core_count(self) -> int:

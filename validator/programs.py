@@ -8,7 +8,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +37,7 @@ class RawProgram:
     `groups`: crossbars of each array group (empty where the map has no entry). `instantiated`: false for a core that a
     single-file program leaves out. `core_files`: names of the files of streams, for messages. `folder` holds the
     program, `source` is the directory or file itself. `faults`: reasons why pimsim-nn refuses to load the program.
+    `config`: content of config.json.
     """
 
     core_cnt: int
@@ -47,22 +48,21 @@ class RawProgram:
     folder: Path
     source: Path
     faults: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def instruction_count(self) -> int:
         return sum(map(len, self.records))
 
 
-def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
+def read_program(path: str | Path, texts: Mapping[str, msgspec.Raw] | None = None) -> RawProgram:
     """Reads a directory or a single-file program. Raises `UserError` if it cannot be read at all.
 
-    `content`: content of a single file, if `read_content` has read it already.
+    `texts`: members of a single file, if `read_texts` has read them already.
     """
     source = Path(path)
     check_given(source)
-    if source.is_dir():
-        return _read_directory(source)
-    return _read_file(source, read_content(source) if content is None else content)
+    return _read_directory(source) if source.is_dir() else _read_file(source, texts or read_texts(source))
 
 
 def _read_directory(folder: Path) -> RawProgram:
@@ -82,6 +82,7 @@ def _read_directory(folder: Path) -> RawProgram:
         folder=folder,
         source=folder,
         faults=(*faults, *more),
+        config=config,
     )
 
 
@@ -110,8 +111,16 @@ def _read_core(folder: Path, name: str | None) -> Records:
         raise UserError(f"{folder / name}: {e}") from e
 
 
-def read_content(path: Path) -> bytes:
-    """Reads a single-file program, decompressed if it is gzipped."""
+def read_texts(path: Path) -> Mapping[str, msgspec.Raw]:
+    """Returns the members of a single-file program, not decoded. The file may be gzipped."""
+    content = _read_content(path)
+    texts = members(content)
+    if not texts:
+        _object(_parse(content, path), path)
+    return texts
+
+
+def _read_content(path: Path) -> bytes:
     content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
     if not content.startswith(_GZIP):
         return content
@@ -121,10 +130,7 @@ def read_content(path: Path) -> bytes:
         raise UserError(f"{path}: not a gzip file: {e}") from e
 
 
-def _read_file(path: Path, content: bytes) -> RawProgram:
-    texts = members(content)
-    if not texts:
-        _object(_parse(content, path), path)
+def _read_file(path: Path, texts: Mapping[str, msgspec.Raw]) -> RawProgram:
     config = _object(_member(texts, "config", path), path, "config")
     count = _core_count(config, path)
     present = [core for core in range(count) if f"core{core}" in texts]
@@ -140,6 +146,7 @@ def _read_file(path: Path, content: bytes) -> RawProgram:
         folder=path.parent,
         source=path,
         faults=tuple(faults),
+        config=config,
     )
 
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from raptor.target.layout import Floats
 from validator.compare import Doubles, Rounding, errors
-from validator.exact import Array, Exact, UnknownError
+from validator.float64 import Float64Model, UnknownError
+from validator.model.node import Array
 from validator.samples import Shown
 
 ALLOWED = 32
@@ -36,7 +37,7 @@ class Doubt:
         return errors(self.got, self.wanted) > self.within
 
 
-def judge(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Rounding]:
+def judge(exact: Float64Model, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Rounding]:
     """Judges tensors of one input. Raises `UnknownError` if float64 cannot compute the model."""
     known = _exact(exact, inputs, doubts)
     apart = {shown: _unconfirmed_errors(doubt, known[shown]) for shown, doubt in doubts.items()}
@@ -45,7 +46,7 @@ def judge(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Dou
     return {shown: _verdict(doubt, known[shown], apart[shown], deviation.get(shown)) for shown, doubt in doubts.items()}
 
 
-def _exact(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Doubles]:
+def _exact(exact: Float64Model, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Doubles]:
     values = exact.run(inputs, list({shown.tensor for shown in doubts}))
     for shown, doubt in doubts.items():
         if (shape := values[shown.tensor].shape) != doubt.wanted.shape:
@@ -60,7 +61,7 @@ def _unconfirmed_errors(doubt: Doubt, exact: Array) -> Doubles:
 
 
 def _deviation(
-    exact: Exact, inputs: Mapping[str, Floats], known: Mapping[Shown, Doubles], apart: Mapping[Shown, Doubles]
+    exact: Float64Model, inputs: Mapping[str, Floats], known: Mapping[Shown, Doubles], apart: Mapping[Shown, Doubles]
 ) -> dict[Shown, Doubles]:
     """Returns how much rounding moves each element: the root mean square of `FEWEST_DRAWS` to `MOST_DRAWS` draws."""
     squares = {shown: np.zeros(error.shape) for shown, error in apart.items()}

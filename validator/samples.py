@@ -4,25 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
-from onnx import ValueInfoProto
 
 from raptor.common.errors import UserError
-from raptor.output import files
 from raptor.target.layout import Floats
 from validator.bounds import Bounds, index_bounds, may_index, narrowed
 from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
 from validator.inputs import Given, given_for, inputs_of_kind, make_inputs, places_of_integers
-from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
+from validator.model.node import Array
+from validator.model.types import number_type
+from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Settings
 from validator.program import Program
 from validator.run import run
-from validator.session import DTYPES, read, session
+from validator.session import add_outputs, read, session
 
-Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
 """Instructions that each engine executes in some tenths of a second."""
 BYTES_OF_AN_INSTRUCTION = 100
@@ -69,10 +67,7 @@ class Samples:
     golden: Golden
     given: Given
     numbers: Sequence[int]
-    engine: Engine
-    schedule: Schedule
-    layers: bool
-    max_steps: int
+    settings: Settings
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
@@ -116,8 +111,7 @@ class Samples:
         """
         model = read(self.model)
         names = [name for node in model.graph.node for name in node.output if name]
-        present = {output.name for output in model.graph.output}
-        model.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in present)
+        add_outputs(model, names)
         try:
             shown = replace(self.golden, session=session(model.SerializeToString(), self.model))
             found = [self.inner(shown, number) for number in self.numbers]
@@ -127,12 +121,13 @@ class Samples:
 
     def inner(self, golden: Golden, number: int) -> list[Array]:
         """Returns all float tensors of a model that has them as outputs."""
-        floats = [o.name for o in golden.session.get_outputs() if o.type in DTYPES]
+        types = {o.name: number_type(o.type) for o in golden.session.get_outputs()}
+        floats = [name for name, dtype in types.items() if dtype is not None and dtype.kind == "f"]
         return list(golden.run(self.inputs(number), floats).values())
 
     @property
     def model(self) -> Path:
-        return self.program.folder / files.MODEL
+        return self.program.model
 
     @property
     def constants(self) -> Mapping[str, Array]:
@@ -160,8 +155,7 @@ class Samples:
         inputs, start = self.inputs(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
-        options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
-        result = run(self.program, inputs, probes=self.layers, **options)
+        result = run(self.program, inputs, probes=self.settings.layers, **self.settings.running)
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions

@@ -1,6 +1,6 @@
 """Sessions of onnxruntime, with every graph optimisation off and on one thread, and the shapes they infer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from raptor.common.errors import UserError
 from validator import saturation
-
-DTYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-}
-"""Float types of elements, keyed by onnxruntime's names."""
-ALL_DTYPES: dict[str, np.dtype[np.generic]] = {
-    **{name: np.dtype(kind) for name, kind in DTYPES.items()},
-    **{f"tensor({name})": np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
-    **{f"tensor({name})": np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
-    "tensor(bool)": np.dtype(np.bool_),
-}
-"""Element types that are compared in a program of floats, keyed by onnxruntime's names."""
+from validator.model.types import number_type
 
 
 def session(model: str | bytes, path: Path) -> Any:
@@ -35,6 +22,14 @@ def session(model: str | bytes, path: Path) -> Any:
         return _opened(saturation.avoided(model) if _saturates() else model)
     except Exception as e:  # onnxruntime's exceptions have no common base
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
+
+
+def run(opened: Any, names: Sequence[str], feed: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Returns the results `names` of a session. Raises `UserError` that begins with `where` if it fails."""
+    try:
+        return dict(zip(names, opened.run(list(names), dict(feed)), strict=True))
+    except Exception as e:  # onnxruntime's exceptions have no common base
+        raise UserError(f"{where}{e}") from e
 
 
 def optimised(path: Path) -> Any:
@@ -64,20 +59,28 @@ def _saturates() -> bool:
     return not np.array_equal(_opened(model).run(None, feeds)[0], wanted)
 
 
-def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Returns shapes and float types of tensors as onnxruntime infers them; open shapes and other types are left out.
 
     It continues after operators that are functions, where onnx's own inference stops.
     """
     asked = ModelProto.FromString(model.SerializeToString())
-    present = {output.name for output in asked.graph.output}
-    asked.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in present)
+    add_outputs(asked, names)
     found = {o.name: o for o in session(asked.SerializeToString(), Path(model.graph.name)).get_outputs()}
+    types = {name: number_type(found[name].type) for name in names}
     return {
-        name: (tuple(found[name].shape), DTYPES[found[name].type])
-        for name in names
-        if found[name].type in DTYPES and all(isinstance(size, int) for size in found[name].shape)
+        name: (tuple(found[name].shape), dtype)
+        for name, dtype in types.items()
+        if dtype is not None and dtype.kind == "f" and all(isinstance(size, int) for size in found[name].shape)
     }
+
+
+def add_outputs(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
+    """Makes tensors outputs of a model; returns those that were none. onnxruntime infers their types."""
+    present = {output.name for output in model.graph.output}
+    added = tuple(name for name in names if name not in present)
+    model.graph.output.extend(ValueInfoProto(name=name) for name in added)
+    return added
 
 
 def read(path: Path) -> ModelProto:

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
-
-import numpy.typing as npt
+from typing import cast
 
 from raptor.common.arguments import (
     by_name,
@@ -19,19 +17,19 @@ from raptor.common.arguments import (
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from validator import kinds
+from validator.any_program import load_any
 from validator.crossbar.choice import is_choice
 from validator.hosted.judge import validate_hosted
-from validator.hosted.listing import is_hosted, one_segment
-from validator.hosted.load import load_hosted
-from validator.judging import Settings, validate_program
-from validator.load import load
-from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
+from validator.hosted.listing import one_segment
+from validator.hosted.load import Hosted
+from validator.judging import validate_program
+from validator.model.node import Array
+from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, Settings
 from validator.program import Program, Writer
 from validator.run import UNLIMITED
 from validator.samples import quick_count
 from validator.validation_report import ValidationReport
 
-Array = npt.NDArray[Any]
 MOST_SEED = 2**62
 """Largest seed; JSON holds no larger numbers."""
 _INPUTS = "arrays by name, or a list of files"
@@ -82,12 +80,11 @@ def validate(
             raise fault("crossbars", crossbars, "a choice of validator.crossbar.choice")
         one_segment(folder, option("crossbar"))
     numbers_alone = bool(inputs) or write is not None or crossbars is not None
-    if is_hosted(folder):
-        hosted = load_hosted(folder, check_hashes=check_hashes)
-        placed = hosted if write is None else hosted.on_device(write)
-        return validate_hosted(placed, inputs, seed, samples, settings, perf_counter() - start, kinds=not numbers_alone)
-    program = load(folder, check_hashes=check_hashes)
+    program = load_any(folder, check_hashes=check_hashes)
     program = program if write is None else program.on_device(write)
+    if isinstance(program, Hosted):
+        loading = perf_counter() - start
+        return validate_hosted(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 from validator.definition.witness import differences, load_witness
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}

@@ -5,7 +5,7 @@ import pytest
 
 from raptor.common.errors import UserError
 from tests.definition.quantised import Graph
-from validator.definition import load_definition
+from validator.definition.definition import load_definition
 
 F32 = np.float32
 

@@ -13,8 +13,10 @@ from tests.definition.quantised import Graph
 from tests.definition.test_exporters import SCHEMES, built, quantise
 from validator import bit_true
 from validator.bit_true import BitTrue
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 from validator.elements import paired
+from validator.options import Settings
 from validator.samples import Shown
 
 F32 = np.float32
@@ -47,7 +49,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
     outputs = [SimpleNamespace(name=n, coding=codings[n][0]) for n in first.outputs]
     probes = [SimpleNamespace(tensor=n, node="", coding=codings[n][0]) for n in shown]
     program = SimpleNamespace(
-        folder=Path("program"),
+        model=Path("model.onnx"),
         manifest=SimpleNamespace(numbers=numbers, integers=None),
         memory=SimpleNamespace(inputs=places, outputs=outputs),
         layers=SimpleNamespace(probes=probes),
@@ -61,8 +63,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
         return SimpleNamespace(output_elements=wanted, probe_elements={n: found[n] for n in shown}, instructions=1)
 
     monkeypatch.setattr(bit_true, "run", run)
-    options = {"engine": "numba", "schedule": "block", "layers": True, "tolerance": 1e-4, "max_steps": 1}
-    tested = BitTrue(program, definition, (), range(2), **options)
+    tested = BitTrue(program, definition, (), range(2), Settings(1e-4, True, "numba", "block", 1))
     tested.judge()
     return tested
 

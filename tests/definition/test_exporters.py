@@ -10,7 +10,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 import models
 from tests.definition.quantised import Graph, defined
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 
 F32 = np.float32
 MODELS = {
@@ -72,12 +73,12 @@ def test_float_sections_and_tables_of_a_transformer(tmp_path):
     model = quantise(built("bert_tiny"), tmp_path, *SCHEMES["s8s8"])
     definition, _, _ = defined(model, inputs_of(model, np.random.default_rng(5)))
     kinds = {
-        definition.producers[model_node.input[0]].op_type
+        definition.graph.producer(model_node.input[0]).proto.op_type
         for model_node in model.graph.node
         if model_node.op_type == "QuantizeLinear" and model_node.output[0] in definition.by_floats
     }
     assert kinds >= {"LayerNormalization", "Softmax"}
-    assert {definition.producers[name].op_type for name in definition.tables} >= {"Erf"}
+    assert {definition.graph.producer(name).proto.op_type for name in definition.tables} >= {"Erf"}
 
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "swish"])

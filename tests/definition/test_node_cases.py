@@ -8,7 +8,8 @@ import onnx
 import pytest
 from onnx.backend.test.loader import load_model_tests
 
-from validator.definition import Real, load_definition
+from validator.definition.definition import load_definition
+from validator.definition.values import Real
 
 FLOAT8 = ("e4m3", "e5m2", "float4")
 """Types without integers."""

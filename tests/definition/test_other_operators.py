@@ -2,9 +2,12 @@
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from tests.definition.quantised import Graph, defined
+from validator.definition.definition import load_definition
 
 F32 = np.float32
 X = (F32(0.05), np.uint8(119))
@@ -113,3 +116,28 @@ def test_a_shared_dequantisation_and_a_weight_that_the_model_quantises():
     assert not definition.inexact
     assert [d.tensor for d in found] == [y, f"t{len(g.nodes) - 1}"]
     assert [d for d in found if d.unexplained] == []
+
+
+def test_a_branch_of_a_constant_condition_reads_the_input_of_each_run():
+    g = Graph(6)
+    x = g.codes("uint8", (2, 3))
+    name, condition = g.given(x), g.constant(np.array(True))
+    branches = {
+        f"{side}_branch": helper.make_graph(
+            [helper.make_node("Identity", [name], [side])], side, [], [onnx.ValueInfoProto(name=side)]
+        )
+        for side in ("then", "else")
+    }
+    y = g.op("If", [condition], **branches)
+    definition = load_definition(g.model(y))
+    for given in (x, x + 1):
+        assert (definition.run({name: given}).outputs[y] == given).all()
+
+
+def test_a_result_after_one_that_is_not_used():
+    g = Graph(7)
+    x = g.codes("int8", (9,))
+    name = g.given(x)
+    g.nodes.append(helper.make_node("Unique", [name], ["all", "", "places"]))
+    found = load_definition(g.model("places")).run({name: x}).outputs["places"]
+    np.testing.assert_array_equal(found, np.unique(x, return_inverse=True)[1])

@@ -9,8 +9,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.frontend import Model, load
 from raptor.graph.evaluate import evaluate
+from validator.model.onnx_resize import follow_suite
 from validator.session import session
-from validator.standard import follow_suite
 
 Array = np.ndarray[Any, Any]
 

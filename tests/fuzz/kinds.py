@@ -14,9 +14,10 @@ from tests.frontend.support import Array, golden
 from tests.fuzz import graphs, programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from validator.bounds import Bounds
-from validator.judging import Settings, validate_program
+from validator.judging import validate_program
 from validator.kinds import KINDS, draw
 from validator.load import load
+from validator.options import Settings
 from validator.run import UNLIMITED
 
 _RECURRENT = ("RNN", "GRU", "LSTM")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.frontend.support import make_model, node
 from validator.hosted.compare import Sides
-from validator.judging import Settings
+from validator.options import Settings
 
 FACTOR = np.float32(1 + 2**-13)
 INPUT = np.array([[1 - 2**-13, 1.0]], np.float32)

@@ -11,15 +11,15 @@ from onnx import TensorProto, helper, numpy_helper
 from raptor.common.errors import UserError
 from tests.frontend.recurrent import OP_TYPES, STEPS, recurrent
 from tests.frontend.support import Array, golden, make_model, node, random
-from validator import exact as module
-from validator.exact import HALF_UNIT, Exact, UnknownError, load_exact
-from validator.recurrent import Layer, Recurrence
+from validator.float64 import Float64Model, UnknownError, kernels, load_float64
+from validator.float64.kernels import HALF_UNIT
+from validator.float64.recurrent import Layer, Recurrence
 
 
-def loaded(model: onnx.ModelProto, folder: Path) -> Exact:
+def loaded(model: onnx.ModelProto, folder: Path) -> Float64Model:
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    return load_exact(path, {})
+    return load_float64(path, {})
 
 
 def computed(model: onnx.ModelProto, folder: Path, x: Array) -> tuple[Array, Array]:
@@ -95,7 +95,7 @@ def test_functions_have_the_digits_of_float64(tmp_path: Path, op: str, attribute
 
 def test_a_wrong_kernel_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime's float32 kernel serves then."""
-    monkeypatch.setattr(module, "convolve", lambda *_: np.zeros((1, 2, 3, 3)))
+    monkeypatch.setattr(kernels, "convolve", lambda *_: np.zeros((1, 2, 3, 3)))
     model = make_model([node("Conv", "x w")], {"x": (1, 1, 3, 3)}, ["y"], {"w": random(2, 1, 1, 1)})
     y, single = computed(model, tmp_path, random(1, 1, 3, 3))
     assert (y.astype(np.float32) == single).all()
@@ -104,7 +104,7 @@ def test_a_wrong_kernel_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_large_results_of_the_reference_come_from_the_float32_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REFERENCE_ELEMENTS", 10)
+    monkeypatch.setattr(kernels, "REFERENCE_ELEMENTS", 10)
     y, single = computed(make_model([node("Atan", "x")], {"x": (3, 4)}, {"y": 2}), tmp_path, random(3, 4))
     assert (y.astype(np.float32) == single).all()
 
@@ -189,7 +189,7 @@ def test_models_that_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"\xff\xff broken")
     with pytest.raises(UnknownError, match="DecodeError"):
-        load_exact(broken, {})
+        load_float64(broken, {})
     sparse = make_model([node("Neg", "x")], {"x": (3,)}, {"y": 1})
     values, indices = (
         numpy_helper.from_array(np.ones(1, np.float32), "s"),
@@ -234,7 +234,7 @@ def test_recurrent_layers_in_steps(tmp_path: Path, op_type: str, attributes: Any
     x, names = random(3, 2, 4), [o.name for o in model.graph.output]
     exact = loaded(model, tmp_path)
     found, single = exact.run({"x": x}, names), golden(model, {"x": x})
-    assert isinstance(exact.nodes[0].steps, Recurrence)
+    assert isinstance(next(iter(exact.evaluators.values())), Recurrence)
     for name in names:
         np.testing.assert_allclose(found[name], single[name], rtol=1e-5, atol=1e-5)
         assert (found[name] != single[name]).any()

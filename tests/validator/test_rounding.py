@@ -14,7 +14,7 @@ from tests.frontend.support import make_model, node, random
 from validator import judging
 from validator.__main__ import main
 from validator.compare import compare, measure, tally
-from validator.exact import UnknownError
+from validator.float64 import UnknownError
 from validator.validate import validate
 from validator.validation_report import ValidationReport, to_json
 
@@ -235,7 +235,7 @@ def test_without_float64_the_tolerance_decides_and_the_reason_is_told(
     def refuse(*_: Any) -> None:
         raise UnknownError("no kernel")
 
-    monkeypatch.setattr(judging, "load_exact", refuse)
+    monkeypatch.setattr(judging, "load_float64", refuse)
     report = verdict(tmp_path, detector())
     assert report.verdict == "mismatch"
     assert report.reason == "by the tolerance alone, because float64 cannot be asked: no kernel"

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import raptor
 from tests.frontend.support import Array, golden, make_model, node, random
-from validator.exact import UnknownError, load_exact
+from validator.float64 import UnknownError, load_float64
 from validator.validate import validate
 
 EMPTY = np.array([], np.float32)
@@ -72,7 +72,7 @@ def test_float64_evaluates_it(name: str, tmp_path: Path):
     """Without errors it is near onnxruntime, and with errors the shape stays."""
     model, x = MODELS[name], random(1, 3, 6, 6, seed=5)
     onnx.save(model, tmp_path / "model.onnx")
-    exact = load_exact(tmp_path / "model.onnx", {})
+    exact = load_float64(tmp_path / "model.onnx", {})
     wanted = golden(model, {"x": x})["y"]
     assert wanted.shape == (1, 2, 12, 9)
     np.testing.assert_allclose(exact.run({"x": x}, ["y"])["y"], wanted, rtol=1e-4, atol=1e-5)
@@ -112,7 +112,7 @@ def test_levels_of_onnxruntime_that_differ_as_much_are_told(tmp_path: Path, monk
 
     raptor.compile(normalised(), xbar=32, cores=8).save(tmp_path / "out")
     assert validate(tmp_path / "out", samples=2).passed
-    monkeypatch.setattr("validator.judging.load_exact", unknown)
+    monkeypatch.setattr("validator.judging.load_float64", unknown)
     verdict = validate(tmp_path / "out", samples=2)
     assert not verdict.passed
     assert verdict.reason is not None
@@ -141,7 +141,7 @@ def test_a_local_normalisation_beside_large_channels(tmp_path: Path):
     assert verdict.passed, verdict.reason
     onnx.save(model, tmp_path / "model.onnx")
     wide = x.astype(np.float64)
-    found = load_exact(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
+    found = load_float64(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
     np.testing.assert_allclose(found, wide / (1 + 0.5 * wide**2) ** 0.75, rtol=1e-7)
 
 
@@ -150,7 +150,7 @@ def test_neighbours_of_a_local_normalisation(size: int, tmp_path: Path):
     model = make_model([node("LRN", "x", "y", alpha=0.5, bias=2.0, size=size)], {"x": [2, 6, 3, 2]}, ["y"])
     onnx.save(model, tmp_path / "model.onnx")
     x = random(2, 6, 3, 2, seed=4)
-    found = load_exact(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
+    found = load_float64(tmp_path / "model.onnx", {}).run({"x": x}, ["y"])["y"]
     np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-5)
 
 
@@ -163,7 +163,7 @@ def test_float64_follows_the_suite_where_onnxruntime_departs(tmp_path: Path):
     x = random(2, 3, 3, 2, seed=4)
     wanted = ReferenceEvaluator(model).run(None, {"x": x})[0]
     as_suite, as_runtime = (
-        load_exact(tmp_path / "model.onnx", {}, {"x": x.shape}, leave).run({"x": x}, ["y"])["y"]
+        load_float64(tmp_path / "model.onnx", {}, {"x": x.shape}, leave).run({"x": x}, ["y"])["y"]
         for leave in ((), ("my_resize",))
     )
     np.testing.assert_allclose(as_suite, wanted, rtol=1e-4, atol=1e-6)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.output import files
 from validator.accuracy.data import Data
 from validator.program import Program
 from validator.session import read
@@ -60,7 +59,7 @@ def decision_of(program: Program) -> Decision:
     """Returns the decision rule for the first output. Raises `UserError` if a single score has no known threshold."""
     output = program.memory.outputs[0]
     count = int(np.prod(output.shape, dtype=np.int64))
-    return Decision(count) if count > 1 else Decision(2, _threshold(program.folder / files.MODEL, output.name))
+    return Decision(count) if count > 1 else Decision(2, _threshold(program.model, output.name))
 
 
 def _threshold(path: Path, name: str) -> float:

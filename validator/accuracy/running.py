@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.errors import UserError
 from raptor.common.threads import Threads
-from raptor.output import files
 from validator.accuracy.data import Data
 from validator.constants import constant_inputs
+from validator.model.types import number_type
 from validator.program import Program
 from validator.run import run
+from validator.session import run as run_session
 from validator.session import session
 
 Array = npt.NDArray[Any]
@@ -39,25 +39,16 @@ def scores(program: Program, data: Data, workers: int, tick: Tick) -> Array:
 
 def by_onnxruntime(program: Program, data: Data) -> Array:
     """Returns the first output of onnxruntime, with optimisations off, for each sample, [n, values]."""
-    if files.MODEL not in program.manifest.files:
-        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
-    path = program.folder / files.MODEL
-    opened = session(str(path), path)
+    opened = session(str(program.model), program.model)
     constants = constant_inputs(program.manifest.options, opened.get_inputs())
     name = program.memory.outputs[0].name
-    kinds = {i.name: _KINDS.get(i.type, np.float32) for i in opened.get_inputs()}
+    types = {i.name: number_type(i.type) or np.float32 for i in opened.get_inputs()}
 
     def one(number: int) -> Array:
-        inputs = {key: value.astype(kinds[key]) for key, value in data.sample(number).items()}
-        return np.asarray(opened.run([name], {**inputs, **constants})[0]).ravel()
+        inputs = {key: value.astype(types[key]) for key, value in data.sample(number).items()}
+        return np.asarray(run_session(opened, [name], {**inputs, **constants}, "onnxruntime: ")[name]).ravel()
 
     return np.stack([one(number) for number in range(data.count)])
-
-
-_KINDS: dict[str, Any] = {
-    **{f"tensor({name})": np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32", "int64", "bool")},
-    **{"tensor(float16)": np.float16, "tensor(double)": np.float64},
-}
 
 
 def tensors(program: Program, data: Data, numbers: Iterable[int], workers: int) -> list[dict[str, Array]]:

@@ -14,8 +14,9 @@ from raptor.output.files import ARCH, Config, Memory
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
-from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
+from validator.checks.findings import Finding, Severity, Topic
 from validator.checks.loading import load_subject, read_network
+from validator.checks.rules import RULES, Rule, run_rule
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.hosted.listing import chip_folders, is_hosted
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.checks.findings import Hit, Severity, Topic, rule
+from validator.checks.findings import Hit, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Chip, Subject
 from validator.network import KINDS, Kind, NetworkTable
 

@@ -1,6 +1,7 @@
 """Generates docs/reference/checks.md from the registry of rules."""
 
-from validator.checks.findings import RULES, Rule, Topic
+from validator.checks.findings import Topic
+from validator.checks.rules import RULES, Rule
 
 _HEAD = """# What `raptor check` finds
 

@@ -10,7 +10,8 @@ from rich.text import Text
 
 import raptor
 from raptor.common.console import Console
-from validator.checks.findings import RULES, Finding, Rule, Severity
+from validator.checks.findings import Finding, Severity
+from validator.checks.rules import RULES, Rule
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

@@ -7,7 +7,8 @@ import numpy as np
 
 from raptor.target.arch import Target
 from raptor.target.isa import WIDTH_SETTERS
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE

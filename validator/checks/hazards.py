@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from raptor.target.opcode_tables import RULES, Bytes
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, hits
 from validator.checks.memory import matrix_shapes
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 
 WARNING, NOTE = Severity.WARNING, Severity.NOTE
@@ -69,9 +70,7 @@ def _where(subject: Subject, fault: int) -> Indices:
 def hazard_unseen(subject: Subject) -> Iterator[Hit]:
     from validator.checks.check_kernels import UNSEEN
 
-    at = _where(subject, UNSEEN)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", _where(subject, UNSEEN))
 
 
 @rule(
@@ -85,9 +84,7 @@ def hazard_unseen(subject: Subject) -> Iterator[Hit]:
 def hazard_order(subject: Subject) -> Iterator[Hit]:
     from validator.checks.check_kernels import LOST_ORDER
 
-    at = _where(subject, LOST_ORDER)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", _where(subject, LOST_ORDER))
 
 
 @rule(
@@ -102,9 +99,7 @@ def hazard_order(subject: Subject) -> Iterator[Hit]:
 def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
     from validator.checks.check_kernels import ADJACENT
 
-    at = _where(subject, ADJACENT)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", _where(subject, ADJACENT))
 
 
 @rule(
@@ -120,9 +115,7 @@ def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
 def hazard_false(subject: Subject) -> Iterator[Hit]:
     from validator.checks.check_kernels import BOTTOM
 
-    at = _where(subject, BOTTOM)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", _where(subject, BOTTOM))
 
 
 @rule(
@@ -136,8 +129,7 @@ def hazard_false(subject: Subject) -> Iterator[Hit]:
 def lmv_size(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     at = np.flatnonzero(s.is_("lmv") & (s.flags() & 1 == 1)) if subject.rob_size > 1 else np.zeros(0, np.int64)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", at)
 
 
 @rule(

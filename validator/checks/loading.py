@@ -12,21 +12,21 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.given import check_given
 from raptor.common.threads import Threads
 from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import NETWORK_FILE
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
-from validator.checks import arch_file as chips
+from validator.checks.arch_file import read_chip
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, text_faults
-from validator.members import members
 from validator.network import FileTable
 from validator.npy import FLOATS, INTEGERS, read_header
-from validator.programs import RawProgram, read_content, read_program
+from validator.programs import RawProgram, read_program, read_texts
 from validator.weights import UNREADABLE
 
+Texts = Mapping[str, msgspec.Raw]
+"""Members of a single-file program; empty for a directory."""
 _LIMIT = 16 * 2**30
 
 
@@ -39,11 +39,10 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     source = Path(path)
     with Threads(1) as pool:
         early = _start_early(pool, source)
-        check_given(source)
-        whole = read_content(source) if source.is_file() else b""
-        program = read_program(source, whole or None)
-        subject = _subject(program, whole)
-        subject.text = _text(program, early, whole)
+        texts: Texts = read_texts(source) if source.is_file() else {}
+        program = read_program(source, texts)
+        subject = _subject(program, texts)
+        subject.text = _text(program, early, texts)
         subject.shapes = early["shapes"].result() if "shapes" in early else None
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
@@ -53,12 +52,12 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     return subject
 
 
-def _subject(program: RawProgram, whole: bytes) -> Subject:
-    """Returns the subject of a program, without chip and weights. `whole`: the content of a single-file program."""
-    config = _config(program, whole)
-    entries = config.get("array_group_map")
+def _subject(program: RawProgram, texts: Texts) -> Subject:
+    """Returns the subject of a program, without chip and weights."""
+    entries = program.config.get("array_group_map")
     named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
     groups = [g if isinstance(named.get(f"core{k}"), list) else None for k, g in enumerate(program.groups)]
+    known = {f"core{k}" for k in range(program.core_cnt)}
     folder, manifest = program.source.is_dir(), _manifest(program.source)
     names = sorted(p.name for p in program.source.iterdir() if p.name.startswith("core_")) if folder else []
     return Subject(
@@ -68,27 +67,13 @@ def _subject(program: RawProgram, whole: bytes) -> Subject:
         source=program.source,
         core_files=program.core_files,
         directory=folder,
-        config=config,
+        config=program.config,
         names=names,
-        ignored=[] if folder else _ignored(program, whole),
+        ignored=[name for name in texts if name.startswith("core") and name not in known],
         load_faults=program.faults,
         extended=manifest is not None and manifest.options.get("isa") == "extended",
         compiled=manifest is not None,
     )
-
-
-def _config(program: RawProgram, whole: bytes) -> Mapping[str, Any]:
-    if program.source.is_dir():
-        content = storage.read_bytes(program.folder, files.CONFIG, limit_bytes=2**30)
-    else:
-        content = bytes(members(whole).get("config", b"null"))
-    raw = orjson.loads(content)
-    return cast(dict[str, Any], raw) if isinstance(raw, dict) else {}
-
-
-def _ignored(program: RawProgram, whole: bytes) -> list[str]:
-    known = {"config", *(f"core{k}" for k in range(program.core_cnt))}
-    return [name for name in members(whole) if name.startswith("core") and name not in known]
 
 
 def _manifest(folder: Path) -> files.Manifest | None:
@@ -120,17 +105,13 @@ def _file_faults(path: Path) -> TextFaults | None:
     return text_faults(storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT))
 
 
-def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -> dict[int, TextFaults]:
+def _text(program: RawProgram, early: Mapping[str, Future[Any]], texts: Texts) -> dict[int, TextFaults]:
     """Returns the faults in the text of each core that was read from JSON; cores without faults are left out."""
     if program.source.is_dir():
         found = {core: early[name].result() for core, name in enumerate(program.core_files) if name in early}
     else:
-        streams = members(whole)
-        found = {
-            core: text_faults(bytes(streams[f"core{core}"]))
-            for core in range(program.core_cnt)
-            if f"core{core}" in streams
-        }
+        streams = ((core, texts.get(f"core{core}")) for core in range(program.core_cnt))
+        found = {core: text_faults(bytes(text)) for core, text in streams if text is not None}
     return {core: faults for core, faults in found.items() if faults is not None}
 
 
@@ -178,9 +159,9 @@ def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
 
 def _chip(source: Path, arch: str | Path | None) -> Chip | None:
     if arch is not None:
-        return chips.read_chip(arch)
+        return read_chip(arch)
     beside = source / files.ARCH if source.is_dir() else None
-    return chips.read_chip(beside) if beside is not None and beside.is_file() else None
+    return read_chip(beside) if beside is not None and beside.is_file() else None
 
 
 def read_network(subject: Subject, chip: Chip) -> None:

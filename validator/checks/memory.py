@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from raptor.target.opcode_tables import DEFINE, RULES, Bytes, Rule
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, hits
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.coding import element_bytes
 
@@ -83,9 +84,7 @@ def _accesses(subject: Subject) -> Bytes:
 def local_negative(subject: Subject) -> Iterator[Hit]:
     from validator.checks.check_kernels import BELOW_ZERO
 
-    at = np.flatnonzero(_accesses(subject) & BELOW_ZERO)
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", np.flatnonzero(_accesses(subject) & BELOW_ZERO))
 
 
 @rule(
@@ -139,8 +138,7 @@ def local_unwritten(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     at = np.flatnonzero(_accesses(subject) & UNWRITTEN)
     at = at[~subject.trace.unset[at].astype(np.bool_)]
-    if len(at):
-        yield Hit(f"{len(np.unique(s.opcode[at]))} kinds of instruction read unwritten bytes", at)
+    yield from hits(f"{len(np.unique(s.opcode[at]))} kinds of instruction read unwritten bytes", at)
 
 
 def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:

@@ -7,7 +7,8 @@ from typing import cast
 import numpy as np
 
 from validator.checks.columns import Column
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, hits
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
@@ -71,9 +72,7 @@ def core_range(subject: Subject) -> Iterator[Hit]:
 def self_message(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     at = s.where("send", "recv")
-    at = at[s.a[at] == s.core[at]]
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", at[s.a[at] == s.core[at]])
 
 
 @rule(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, hits
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, TextFaults, missing_key_names
 
@@ -122,9 +123,7 @@ def json_unknown_key(subject: Subject) -> Iterator[Hit]:
     advice="write integers",
 )
 def json_fraction(subject: Subject) -> Iterator[Hit]:
-    at = _odd(subject, FRACTION)
-    if len(at):
-        yield Hit("an operand is not an integer", at)
+    yield from hits("an operand is not an integer", _odd(subject, FRACTION))
 
 
 @rule(
@@ -137,9 +136,7 @@ def json_fraction(subject: Subject) -> Iterator[Hit]:
     "number",
 )
 def json_wrapped(subject: Subject) -> Iterator[Hit]:
-    at = _odd(subject, WRAPPED)
-    if len(at):
-        yield Hit("an operand does not fit 32 bits", at)
+    yield from hits("an operand does not fit 32 bits", _odd(subject, WRAPPED))
 
 
 def _odd(subject: Subject, fault: int) -> Indices:
@@ -187,6 +184,4 @@ def pim_rs2(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     binary = np.array([name.endswith(".pim") for name in subject.core_files] or [False], np.bool_)
     at = s.where("sadd", "ssub", "smul")
-    at = at[binary[s.core[at]]] if len(binary) > 1 or binary[0] else at[:0]
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", at[binary[s.core[at]]] if len(binary) > 1 or binary[0] else at[:0])

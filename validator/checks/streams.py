@@ -26,7 +26,8 @@ from raptor.target.opcode_tables import (
     USE,
 )
 from validator.checks.columns import Bytes, Column, flags_of, spec_of
-from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.findings import Hit, Indices, Severity, Topic, hits
+from validator.checks.rules import rule
 from validator.checks.subject import Subject
 from validator.checks.text import OFFSET_VALUE
 from validator.lookups import row_counts
@@ -65,8 +66,7 @@ def width_unset(subject: Subject) -> Iterator[Hit]:
     for first in np.unique(s.core[sets], return_index=True)[1].tolist():
         needs[sets[first] : s.starts[s.core[sets[first]] + 1]] = False
     at = np.flatnonzero(needs)
-    if len(at):
-        yield Hit(f"no setbw before {len(at)} matrix and vector instructions", at)
+    yield from hits(f"no setbw before {len(at)} matrix and vector instructions", at)
 
 
 @rule(
@@ -116,8 +116,7 @@ def stream_end(subject: Subject) -> Iterator[Hit]:
     scalar_only = np.zeros(s.core_count, np.bool_)
     scalar_only[_scalar_only(subject)] = True
     at = last[(UNIT[s.opcode[last]] == SCALAR) & ~scalar_only[s.core[last]] & (s.opcode[last] != OPCODE["nop"])]
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", at)
 
 
 @rule(
@@ -132,9 +131,7 @@ def scalar_only(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     cores = _scalar_only(subject)
     at = s.starts[:-1][cores]
-    at = at[s.opcode[at] != OPCODE["nop"]]
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", at[s.opcode[at] != OPCODE["nop"]])
 
 
 def _last(subject: Subject) -> Indices:
@@ -160,9 +157,7 @@ def _scalar_only(subject: Subject) -> Indices:
     advice="drop it; there is nothing to wait for in this machine",
 )
 def nop(subject: Subject) -> Iterator[Hit]:
-    at = subject.columns.where("nop")
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", subject.columns.where("nop"))
 
 
 @rule(
@@ -309,9 +304,7 @@ def offset_misread(subject: Subject) -> Iterator[Hit]:
 )
 def offset_ignored(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    at = np.flatnonzero(s.is_("vmv") & (s.c != 0))
-    if len(at):
-        yield Hit("vmv with an offset", at)
+    yield from hits("vmv with an offset", np.flatnonzero(s.is_("vmv") & (s.c != 0)))
     for core, faults in subject.text.items():
         first = int(s.starts[core])
         given = np.flatnonzero(faults.odd & OFFSET_VALUE) + first
@@ -335,8 +328,7 @@ def size_range(subject: Subject) -> Iterator[Hit]:
         for name, at in _by_op(subject, np.flatnonzero(sized & wrong)):
             yield Hit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)
     at = np.flatnonzero(s.is_("lldi") & (s.d == INT32_MAX))
-    if len(at):
-        yield Hit(f"lldi of {INT32_MAX} bytes", at)
+    yield from hits(f"lldi of {INT32_MAX} bytes", at)
 
 
 @rule(
@@ -351,6 +343,4 @@ def throughput_single(subject: Subject) -> Iterator[Hit]:
     if subject.chip is None or subject.chip.target.simulator.is_latency_mode:
         return
     s = subject.columns
-    at = s.starts[:-1][s.lengths() == 1]
-    if len(at):
-        yield Hit("", at)
+    yield from hits("", s.starts[:-1][s.lengths() == 1])

@@ -5,8 +5,3 @@ of integers times float32 scales, without rounding. QuantizeLinear, and the QLin
 (`rounding`). Nodes whose results have no such form are float sections, which onnxruntime computes (`sections`). Nothing
 here knows the compiler.
 """
-
-from validator.definition.definition import Definition, Known, load_definition
-from validator.definition.values import Real, Rounded
-
-__all__ = ["Definition", "Known", "Real", "Rounded", "load_definition"]

@@ -1,5 +1,6 @@
 """Evaluates a model node by node into its integer tensors, by exact operators, tables and float sections."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -7,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from raptor.common.errors import RaptorError, UserError
-from validator.definition import sections
 from validator.definition.elementwise import bounds, wanted
-from validator.definition.nodes import Node, Result, target, where
+from validator.definition.nodes import Node, Result, target
 from validator.definition.operators import EXACT
 from validator.definition.qlinear import QLINEAR
 from validator.definition.rounding import Target, quantise, quantised
@@ -28,8 +28,11 @@ from validator.definition.values import (
     Value,
     is_codes,
     limits,
+    shape_of,
 )
-from validator.widen import inlined
+from validator.model.float_types import inlined
+from validator.model.interpreter import Interpreter, NodeGraph
+from validator.model.node import ModelNode, constants_of, nodes_of
 
 _TABLE_BITS = 8
 _BY_CODE = ("QLinearLeakyRelu", "QLinearSigmoid")
@@ -68,8 +71,7 @@ class Definition:
     """
 
     model: ModelProto
-    producers: Mapping[str, NodeProto]
-    order: Mapping[str, int]
+    graph: NodeGraph
     constants: dict[str, Value]
     inexact: set[str] = field(default_factory=set[str])
     tables: set[str] = field(default_factory=set[str])
@@ -83,10 +85,15 @@ class Definition:
         `keep` names further tensors to return.
         """
         ends = [o.name for o in self.model.graph.output]
-        run = _Run(self, {name: np.asarray(array) for name, array in inputs.items()}, {*ends, *keep}, forced)
-        run.compute(self.model.graph.node)
-        kept = {name: run.result(name) for name in keep if name in self.producers and name not in run.codes}
+        run = _Run(self, self.constants, {name: np.asarray(array) for name, array in inputs.items()}, forced)
+        run.evaluate(self.graph.nodes, {*ends, *keep})
+        kept = {name: run.result(name) for name in keep if self.graph.producer(name) and name not in run.codes}
         return Known(run.codes, run.arrays, {name: run.result(name) for name in ends}, kept)
+
+    def name_of(self, tensor: str) -> str:
+        """Returns the name of the node that computes a tensor; empty for an input."""
+        node = self.graph.producer(tensor)
+        return "" if node is None else node.name
 
     def input_type(self, name: str) -> "np.dtype[Any]":
         """Returns the numpy type of an input of the model."""
@@ -94,20 +101,18 @@ class Definition:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(found.type.tensor_type.elem_type))
 
     def steps_of(self, name: str, shape: Sequence[int]) -> Target | None:
-        """Returns scale, zero point and type of an input if all its readers quantise it with constants; else None."""
-        readers = [n for n in self.model.graph.node if name in n.input]
-        if not readers or any(n.op_type != "QuantizeLinear" for n in readers):
+        """Returns how the model quantises an input of this shape, if all its readers do so with constant parameters."""
+        readers = [n for n in self.graph.nodes if name in n.proto.input]
+        if not readers or any(n.proto.op_type != "QuantizeLinear" for n in readers):
             return None
         node = readers[0]
-        operands = [None, *(self.constants.get(other) for other in node.input[1:])]
-        if operands[1] is None:
-            return None
-        return wanted(Node(node, operands, [True] * len(operands), self.model.opset_import), shape)
+        operands = [None, *(self.constants.get(other) for other in node.proto.input[1:])]
+        return None if operands[1] is None else wanted(Node.applied(node, operands, [True] * len(operands)), shape)
 
     def rounded(self, name: str, values: Mapping[str, Array]) -> Rounded | None:
         """Computes one integer tensor again from known ones; None if no node rounds it."""
-        run = _Run(self, {n: a for n, a in values.items() if n != name}, {name})
-        run.compute(self.behind(name, run.arrays)[0])
+        run = _Run(self, self.constants, {n: a for n, a in values.items() if n != name})
+        run.evaluate(self.graph.needed([name], run.arrays)[0], {name})
         return run.rounded.get(name)
 
     def is_certain(self, known: Known) -> bool:
@@ -117,21 +122,16 @@ class Definition:
 
     def inner(self, name: str, values: Mapping[str, Array]) -> set[str]:
         """Returns the tensors between an integer tensor and the integer tensors that it is computed from."""
-        nodes, _ = self.behind(name, {n: a for n, a in values.items() if n != name})
-        return {output for node in nodes for output in node.output} - {name}
+        nodes, _ = self.graph.needed([name], values.keys() - {name})
+        return {output for node in nodes for output in node.writes} - {name}
 
     def floats(self, name: str, values: Mapping[str, Array]) -> Array:
         """Returns a tensor of a float section as onnxruntime computes it from known tensors."""
         return self._section(name, values).run(values)[0]
 
-    def behind(self, name: str, known: Mapping[str, Array]) -> tuple[list[NodeProto], list[str]]:
-        nodes, sources = sections.behind(self.producers, [name], known)
-        return sorted(nodes, key=lambda node: self.order[first(node)]), sources
-
     def _section(self, name: str, values: Mapping[str, Array]) -> Section:
         if name not in self._sections:
-            known = {n: a for n, a in values.items() if n != name and n not in self.constants}
-            nodes, sources = self.behind(name, known)
+            nodes, sources = self.graph.needed([name], values.keys() - {name} - self.constants.keys())
             self._sections[name] = Section(self.model, nodes, sources, [name])
         return self._sections[name]
 
@@ -156,78 +156,70 @@ class Definition:
     def _is_function(self, section: Section, values: Mapping[str, Array]) -> bool:
         if len(section.sources) != 1 or BITS.get(values[section.sources[0]].dtype.name, 32) > _TABLE_BITS:
             return False
-        inside = {name for node in section.nodes for name in node.output} | set(section.sources)
-        read = {name for node in section.nodes for name in node.input if name}
+        inside = {name for node in section.nodes for name in node.writes} | set(section.sources)
+        read = {name for node in section.nodes for name in node.reads}
         single = all(_size(self.constants.get(name)) == 1 for name in read - inside | inside & self.constants.keys())
-        return single and all(node.op_type in ELEMENTWISE for node in section.nodes)
+        return single and all(node.proto.op_type in ELEMENTWISE for node in section.nodes)
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _Run(Interpreter[Value]):
     """One evaluation. `arrays`: arrays that nodes read; `reals`: exact numbers; other tensors are in float sections."""
 
     definition: Definition
+    constants: dict[str, Value]
     arrays: dict[str, Array]
-    ends: Collection[str]
     forced: Force | None = None
     reals: dict[str, Real] = field(default_factory=dict[str, Real])
     codes: dict[str, Array] = field(default_factory=dict[str, Array])
     rounded: dict[str, Rounded] = field(default_factory=dict[str, Rounded])
     joined: dict[str, Joined] = field(default_factory=dict[str, Joined])
 
-    def compute(self, nodes: Sequence[NodeProto]) -> None:
-        last = {name: k for k, node in enumerate(nodes) for name in node.input}
-        for k, node in enumerate(nodes):
-            constants = self.definition.constants
-            if not all(name in constants for name in node.output if name):
-                self._node(node)
-            for name in node.input:
-                if last[name] == k and name not in self.ends:
-                    self.reals.pop(name, None)
-                    self.rounded.pop(name, None)
-                    self.joined.pop(name, None)
+    def forget(self, name: str) -> None:
+        """Drops exact numbers; arrays stay, since float sections may read them."""
+        for values in (self.reals, self.rounded, self.joined):
+            values.pop(name, None)
 
     def result(self, name: str) -> Value:
         """Returns a tensor as integers, exact numbers, or float32 numbers."""
         value = self._value(name)
         return self.definition.floats(name, self.arrays) if value is None else value
 
-    def _node(self, proto: NodeProto) -> None:
-        fixed = [name in self.definition.constants for name in proto.input]
-        found = self._known_result(proto, fixed)
-        constant = all(done or not name for done, name in zip(fixed, proto.input, strict=True))
-        if found is None and (constant or self._is_integer_node(proto)):
-            found = self._by_onnxruntime(proto)
+    def compute(self, node: ModelNode, *, constant: bool) -> None:
+        """Computes a node exactly; records it as inexact if that is not possible."""
+        fixed, names = [name in self.constants for name in node.proto.input], node.proto.output
+        found = self._known_result(node, fixed)
+        if found is None and (constant or self._is_integer_node(node)):
+            found, names = self._by_onnxruntime(node), node.writes
         if found is None:
-            self.definition.inexact.update(proto.output)
-            self._record_concat(proto, fixed)
+            self.definition.inexact.update(node.writes)
+            self._record_concat(node, fixed)
             return
-        for name, value in zip(proto.output, found, strict=False):
+        for name, value in zip(names, found, strict=False):
             self._store(name, value, constant=constant)
 
-    def _record_concat(self, proto: NodeProto, fixed: Sequence[bool]) -> None:
+    def _record_concat(self, node: ModelNode, fixed: Sequence[bool]) -> None:
         """Records the parts of a Concat that has no constants, and the bounds of a Relu or Clip after it."""
+        proto = node.proto
         first_input, output = proto.input[0] if proto.input else "", proto.output[0]
         if proto.op_type == "Concat":
             parts = [self.joined.get(name) or self.reals.get(name) or name for name in proto.input]
             exact = all(not isinstance(p, str) or self._value(p) is None for p in parts)
             if exact and not any(fixed):
-                axis = next(a.i for a in proto.attribute if a.name == "axis")
-                self.joined[output] = Joined(tuple(parts), axis)
+                self.joined[output] = Joined(tuple(parts), node.attributes["axis"])
         elif proto.op_type in ("Relu", "Clip") and first_input in self.joined:
-            operands = [self._value(name) if name else None for name in proto.input]
-            ends = bounds(Node(proto, operands, fixed, self.definition.model.opset_import))
+            ends = bounds(Node.applied(node, self._operands(node), fixed))
             if ends is not None:
                 self.joined[output] = self.joined[first_input].clamped(*ends)
 
-    def _by_onnxruntime(self, proto: NodeProto) -> Result:
+    def _by_onnxruntime(self, node: ModelNode) -> Result:
         """Computes a node by onnxruntime from known arrays: constants, arithmetic on shapes, scales of a tensor."""
-        nodes, sources = self.definition.behind(first(proto), self.arrays)
-        return Section(self.definition.model, nodes, sources, [name for name in proto.output if name]).run(self.arrays)
+        nodes, sources = self.definition.graph.needed(node.writes[:1], self.arrays)
+        return Section(self.definition.model, nodes, sources, node.writes).run(self.arrays)
 
-    def _is_integer_node(self, proto: NodeProto) -> bool:
-        """Checks whether all operands are known integers, so that the result needs no float section."""
-        values = [self._value(name) for name in proto.input if name]
+    def _is_integer_node(self, node: ModelNode) -> bool:
+        """Tells whether all operands are known integers, so that the result needs no float section."""
+        values = [self._value(name) for name in node.reads]
         return bool(values) and all(isinstance(v, np.ndarray) and v.dtype.kind != "f" for v in values)
 
     def _store(self, name: str, value: Value | Rounded, *, constant: bool) -> None:
@@ -250,25 +242,26 @@ class _Run:
                 return known[name]
         return None
 
-    def _known_result(self, proto: NodeProto, fixed: Sequence[bool]) -> Result:
-        if proto.domain not in _DOMAINS:
+    def _operands(self, node: ModelNode) -> list[Value | None]:
+        return [self._value(name) if name else None for name in node.proto.input]
+
+    def _known_result(self, node: ModelNode, fixed: Sequence[bool]) -> Result:
+        if node.proto.domain not in _DOMAINS:
             return None
-        operands = [self._value(name) if name else None for name in proto.input]
         try:
-            return self._result(proto, operands, fixed)
+            return self._result(node, self._operands(node), fixed)
         except RaptorError:
             raise
         except (ValueError, IndexError, TypeError, KeyError, AssertionError, OverflowError) as e:
-            raise UserError(f"{where(proto)}: cannot be computed: {e}") from e
+            raise UserError(f"{node.where}: cannot be computed: {e}") from e
 
-    def _result(self, proto: NodeProto, operands: list[Value | None], fixed: Sequence[bool]) -> Result:
-        opsets = self.definition.model.opset_import
-        kind = proto.op_type
+    def _result(self, model_node: ModelNode, operands: list[Value | None], fixed: Sequence[bool]) -> Result:
+        proto, kind = model_node.proto, model_node.proto.op_type
         if kind in QLINEAR or kind in (*_BY_CODE, "QLinearSoftmax"):
             # A quantised operand can come from a float section, such as the result of DynamicQuantizeLinear.
             for k, name in enumerate(proto.input):
                 operands[k] = self.definition.floats(name, self.arrays) if name and operands[k] is None else operands[k]
-        node = Node(proto, operands, fixed, opsets)
+        node = Node.applied(model_node, operands, fixed)
         if kind in _BY_CODE:
             return [self._by_table(node)]
         if kind == "QLinearSoftmax":
@@ -279,7 +272,7 @@ class _Run:
             return [self._rounded_section(node)]
         if kind == "DynamicQuantizeLinear":
             self.definition.by_floats.add(proto.output[0])
-            return self._by_onnxruntime(proto)
+            return self._by_onnxruntime(node)
         if kind == "Shape":
             return [_shape(node)]
         missing = [n for n, v in zip(proto.input, operands, strict=True) if n and v is None]
@@ -290,7 +283,7 @@ class _Run:
         x = node.codes(0, "X")
         names = [name for name in node.proto.input if name in self.arrays]
         codes = all_codes(x.dtype)
-        section = Section(self.definition.model, [node.proto], names, [node.proto.output[0]])
+        section = Section(self.definition.model, [node], names, node.writes)
         entries = section.run({**self.arrays, node.proto.input[0]: codes})[0]
         found = entries[x.astype(np.int64) - limits(x.dtype)[0]]
         exact = found.astype(np.float64)
@@ -302,7 +295,8 @@ class _Run:
         given, output = node.attributes, node.proto.output[0]
         real = onnx.helper.make_node("DequantizeLinear", node.proto.input[:3], [f"{output}.x"])
         function = onnx.helper.make_node("Softmax", [f"{output}.x"], [f"{output}.y"], axis=given.get("axis", -1))
-        section = Section(self.definition.model, [real, function], [name], [f"{output}.y"], given["opset"])
+        nodes = nodes_of([real, function], [onnx.helper.make_opsetid("", given["opset"])])
+        section = Section(self.definition.model, nodes, [name], [f"{output}.y"])
         floats = section.run({name: x})[0]
         made = target(node, 3, 4, x.dtype, 0)
         self.definition.by_floats.add(output)
@@ -365,8 +359,7 @@ def _shape(node: Node) -> Array:
     value = node.get(0)
     if value is None:
         raise UserError(f"{node.where}: the shape of a float section is not known")
-    shape = value.terms[0].units.shape if isinstance(value, Real) else value.shape
-    given = node.attributes
+    shape, given = shape_of(value), node.attributes
     return np.array(shape[given.get("start", 0) : given.get("end", len(shape))], np.int64)
 
 
@@ -378,26 +371,14 @@ def _has_codes(node: Node) -> bool:
 
 
 def _size(value: Value | None) -> int:
-    if value is None:
-        return 0
-    return value.terms[0].units.size if isinstance(value, Real) else value.size
-
-
-def first(node: NodeProto) -> str:
-    """Returns the first output of a node."""
-    return next(name for name in node.output if name)
+    return 0 if value is None else math.prod(shape_of(value))
 
 
 def load_definition(model: ModelProto, fixed: Mapping[str, Array] = MappingProxyType({})) -> Definition:
     """Returns the definition of a model whose inputs in `fixed` are constants. The first run computes all constants."""
     model = _with_constants(inlined(model), fixed)
-    producers = {name: node for node in model.graph.node for name in node.output if name}
-    order = {name: k for k, node in enumerate(model.graph.node) for name in node.output if name}
-    constants: dict[str, Value] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            constants[node.output[0]] = _constant(node)
-    return Definition(model, producers, order, constants)
+    constants: dict[str, Value] = {**constants_of(model.graph.node, model.graph.initializer)}
+    return Definition(model, NodeGraph(nodes_of(model.graph.node, model.opset_import)), constants)
 
 
 def _with_constants(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:
@@ -409,12 +390,3 @@ def _with_constants(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto
     model.graph.input.extend(kept)
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in fixed.items())
     return model
-
-
-def _constant(node: NodeProto) -> Array:
-    (attribute,) = node.attribute
-    value: Any = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, onnx.TensorProto):
-        return numpy_helper.to_array(value)
-    dtype = np.float32 if attribute.name.startswith("value_float") else np.int64
-    return np.asarray(value, dtype)

@@ -10,7 +10,7 @@ from raptor.common.errors import UserError
 from validator.definition.nodes import Node, Result, real, scale_of, spread, zero_of
 from validator.definition.rounding import UNIT, Target, powers_of_two, quantise, quantised
 from validator.definition.sums import BOTH, biased, factors, multiplied_units, scales
-from validator.definition.values import BITS, Real, Rounded, Term, Value, is_codes
+from validator.definition.values import BITS, Real, Rounded, Term, Value, is_codes, shape_of
 
 
 def dequantize(node: Node) -> Result:
@@ -27,7 +27,7 @@ def quantize(node: Node) -> Result:
         return None
     if isinstance(x, np.ndarray) and x.dtype != np.float32:
         raise UserError(f"{node.where}: the operand is {x.dtype.name}, expected float32")
-    made = wanted(node, x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape)
+    made = wanted(node, shape_of(x))
     if isinstance(x, Real):
         return [quantise(x, made)]
     codes = quantised(x, made).astype(made.dtype)

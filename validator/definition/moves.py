@@ -1,14 +1,15 @@
 """Operators that move or select elements: computed by onnx's reference implementation, for any type of element."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from validator.attributes import attributes_of
 from validator.definition.values import Array, Doubles
+from validator.model.node import Opsets, attributes_of
+from validator.model.node_models import by_reference, model_of
 
 MOVES = frozenset([
     "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
@@ -18,19 +19,11 @@ MOVES = frozenset([
 _DENOMINATOR = 2**10
 """Interpolation weights that are multiples of 1 / `_DENOMINATOR` are exact."""
 
-Opsets = Sequence[onnx.OperatorSetIdProto]
-
 
 def evaluator(node: NodeProto, opsets: Opsets) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Returns a function that computes a node by onnx's reference implementation."""
-    from onnx.reference import ReferenceEvaluator
-
-    inputs, outputs = (
-        [onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names) if n] for names in (node.input, node.output)
-    )
-    model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=list(opsets))
-    reference: Any = ReferenceEvaluator(model)
-    return lambda feed: [np.asarray(a) for a in reference.run(None, dict(feed))]
+    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(node.input) if name]
+    return by_reference(model_of([node], inputs, filter(None, node.output), opsets))
 
 
 def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> Callable[[Array], Array]:
@@ -46,18 +39,16 @@ def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> C
     return move
 
 
-def split(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], x: Array) -> list[Array]:
+def split(node: NodeProto, parameters: Mapping[str, Array], x: Array) -> list[Array]:
     """Returns the parts of a Split."""
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    sizes = [a.ints for a in node.attribute if a.name == "split"]
-    given = (
-        parameters[node.input[1]].tolist() if len(node.input) > 1 and node.input[1] else list(sizes[0]) if sizes else []
-    )
+    given = attributes_of(node)
+    axis, named = given.get("axis", 0), len(node.input) > 1 and node.input[1]
+    sizes: list[int] = parameters[node.input[1]].tolist() if named else list(given.get("split", ()))
     count = len(node.output)
-    if not given:
+    if not sizes:
         each = -(-x.shape[axis] // count)
-        given = [min(each, x.shape[axis] - k * each) for k in range(count)]
-    return np.split(x, np.cumsum(given)[:-1], axis)
+        sizes = [min(each, x.shape[axis] - k * each) for k in range(count)]
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
 def resize_matrices(

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import NodeProto
 
 from raptor.common.errors import UserError
-from validator.attributes import attributes_of
 from validator.definition.rounding import Target
 from validator.definition.values import (
     BITS,
@@ -21,34 +18,26 @@ from validator.definition.values import (
     Singles,
     Term,
     Value,
+    along,
     first_index,
     is_codes,
 )
+from validator.model.node import ModelNode
 
 Result = Sequence[Value | Rounded] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class Node(ModelNode):
     """A node with the values of its operands (None: absent or in a float section). `fixed`: which are constants."""
 
-    proto: NodeProto
     operands: Sequence[Value | None]
     fixed: Sequence[bool]
-    opsets: Sequence[onnx.OperatorSetIdProto]
 
-    @property
-    def where(self) -> str:
-        """Name of the node for messages."""
-        return where(self.proto)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return attributes_of(self.proto)
-
-    @property
-    def opset(self) -> int:
-        return next((o.version for o in self.opsets if o.domain in ("", "ai.onnx")), 1)
+    @classmethod
+    def applied(cls, node: ModelNode, operands: Sequence[Value | None], fixed: Sequence[bool]) -> "Node":
+        """Returns a node of the model with its operands."""
+        return cls(node.proto, node.opsets, node.reads, node.writes, operands, fixed)
 
     def get(self, index: int) -> Value | None:
         return self.operands[index] if index < len(self.operands) else None
@@ -71,11 +60,6 @@ class Node:
         """Returns all array operands after the first, keyed by name."""
         pairs = zip(self.proto.input[1:], self.operands[1:], strict=False)
         return {name: value for name, value in pairs if name and isinstance(value, np.ndarray)}
-
-
-def where(proto: NodeProto) -> str:
-    """Returns the name of a node for messages."""
-    return f"node {proto.name or proto.output[0]!r} ({proto.op_type})"
 
 
 def scale_of(node: Node, index: int, what: str) -> Singles:
@@ -132,22 +116,13 @@ def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Arr
             raise UserError(
                 f"{node.where}: {parameter.size} scales for axis {axis} of {what}, whose size is {shape[axis]}"
             )
-        return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        return along(parameter, axis, len(shape))
     if parameter.ndim == len(shape) and block > 0:
         blocks = np.repeat(parameter, block, axis)
         blocks = blocks[tuple(slice(0, n) if a == axis else slice(None) for a, n in enumerate(shape))]
         if blocks.shape == tuple(shape):
             return blocks
     raise UserError(f"{node.where}: scales of shape {list(parameter.shape)} do not fit {what} of shape {list(shape)}")
-
-
-def channels(parameter: Array, rank: int, axis: int) -> Array:
-    """Reshapes a scale or zero point, with one entry or one for each index of `axis`, to `rank` dimensions."""
-    return (
-        parameter.reshape(())
-        if parameter.size == 1
-        else parameter.reshape([-1 if a == axis else 1 for a in range(rank)])
-    )
 
 
 def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Real:

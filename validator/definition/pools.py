@@ -8,33 +8,33 @@ import numpy as np
 
 from validator.definition import moves, products
 from validator.definition.nodes import Node, Result
-from validator.definition.values import ONE, Array, Ints, Kind, Real, Term, Value, is_codes
-from validator.definition.windows import Window, pool_window
+from validator.definition.values import ONE, Array, Ints, Real, Term, Value, is_codes, shape_of
+from validator.model.windows import Window, pool_window
 
 _STEPS = 3
 """Float32 roundings of a mean, besides the roundings of its sum."""
 
 
 def max_pool(node: Node) -> Result:
-    x = node.get(0)
-    if len([name for name in node.proto.output if name]) > 1:
+    if len(node.writes) > 1:
         return None
-    if isinstance(x, np.ndarray) and is_codes(x):
-        return [_largest(node, x.astype(np.int64)).astype(x.dtype)]
-    if not isinstance(x, Real) or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
+
+    def largest(x: Array) -> Array:
+        window, _ = pool_window(node.attributes, x.shape[2:])
+        return products.pooled(window, x.astype(np.int64), np.maximum, -(2**62)).astype(x.dtype)
+
+    return _largest(node.get(0), largest)
+
+
+def _largest(x: Value | None, function: Callable[[Array], Array]) -> Result:
+    """Applies a maximum to codes, or to numbers with one scale; None for others."""
+    if isinstance(x, np.ndarray):
+        return [function(x)] if is_codes(x) else None
+    if x is None or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
         return None
     term = x.terms[0]
-
-    def size() -> Ints:
-        return _largest(node, term.size())
-
-    kind: Kind = "plain" if x.kind == "plain" else "other"
-    return [replace(x, terms=(replace(term, units=_largest(node, term.units), size=size),), kind=kind)]
-
-
-def _largest(node: Node, x: Ints) -> Ints:
-    window, _ = pool_window(node.attributes, x.shape[2:])
-    return products.pooled(window, x, np.maximum, -(2**62))
+    largest = replace(term, units=function(term.units), size=lambda: function(term.size()))
+    return [replace(x, terms=(largest,), kind="plain" if x.kind == "plain" else "other")]
 
 
 def average_pool(node: Node) -> Result:
@@ -58,18 +58,7 @@ def averaged(node: Node, value: Value | None) -> Real | None:
 
 
 def global_max_pool(node: Node) -> Result:
-    x = node.get(0)
-    if isinstance(x, np.ndarray):
-        return [_over_image(np.max, x)] if is_codes(x) else None
-    if x is None or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
-        return None
-    term = x.terms[0]
-    largest = replace(term, units=_over_image(np.max, term.units), size=lambda: _over_image(np.max, term.size()))
-    return [replace(x, terms=(largest,), kind="plain" if x.kind == "plain" else "other")]
-
-
-def _over_image(function: Any, x: Array) -> Array:
-    return function(x, axis=tuple(range(2, x.ndim)), keepdims=True)
+    return _largest(node.get(0), lambda x: np.max(x, axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
 def uniform(value: Value | None) -> Term | None:
@@ -124,7 +113,7 @@ def _reduced(node: Node, function: Callable[..., Real]) -> Result:
     axes = operand.tolist() if isinstance(operand, np.ndarray) else given.get("axes")
     if not axes and given.get("noop_with_empty_axes", 0):
         return None
-    shape, keep = value.terms[0].units.shape, bool(given.get("keepdims", 1))
+    shape, keep = shape_of(value), bool(given.get("keepdims", 1))
     chosen = tuple(sorted({a % len(shape) for a in axes or range(len(shape))}))
     if all(shape[a] == 1 for a in chosen):
         return [value.moved(lambda a: a if keep else a.squeeze(chosen))]

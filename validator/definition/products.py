@@ -1,16 +1,15 @@
 """Exact sums of products of integers: by matrix products in float32 below 2^24, and in float64 below 2^53."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
 from raptor.common.errors import UserError
-from validator.convolution import convolve
-from validator.definition.values import Array, Doubles, Ints
-from validator.definition.windows import Window
+from validator.definition.values import Doubles, Ints, largest
+from validator.model.convolution import convolve
+from validator.model.windows import Window
 
 EXACT = 2**53
 """Integers below this number are exact in float64."""
@@ -19,14 +18,14 @@ EXACT_FLOAT32 = 2**24
 
 def _fewest_bits(x: Ints, sums: Ints) -> type[np.float32 | np.float64]:
     """Returns a type that is exact for all sums. `sums`: for each result, the sum of the absolute weights."""
-    return np.float32 if int(np.abs(x).max(initial=0)) * int(sums.max(initial=0)) < EXACT_FLOAT32 else np.float64
+    return np.float32 if largest(x) * int(sums.max(initial=0)) < EXACT_FLOAT32 else np.float64
 
 
 def _doubles(count: int, *operands: Ints) -> list[Doubles]:
     """Returns operands as float64. Raises `UserError` if a sum of `count` products may not be exact in it."""
-    largest = [int(np.abs(a).max(initial=0)) for a in operands]
-    if count * largest[0] * largest[1] >= EXACT:
-        raise UserError(f"a sum of {count} products of {largest[0]} and {largest[1]} does not fit 53 bits")
+    first, second = map(largest, operands)
+    if count * first * second >= EXACT:
+        raise UserError(f"a sum of {count} products of {first} and {second} does not fit 53 bits")
     return [a.astype(np.float64) for a in operands]
 
 
@@ -71,7 +70,3 @@ def pooled(window: Window, x: Ints, how: Any, outside: int) -> Ints:
     for part in parts:
         how(total, part, out=total)
     return total
-
-
-def ones(shape: Sequence[int]) -> Array:
-    return np.ones(shape, np.int64)

@@ -12,9 +12,9 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from validator.definition import elementwise, pools, products, shapes, sums
-from validator.definition.nodes import Node, Operator, Result, channels, one_zero, real, scale_of, target, zero_of
+from validator.definition.nodes import Node, Operator, Result, one_zero, real, scale_of, target, zero_of
 from validator.definition.rounding import quantise
-from validator.definition.values import Array, Ints, Real, Value, fits_int32
+from validator.definition.values import Array, Ints, Real, Value, along, fits_int32, largest
 
 _EXACT_FLOAT = 2**24
 
@@ -34,14 +34,20 @@ def _with_operands(node: Node, operands: Sequence[Value | None]) -> Node:
     return replace(node, operands=operands, fixed=[True] * len(operands))
 
 
-def _sum_rounded(node: Node, found: Result, scale: int, dtype: "np.dtype[Any]") -> Result:
-    """Quantises sums of products. onnxruntime converts them to float32, multiplies, rounds, adds the zero point."""
+def _number(node: Node, found: Result, missing: str = "has no exact form") -> Real:
+    """Returns the only result. Raises `UserError` with the reason `missing` if there is none."""
     if found is None:
-        raise UserError(f"{node.where}: the scales differ inside of a sum")
+        raise UserError(f"{node.where}: {missing}")
     (number,) = found
     assert isinstance(number, Real)
+    return number
+
+
+def _sum_rounded(node: Node, found: Result, scale: int, dtype: "np.dtype[Any]") -> Result:
+    """Quantises sums of products. onnxruntime converts them to float32, multiplies, rounds, adds the zero point."""
+    number = _number(node, found, "the scales differ inside of a sum")
     term = number.terms[0]
-    large = int(np.abs(term.units).max(initial=0)) >= _EXACT_FLOAT
+    large = largest(term.units) >= _EXACT_FLOAT
     sharp = replace(number, terms=(replace(term, size=lambda: np.abs(term.units), steps=int(large)),))
     made = target(node, scale, scale + 1, dtype, 1)
     return [quantise(sharp, replace(made, with_zero=False))]
@@ -53,7 +59,7 @@ def qlinear_conv(node: Node) -> Result:
     zero = one_zero(node, 5, "w", w.dtype, scale)
     if scale.size not in (1, len(w)):
         raise UserError(f"{node.where}: w has {len(w)} output channels and {scale.size} scales")
-    weights = real(w, channels(scale, w.ndim, 0), zero.ravel()[:1].reshape(()))
+    weights = real(w, along(scale, 0, w.ndim), zero.ravel()[:1].reshape(()))
     found = sums.convolved(node, x.terms[0], weights.terms[0], None)
     return _sum_rounded(node, _plus_int32(node, found, 8, w.ndim - 2), 6, node.codes(0, "x").dtype)
 
@@ -65,8 +71,7 @@ def _plus_int32(node: Node, found: Result, at: int, behind: int) -> Result:
     bias = node.codes(at, "the bias")
     if bias.dtype != np.int32:
         raise UserError(f"{node.where}: the bias is {bias.dtype.name}, expected int32")
-    (number,) = found
-    assert isinstance(number, Real)
+    number = _number(node, found)
     added = bias.astype(np.int64).reshape(-1, *[1] * behind) if behind else bias.astype(np.int64)
     units = fits_int32(number.terms[0].units + added, node.where)
     return [replace(number, terms=(replace(number.terms[0], units=units),))]
@@ -90,7 +95,7 @@ def _per_line(node: Node, parameter: Array, x: Array, what: str, axis: int) -> A
     if parameter.size == 1:
         return parameter.reshape(())
     if parameter.ndim == 1 and x.ndim > 1 and parameter.size == x.shape[axis]:
-        return parameter.reshape([-1 if a - x.ndim == axis else 1 for a in range(x.ndim)])
+        return along(parameter, axis, x.ndim)
     other = -1 if axis == -2 else -2
     if parameter.ndim == x.ndim and parameter.shape[other] == 1 and parameter.shape[axis] == x.shape[axis]:
         return parameter
@@ -105,7 +110,7 @@ def qgemm(node: Node) -> Result:
     scale = scale_of(node, 4, "B")
     zero = zero_of(node, 5, "B", w.dtype, scale)
     axis = 0 if given.get("transB", 0) else 1
-    b = real(w, channels(scale, 2, axis), channels(zero, 2, axis))
+    b = real(w, along(scale, axis, 2), along(zero, axis, 2))
     found = sums.gemm(_with_operands(node, [a, b]))
     found = _plus_int32(node, found, 6, 0)
     if node.get(7) is None and found is not None:
@@ -116,7 +121,7 @@ def qgemm(node: Node) -> Result:
 def conv_integer(node: Node) -> Result:
     x, w = node.codes(0, "x"), node.codes(1, "w")
     zeros = [_integer_zero(node, 2, "x", x), _integer_zero(node, 3, "w", w)]
-    per_channel = zeros[1].reshape(-1, *[1] * (w.ndim - 1)) if zeros[1].size > 1 else zeros[1].reshape(())
+    per_channel = along(zeros[1], 0, w.ndim)
     units = products.conv(node.proto, x.astype(np.int64) - zeros[0].reshape(()), w.astype(np.int64) - per_channel)
     return [fits_int32(units, node.where).astype(np.int32)]
 
@@ -140,11 +145,8 @@ def _integer_zero(node: Node, at: int, what: str, x: Array) -> Ints:
 
 def _quantise_result(node: Node, found: Result, scale: int, steps: int) -> Result:
     """Quantises the result of an operator on exact numbers."""
-    if found is None:
-        raise UserError(f"{node.where}: has no exact form")
-    (number,) = found
-    assert isinstance(number, Real)
-    return [quantise(number, target(node, scale, scale + 1, node.codes(0, "the operand").dtype, steps))]
+    made = target(node, scale, scale + 1, node.codes(0, "the operand").dtype, steps)
+    return [quantise(_number(node, found), made)]
 
 
 def qlinear_add(node: Node) -> Result:
@@ -174,11 +176,7 @@ def _pooled(node: Node, pool: Operator) -> Result:
 def qlinear_concat(node: Node) -> Result:
     parts = [_operand(node, at, f"input {at // 3}", raw=True) for at in range(2, len(node.operands), 3)]
     found = shapes.joined(parts, node.attributes.get("axis", 0))
-    if found is None:
-        raise UserError(f"{node.where}: has no exact form")
-    (number,) = found
-    assert isinstance(number, Real)
-    return [quantise(number, target(node, 0, 1, node.codes(2, "the operand").dtype, 8))]
+    return [quantise(_number(node, found), target(node, 0, 1, node.codes(2, "the operand").dtype, 8))]
 
 
 QLINEAR: Mapping[str, Operator] = MappingProxyType(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from validator.definition.values import Array, Doubles, Ints, Real, Rounded, Singles, Term, limits
+from validator.definition.values import Array, Doubles, Ints, Real, Rounded, Singles, Term, largest, limits
 
 UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
@@ -79,7 +79,7 @@ def quantised(numbers: Singles | np.float32, target: Target) -> Ints:
 
 def _rounded(real: Real, target: Target) -> Array:
     factors = [dyadic(multiplier(term, target)) for term in real.terms]
-    if len(factors) == 1 and _largest(real.terms[0].units) < 2**37:
+    if len(factors) == 1 and largest(real.terms[0].units) < 2**37:
         (mantissa, shift), units = factors[0], real.terms[0].units
         # A factor of 2^24 or more saturates every type with or without the rest of the shift.
         return halved(units * mantissa, np.clip(shift, 0, _FAR))
@@ -97,12 +97,8 @@ def _sum(real: Real, factors: list[tuple[Array, Array]], shift: Array) -> Array:
     return np.asarray(sum(parts[1:], parts[0]))
 
 
-def _largest(units: Ints) -> int:
-    return max(int(units.max(initial=0)), -int(units.min(initial=0)))
-
-
 def _bound(term: Term, left: Ints) -> int:
-    return _largest(term.units) << (MANTISSA + int(left.max(initial=0)))
+    return largest(term.units) << (MANTISSA + int(left.max(initial=0)))
 
 
 def _with_error_bound(real: Real, target: Target) -> tuple[Doubles, Doubles]:

@@ -9,7 +9,7 @@ import numpy as np
 from validator.definition import moves
 from validator.definition.nodes import Node, Result
 from validator.definition.pools import interpolated
-from validator.definition.values import BITS, ONE, Array, Ints, Real, Singles, Term, Value, is_codes
+from validator.definition.values import BITS, ONE, Array, Ints, Real, Singles, Term, Value, is_codes, shape_of
 
 
 def concat(node: Node) -> Result:
@@ -51,12 +51,12 @@ def split(node: Node) -> Result:
     x = node.get(0)
     parameters = node.parameters()
     if isinstance(x, np.ndarray):
-        return moves.split(node.proto, node.opsets, parameters, x) if is_codes(x) else None
+        return moves.split(node.proto, parameters, x) if is_codes(x) else None
     if x is None:
         return None
 
     def part(k: int) -> Callable[[Array], Array]:
-        return lambda a: moves.split(node.proto, node.opsets, parameters, a)[k]
+        return lambda a: moves.split(node.proto, parameters, a)[k]
 
     return [x.moved(part(k)) for k in range(len(node.proto.output))]
 
@@ -114,10 +114,9 @@ def _padded(node: Node, x: Array, fill: Any) -> Array:
 def resize(node: Node) -> Result:
     """Selects elements, or interpolates if the weights are dyadic fractions; None for other weights."""
     x = node.get(0)
-    shape = x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape if x is not None else ()
     if x is None:
         return None
-    matrices = moves.resize_matrices(node.proto, node.opsets, node.parameters(), shape)
+    matrices = moves.resize_matrices(node.proto, node.opsets, node.parameters(), shape_of(x))
     if matrices is None:
         return None
     if all(((m == 0) | (m == 1)).all() and (m.sum(axis=1) == 1).all() for m in matrices.values()):

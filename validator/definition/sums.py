@@ -9,8 +9,8 @@ import numpy as np
 from raptor.common.errors import UserError
 from validator.definition import products
 from validator.definition.nodes import Node, Result
-from validator.definition.values import MOST_INT32, ONE, Ints, Real, Singles, Term, Value, fits_int32
-from validator.definition.windows import transposed_window
+from validator.definition.values import MOST_INT32, ONE, Ints, Real, Singles, Term, Value, fits_int32, largest, shape_of
+from validator.model.windows import transposed_window
 
 MATRIX = 2
 BOTH = 3
@@ -43,10 +43,10 @@ def multiplied_units(
     Returns None if operands that are sums themselves are too large for an exact form.
     """
     plain = x.plain and w.plain
-    if not plain and count * _largest(x.magnitude()) * _largest(w.magnitude()) >= products.EXACT:
+    if not plain and count * largest(x.magnitude()) * largest(w.magnitude()) >= products.EXACT:
         return None
     units = multiply(x.units, w.units)
-    if not plain and _largest(units) > MOST_INT32:
+    if not plain and largest(units) > MOST_INT32:
         return None
 
     def size() -> Ints:
@@ -54,12 +54,8 @@ def multiplied_units(
 
     lost = 0.0
     if x.slack or w.slack:
-        lost = count * (x.slack * (_largest(w.magnitude()) + w.slack) + w.slack * _largest(x.magnitude()))
+        lost = count * (x.slack * (largest(w.magnitude()) + w.slack) + w.slack * largest(x.magnitude()))
     return Term(units, scale, ONE, size, count + BOTH + x.steps + w.steps - 2, lost)
-
-
-def _largest(values: Ints) -> int:
-    return int(np.abs(values).max(initial=0))
 
 
 def _sums(x: Term, w: Term, scale: Singles, count: int, multiply: Callable[[Ints, Ints], Ints]) -> Real | None:
@@ -186,8 +182,7 @@ def _with_bias(node: Node, sums: Real | None, bias: Value | None, behind: int) -
 
 def biased(node: Node, sums: Real, bias: Value) -> Result:
     """Adds a constant to sums of products as their bias; None if it has no exact form."""
-    shape = bias.shape if isinstance(bias, np.ndarray) else bias.terms[0].units.shape
-    if np.broadcast_shapes(shape, sums.terms[0].units.shape) != sums.terms[0].units.shape:
+    if np.broadcast_shapes(shape_of(bias), shape_of(sums)) != shape_of(sums):
         return None
     found = bias_units(node, bias, sums.terms[0].scale)
     return None if found is None else [_plus(node, sums, *found)]

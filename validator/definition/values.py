@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from validator.coding import dtype_range
+from validator.model.node import Array
 
-Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -25,8 +26,7 @@ def is_codes(value: object) -> bool:
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns the smallest and the largest integer of a type."""
-    bits = BITS[dtype.name]
-    return (0, 2**bits - 1) if dtype.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return dtype_range(dtype.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +185,22 @@ class Rounded:
 
 
 Value = Array | Real
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    return value.terms[0].units.shape if isinstance(value, Real) else value.shape
+
+
+def largest(values: Array) -> int:
+    """Returns the largest absolute value; 0 if there is none."""
+    return int(np.abs(values).max(initial=0))
+
+
+def along(parameter: Array, axis: int | None, rank: int) -> Array:
+    """Reshapes a parameter of one entry, or of one for each index of `axis`, to broadcast to `rank` dimensions."""
+    if axis is None or parameter.size == 1:
+        return parameter.reshape(-1)[:1].reshape(())
+    return parameter.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
 
 
 def first_index(wrong: npt.NDArray[np.bool_]) -> tuple[int, ...]:

@@ -7,18 +7,18 @@ be so near to a tie that its float32 arithmetic cannot decide (`Rounded.explains
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, helper
 
 from raptor.common.errors import UserError
-from validator.definition.definition import Definition, Known, first
+from validator.definition.definition import Definition, Known
 from validator.definition.sections import entrance, fed, narrow
 from validator.definition.values import Array, Rounded, first_index
 from validator.difference import Difference
-from validator.session import session
+from validator.session import run, session
 
 _SUFFIX = ".as_defined"
 
@@ -39,11 +39,8 @@ class Witness:
         names = [_output_name(name, self.types[name]) for name in self.tensors]
         if not names:  # a model may have no inner integers, and onnxruntime refuses to compute nothing
             return {}
-        try:
-            found = cast(list[Array], self.session.run(names, {n: a for n, a in feed.items() if n in asked}))
-        except Exception as e:  # onnxruntime's exceptions have no common base
-            raise UserError(f"onnxruntime: {e}") from e
-        return {name: a.astype(self.types[name]) for name, a in zip(self.tensors, found, strict=True)}
+        found = run(self.session, names, {n: a for n, a in feed.items() if n in asked}, "onnxruntime: ")
+        return {name: a.astype(self.types[name]) for name, a in zip(self.tensors, found.values(), strict=True)}
 
 
 def _input_name(name: str, array: Array) -> str:
@@ -82,8 +79,7 @@ def differences(definition: Definition, known: Known, computed: Mapping[str, Arr
 
 
 def _difference(definition: Definition, known: Known, name: str, got: Array) -> Difference:
-    want, producer = known.codes[name], definition.producers[name]
-    node = producer.name or first(producer)
+    want, node = known.codes[name], definition.name_of(name)
     if got.shape != want.shape:
         raise UserError(f"{node}: {name!r} has shape {list(got.shape)} in onnxruntime, expected {list(want.shape)}")
     wrong = got != want

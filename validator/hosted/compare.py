@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from validator.compare import Comparison, compare, tally
 from validator.hosted.values import array_of, parts_of
-from validator.judging import Settings, judged, tallied
+from validator.judging import judged, tallied
+from validator.model.node import Array
+from validator.options import Settings
 from validator.samples import Shown
 from validator.validation_report import reason
 
@@ -106,14 +107,14 @@ def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Compa
         return _of_arrays(name, got, want, tolerance)
     got, want = parts_of(name, computed), parts_of(name, wanted)
     if got.keys() != want.keys() or (computed is None) != (wanted is None):
-        return _other_type(name, ())
+        return _unequal(name, ())
     parts = [_of_arrays(name, got[part], want[part], tolerance) for part in got]
     return max(parts, key=lambda part: (not part.passed, part.max_relative), default=_equal(name, ()))
 
 
-def _of_arrays(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], tolerance: float) -> Comparison:
+def _of_arrays(name: str, got: Array, want: Array, tolerance: float) -> Comparison:
     if got.shape != want.shape or got.dtype != want.dtype:
-        return _other_type(name, want.shape)
+        return _unequal(name, want.shape)
     if is_floats(want):
         return compare(name, tally(got.astype(np.float32), want.astype(np.float32)), tolerance)
     wrong = np.argwhere(got != want)
@@ -124,14 +125,14 @@ def _equal(name: str, shape: tuple[int, ...]) -> Comparison:
     return Comparison(name, shape, 0.0, 0.0, (), 0.0, 0.0, passed=True)
 
 
-def _other_type(name: str, shape: tuple[int, ...]) -> Comparison:
-    """Returns the failed comparison of values with different shapes or types."""
-    return Comparison(name, shape, np.inf, np.inf, (), np.nan, np.nan, passed=False)
+def _unequal(name: str, shape: tuple[int, ...], at: tuple[int, ...] = ()) -> Comparison:
+    """Returns the failed comparison of values that are no numbers, or of different shapes or types."""
+    return Comparison(name, shape, np.inf, np.inf, at, np.nan, np.nan, passed=False)
 
 
-def _first_wrong(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], at: tuple[int, ...]) -> Comparison:
+def _first_wrong(name: str, got: Array, want: Array, at: tuple[int, ...]) -> Comparison:
     if want.dtype.kind in "OU":
-        return Comparison(name, want.shape, np.inf, np.inf, at, np.nan, np.nan, passed=False)
+        return _unequal(name, want.shape, at)
     apart = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max())
     relative = apart / max(abs(float(want[at])), 1.0)
     return Comparison(name, want.shape, apart, relative, at, float(got[at]), float(want[at]), passed=False)

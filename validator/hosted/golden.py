@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto
 
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Crossing
-from validator import standard
 from validator.bounds import Bounds, index_bounds, narrowed
 from validator.coding import holds_floats, value_range
 from validator.constants import constant_inputs
 from validator.hosted.load import Hosted
 from validator.hosted.run import check_inputs
-from validator.hosted.values import dtype_of, fits
+from validator.hosted.values import fits
 from validator.inputs import Given, given_for, read_files
 from validator.kinds import draw
-from validator.session import read, session
+from validator.model import onnx_resize
+from validator.model.types import dtype_of
+from validator.session import add_outputs, read, run, session
 
 _OTHERS = Bounds(0, 1)
 """Random integers where the model does not tell their range: right for most ids, lengths and flags."""
@@ -44,11 +44,7 @@ class WholeModel:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the tensors `names`, in the types of the model."""
-        try:
-            values = self.session.run(list(self.names), {**inputs, **self.constants})
-        except Exception as e:  # onnxruntime's exceptions have no common base
-            raise UserError(f"{self.path}: onnxruntime: {e}") from e
-        return dict(zip(self.names, values, strict=True))
+        return run(self.session, self.names, {**inputs, **self.constants}, f"{self.path}: onnxruntime: ")
 
 
 def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,)) -> WholeModel:
@@ -66,9 +62,7 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
     if missing:
         raise UserError(f"{path}: output {missing[0]!r} is not in both, the model and {files.SEGMENTS}")
     made = dict.fromkeys(name for segment in listed.segments for name in segment.makes)
-    added = [name for name in made if name in computed and name not in outputs]
-    # onnxruntime infers the type of an output that has only a name.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    added = add_outputs(model, [name for name in made if name in computed])
     opened = session(model.SerializeToString(), path)
     constants = constant_inputs(listed.options, opened.get_inputs())
     names = tuple(dict.fromkeys([*(o.name for o in listed.outputs), *added]))
@@ -86,14 +80,11 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
 
 def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
     """Rewrites chip nodes in which onnxruntime deviates from ONNX's own suite; nodes on the host stay as they are."""
-    if not hosted.programs or not standard.may_depart(hosted.folder / files.MODEL):
+    if not hosted.programs or not onnx_resize.may_depart(hosted.folder / files.MODEL):
         return ()
     shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.listed.inputs}
     on_host = {n.node for n in hosted.listed.host_nodes}
-    try:
-        return standard.follow_suite(model, shapes, on_host)
-    except Exception as e:  # exceptions of protobuf and onnx have no common base
-        raise UserError(f"{hosted.folder / files.MODEL}: not an ONNX model: {e}") from e
+    return onnx_resize.followed(model, hosted.folder / files.MODEL, shapes, on_host)
 
 
 def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:
@@ -122,27 +113,21 @@ def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> 
 def inputs_of_kind(hosted: Hosted, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
     """Returns one sample of a kind of inputs (`validator.kinds`), in the types of the model."""
     rng = np.random.default_rng(number)
-    return check_inputs(hosted, {t.name: _of_kind(t, whole, kind, rng) for t in hosted.listed.inputs})
+    return check_inputs(hosted, {t.name: _random(t, whole, rng, kind) for t in hosted.listed.inputs})
 
 
-def _of_kind(tensor: Crossing, whole: WholeModel, kind: str, rng: np.random.Generator) -> Any:
-    dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
-    if dtype is None or dtype.kind not in "fiu" or not fits(shape, tensor.shape):
-        return _random(tensor, whole, rng)
-    bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
-    with np.errstate(over="ignore"):
-        return draw(kind, shape, bounds, rng).astype(dtype)
-
-
-def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator) -> Any:
+def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator, kind: str = "") -> Any:
     dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
     if dtype is None or dtype.kind == "O" or not fits(shape, tensor.shape):
         raise UserError(f"input {tensor.name!r} is {tensor.type}: random values are not possible; give it with --input")
-    bounds = whole.bounds.get(tensor.name)
-    if dtype.kind in "iu":
-        return rng.integers(*(bounds or _OTHERS), shape, endpoint=True).astype(dtype)
+    bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
+    if kind and dtype.kind in "fiu":
+        with np.errstate(over="ignore"):
+            return draw(kind, shape, bounds, rng).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
-    if bounds is not None:
-        return rng.uniform(*bounds, shape).astype(dtype)
-    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    if bounds is None:
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(*bounds, shape, endpoint=True).astype(dtype)
+    return rng.uniform(*bounds, shape).astype(dtype)

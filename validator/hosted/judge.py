@@ -28,9 +28,9 @@ from validator.hosted.load import Hosted
 from validator.hosted.run import HostedResult, at_borders, run_hosted, run_session
 from validator.hosted.values import parts_of
 from validator.inputs import Given
-from validator.judging import Settings, validate_program, with_kinds
+from validator.judging import validate_program, with_kinds
 from validator.kinds import tried
-from validator.options import FEWEST_SAMPLES
+from validator.options import FEWEST_SAMPLES, Settings
 from validator.samples import quick_count
 from validator.session import session
 from validator.validation_report import SegmentVerdict, ValidationReport
@@ -40,7 +40,7 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class ReferenceValues:
     """Reference values of a sample: `inputs` and `wanted` tensors of the whole model, and the tensors at `borders`.
 
     `made`: for each segment, the results of its ONNX model in onnxruntime, computed from the tensors at its borders.
@@ -63,10 +63,10 @@ class Judge:
     settings: Settings
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0})
     _goldens: dict[str, Any] = field(default_factory=dict[str, Any])
-    _known: dict[int, Known] = field(default_factory=dict[int, Known])
+    _known: dict[int, ReferenceValues] = field(default_factory=dict[int, ReferenceValues])
     _runs: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
 
-    def known(self, number: int) -> Known:
+    def known(self, number: int) -> ReferenceValues:
         """Returns the reference values of a sample; each is computed once."""
         if number not in self._known:
             start = perf_counter()
@@ -74,7 +74,7 @@ class Judge:
             self.seconds["golden"] += perf_counter() - start
         return self._known[number]
 
-    def _compute(self, number: int) -> Known:
+    def _compute(self, number: int) -> ReferenceValues:
         inputs = inputs_for(self.hosted, self.whole, self.given, number)
         wanted = self.whole.run(inputs)
         borders, made = at_borders(self.hosted, inputs), dict[str, dict[str, Any]]()
@@ -83,7 +83,7 @@ class Judge:
             made[segment.path] = self._in_onnxruntime(segment, borders)
             # Segments make the tensors that the original model does not name: inner tensors of functions and loops.
             borders |= made[segment.path] | {n: there[n] for n in segment.makes if n in there}
-        return Known(inputs, wanted, borders, made)
+        return ReferenceValues(inputs, wanted, borders, made)
 
     def _in_onnxruntime(self, segment: SegmentFile, borders: Mapping[str, Any]) -> dict[str, Any]:
         if segment.kind == "host":
@@ -150,21 +150,13 @@ class Judge:
     def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
         """Returns the two computations of `run_both`, whose float64 reference is the whole model."""
         whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
-        shapes = self._open_shapes()
-        return Sides(names, self.numbers, run_both, self._inputs, whole.path, whole.constants, shapes, on_host)
-
-    def _inputs(self, number: int) -> dict[str, Any]:
-        return self.known(number).inputs
-
-    def _borders(self, number: int) -> dict[str, Any]:
-        return self.known(number).borders
-
-    def _own_values(self, number: int) -> dict[str, Any]:
-        return self.ran(number).values
-
-    def _open_shapes(self) -> frozenset[str]:
         listed = self.hosted.listed
-        return frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
+        shapes = frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
+
+        def inputs(number: int) -> dict[str, Any]:
+            return self.known(number).inputs
+
+        return Sides(names, self.numbers, run_both, inputs, whole.path, whole.constants, shapes, on_host)
 
     def _whole_pair(self, number: int) -> Pair:
         return self.ran(number).outputs, self.known(number).wanted
@@ -179,7 +171,7 @@ class Judge:
         verdict = SegmentVerdict(segment.path, segment.kind, all(c.passed for c in cut), cut, reason=why)
         if segment.kind == "host":
             return verdict
-        found = self._program(segment, self._borders)
+        found = self._program(segment, lambda number: self.known(number).borders)
         return replace(
             verdict,
             passed=verdict.passed and found.passed,
@@ -206,7 +198,7 @@ class Judge:
         """
         chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
         turns = self._has_host or any(p.has_integers for p in self.hosted.programs.values())
-        return turns and all(self._program(s, self._own_values).passed for s in chips)
+        return turns and all(self._program(s, lambda number: self.ran(number).values).passed for s in chips)
 
     @property
     def _has_host(self) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import FileEntry, SegmentFile, Segments
+from raptor.output.files import SegmentFile, Segments
 from validator.hosted.listing import directory, read_segments
 from validator.hosted.rounds import check_rounds, read_rounds
-from validator.load import MEMORY_LIMIT_BYTES, load
+from validator.load import MEMORY_LIMIT_BYTES, check_extra, check_files, load
 from validator.program import Program, Writer
 from validator.session import session
 
@@ -53,18 +53,17 @@ def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_byt
     """Reads the directory and checks everything that can be checked without running it, like `load`."""
     folder = Path(path)
     listed = read_segments(folder)
-    for name, entry in listed.files.items():
-        _check_file(folder, name, entry, check_hashes)
-    _check_extra(folder, listed)
+    check_files(folder, listed.files, files.SEGMENTS, check_hashes=check_hashes)
+    check_extra(folder, "segment_", {segment.path for segment in listed.segments}, f"segment that {files.SEGMENTS}")
     programs: dict[str, Program] = {}
     sessions: dict[str, Any] = {}
     for segment in listed.segments:
         if segment.kind == "host":
-            _check_file(folder, segment.path, segment.entry, check_hashes)
+            check_files(folder, {segment.path: segment.entry}, files.SEGMENTS, check_hashes=check_hashes)
             sessions[segment.path] = _open(folder / segment.path, segment)
         else:
             inside = directory(folder, segment)
-            _check_file(inside, files.MANIFEST, segment.entry, check_hashes)
+            check_files(inside, {files.MANIFEST: segment.entry}, files.SEGMENTS, check_hashes=check_hashes)
             program = load(inside, check_hashes=check_hashes, memory_limit_bytes=memory_limit_bytes)
             programs[segment.path] = program
             _check_places(program, segment, listed)
@@ -75,17 +74,6 @@ def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_byt
     else:
         check_rounds(rounds, programs)
     return Hosted(folder, listed, programs, sessions)
-
-
-def _check_file(folder: Path, name: str, entry: FileEntry, check_hashes: bool) -> None:
-    storage.check_listed(folder, name, entry.size_bytes, entry.sha256 if check_hashes else None, files.SEGMENTS)
-
-
-def _check_extra(folder: Path, listed: Segments) -> None:
-    known = {segment.path for segment in listed.segments}
-    extra = sorted(p.name for p in folder.iterdir() if p.name.startswith("segment_") and p.name not in known)
-    if extra:
-        raise UserError(f"{folder / extra[0]}: a segment that {files.SEGMENTS} does not list")
 
 
 def _open(path: Path, segment: SegmentFile) -> Any:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from raptor.common.errors import UserError
 from raptor.output.files import SegmentFile
+from validator import session
 from validator.hosted.load import Hosted
 from validator.hosted.values import given, to_type
 from validator.run import run
@@ -29,12 +28,12 @@ def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> Hos
     values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
     for segment in hosted.listed.segments:
         if segment.kind == "host":
-            values |= run_host(hosted, segment, values)
+            values |= run_session(hosted.sessions[segment.path], segment, values)
         else:
             program = hosted.programs[segment.path]
             result = run(program, {name: values[name] for name in segment.reads}, **options)
             instructions += result.instructions
-            values |= bordered(hosted, result.outputs)
+            values |= at_borders(hosted, result.outputs)
     outputs = {o.name: to_type(values[o.name], o.type, f"output {o.name!r}") for o in hosted.listed.outputs}
     return HostedResult(outputs, values, instructions)
 
@@ -55,20 +54,7 @@ def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
     return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
 
 
-def bordered(hosted: Hosted, outputs: Mapping[str, Any]) -> Values:
-    """Returns outputs of a program of the chip in the types that the next segment reads."""
-    return at_borders(hosted, {name: np.asarray(value) for name, value in outputs.items()})
-
-
-def run_host(hosted: Hosted, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
-    """Runs a host segment in onnxruntime. Raises `UserError` if that fails."""
-    return run_session(hosted.sessions[segment.path], segment, values)
-
-
 def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
     """Runs the ONNX model of a segment. Raises `UserError` if that fails."""
-    try:
-        found = opened.run(list(segment.makes), {name: values[name] for name in segment.reads})
-    except Exception as e:  # onnxruntime's exceptions have no common base
-        raise UserError(f"{segment.path}: onnxruntime: {e}") from e
-    return dict(zip(segment.makes, found, strict=True))
+    feed = {name: values[name] for name in segment.reads}
+    return session.run(opened, segment.makes, feed, f"{segment.path}: onnxruntime: ")

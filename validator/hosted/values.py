@@ -3,29 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output.files import Crossing
-
-Array = npt.NDArray[Any]
-_SHORT = {"float": "float32", "double": "float64", "string": "object"}
-_OTHERS = ("bfloat16", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-
-
-def dtype_of(type_: str) -> "np.dtype[Any] | None":
-    """Returns numpy's type for `tensor(float)`; None if it is not a tensor of a known type."""
-    if not type_.startswith("tensor("):
-        return None
-    name = type_.removeprefix("tensor(").removesuffix(")")
-    if name in _OTHERS:
-        return np.dtype(getattr(ml_dtypes, name))
-    try:
-        return np.dtype(_SHORT.get(name, name))
-    except TypeError:
-        return None
+from validator.model.node import Array
+from validator.model.types import dtype_of
 
 
 def given(value: Any, tensor: Crossing) -> Any:

@@ -17,7 +17,7 @@ from validator.options import Mode
 from validator.simulate import builtin
 from validator.simulate.efficiency import Efficiency
 from validator.simulate.links import LinkUse
-from validator.simulate.reloading import parts_of, reloading_of, with_reloading
+from validator.simulate.reloading_figures import parts_of, reloading_of, with_reloading
 from validator.simulate.simulation_report import SimulationReport
 
 

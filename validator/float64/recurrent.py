@@ -7,16 +7,14 @@ Formulas, orders of gates and defaults follow the ONNX operators RNN, GRU and LS
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto
 
-from validator.attributes import attributes_of
-
-Array = npt.NDArray[Any]
+from validator.float64.node_builder import NodeBuilder
+from validator.model.node import Array, attributes_of
 
 GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}
 """The gates of each operator, in the order of its weights."""
@@ -38,8 +36,8 @@ _PARAMETERS: Mapping[str, Mapping[str, float]] = {
 """Default parameters of each activation. Where the ONNX text gives none, onnxruntime's are used."""
 
 
-class Step(Protocol):
-    """Evaluator of the nodes of one time step."""
+class NodeEvaluator(Protocol):
+    """Computes the results `names` of a node from its operands in float64; with `rng`, with random errors."""
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
@@ -132,23 +130,12 @@ class Layer:
 
 
 @dataclass(slots=True)
-class _Nodes:
+class _Nodes(NodeBuilder):
     """Builder of the nodes of a step. `given`: which of bias and peepholes exist. `clip`: 0 for none."""
 
     activations: Sequence[tuple[str, dict[str, float]]]
     given: frozenset[str]
     clip: float
-    nodes: list[NodeProto] = field(default_factory=list[NodeProto])
-
-    def add(self, op: str, *reads: str, name: str = "", attributes: Mapping[str, Any] | None = None) -> str:
-        """Adds a node; returns the name of its result."""
-        name = name or f"_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, reads, [name], **(attributes or {})))
-        return name
-
-    def number(self, value: float) -> str:
-        """Adds a constant; returns its name."""
-        return self.add("Constant", attributes={"value": numpy_helper.from_array(np.array(value, np.float32))})
 
     def state(self, name: str, value: str) -> str:
         return self.add("Identity", value, name=name)
@@ -214,7 +201,7 @@ class Recurrence:
     """A recurrent layer, and the evaluator of a step for each direction."""
 
     layer: Layer
-    steps: Sequence[Step]
+    steps: Sequence[NodeEvaluator]
 
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None

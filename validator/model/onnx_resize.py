@@ -22,11 +22,12 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from validator.attributes import attributes_of
+from raptor.common.errors import UserError
 from validator.marks import has_mark
+from validator.model.node import Array, attributes_of
+from validator.model.node_models import by_reference
 from validator.session import infer
 
-Array = npt.NDArray[Any]
 _ROUNDING = 1e-4
 _MARKS = (b"align_corners", b"tf_crop_and_resize")
 
@@ -62,6 +63,16 @@ def follow_suite(
         del model.graph.node[:]
         model.graph.node.extend(nodes)
     return tuple(rewritten)
+
+
+def followed(
+    model: ModelProto, path: Path, shapes: Mapping[str, Sequence[int]], leave: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Calls `follow_suite`. Raises `UserError` that names `path` if it fails."""
+    try:
+        return follow_suite(model, shapes, leave)
+    except Exception as e:  # exceptions of protobuf and onnx have no common base
+        raise UserError(f"{path}: not an ONNX model: {e}") from e
 
 
 def _label(node: NodeProto) -> str:
@@ -100,7 +111,7 @@ class _Known:
             # Scalars are never resized, so an empty shape from onnxruntime means that the shape is unknown.
             more = infer(bound, asked)
             found |= {name: shape for name, (shape, _) in more.items() if shape}
-            types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
+            types |= {name: dtype for name, (_, dtype) in more.items()}
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}
         for node in model.graph.node:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -176,8 +187,6 @@ class _Resize:
 
     def along(self, axis: int, rows: Array, outside: float) -> Array:
         """Resizes [rows, old] -> [rows, new] by the reference implementation; elements outside become `outside`."""
-        from onnx.reference import ReferenceEvaluator
-
         scaled, (low, high) = self.scaled(axis), self.roi[axis]
         given: dict[str, Array] = {"roi": np.array([0, low, 1, high], np.float32)}
         if scaled:
@@ -187,8 +196,7 @@ class _Resize:
         names = ["x", "roi", "scales"] if scaled else ["x", "roi", "", "sizes"]
         node = helper.make_node("Resize", names, ["y"], extrapolation_value=outside)
         node.attribute.extend(a for a in self.node.attribute if a.name not in ("axes", "extrapolation_value"))
-        reference: Any = ReferenceEvaluator(node)
-        return np.asarray(reference.run(None, {"x": rows, **given})[0], np.float32)
+        return by_reference(node)({"x": rows, **given})[0].astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

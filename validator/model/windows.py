@@ -48,8 +48,7 @@ def pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[Window,
     rank = len(kernel)
     strides, dilations = (tuple(given.get(name) or [1] * rank) for name in ("strides", "dilations"))
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    auto = given.get("auto_pad", b"NOTSET")
-    how = auto.decode() if isinstance(auto, bytes) else auto
+    how = given.get("auto_pad", b"NOTSET").decode()
     if how in ("SAME_UPPER", "SAME_LOWER"):
         out = [-(-n // s) for n, s in zip(image, strides, strict=True)]
         totals = [max((o - 1) * s + r - n, 0) for o, s, r, n in zip(out, strides, reach, image, strict=True)]
@@ -83,8 +82,7 @@ def transposed_window(given: Mapping[str, Any], image: Sequence[int], kernel: Se
         (n - 1) * s + (k - 1) * d + 1 + e
         for n, s, k, d, e in zip(image, strides, kernel, dilations, extra, strict=True)
     ]
-    auto = given.get("auto_pad", b"NOTSET")
-    how = auto.decode() if isinstance(auto, bytes) else auto
+    how = given.get("auto_pad", b"NOTSET").decode()
     shape = given.get("output_shape") or ([n * s for n, s in zip(image, strides, strict=True)] if "SAME" in how else ())
     if shape:
         totals = [max(w - n, 0) for w, n in zip(whole, shape[-rank:], strict=True)]

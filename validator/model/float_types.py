@@ -1,8 +1,9 @@
 """Converts an ONNX model to another type of floats: constants, attributes and graphs inside of nodes."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -11,14 +12,19 @@ _TYPES = frozenset(("dtype", "output_datatype", "output_dtype", "to"))
 """Attributes that name the type of a result."""
 
 
-def tensor(proto: TensorProto, dtype: type[np.floating]) -> TensorProto:
+def floats_as(array: npt.NDArray[Any], dtype: type[np.floating]) -> npt.NDArray[Any]:
+    """Returns an array with floats converted to `dtype`; other arrays are returned unchanged."""
+    return array.astype(dtype) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
+
+
+def _tensor(proto: TensorProto, dtype: type[np.floating]) -> TensorProto:
     """Returns the tensor with its floats converted to `dtype`; other tensors are returned unchanged."""
     if proto.data_type not in _FLOATS:
         return proto
     return numpy_helper.from_array(numpy_helper.to_array(proto).astype(dtype), proto.name)
 
 
-def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
+def node_in(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
     """Returns a copy of the node that computes in `dtype`."""
     copy = NodeProto.FromString(proto.SerializeToString())
     del copy.attribute[:]
@@ -28,7 +34,7 @@ def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
     return copy
 
 
-def model(proto: onnx.ModelProto, dtype: type[np.floating]) -> onnx.ModelProto:
+def model_in(proto: onnx.ModelProto, dtype: type[np.floating]) -> onnx.ModelProto:
     """Returns a copy of the model that computes in `dtype`, with inputs and outputs of that type."""
     copy = onnx.ModelProto.FromString(inlined(proto).SerializeToString())
     copy.graph.CopyFrom(_graph(copy.graph, dtype))
@@ -50,7 +56,7 @@ def _attribute(proto: AttributeProto, dtype: type[np.floating], *, constant: boo
         return helper.make_attribute("value", numpy_helper.from_array(values))
     copy = AttributeProto.FromString(proto.SerializeToString())
     if proto.type == AttributeProto.TENSOR:
-        copy.t.CopyFrom(tensor(proto.t, dtype))
+        copy.t.CopyFrom(_tensor(proto.t, dtype))
     elif proto.type == AttributeProto.GRAPH:
         copy.g.CopyFrom(_graph(proto.g, dtype))
     elif proto.name in _TYPES and proto.type == AttributeProto.INT and proto.i in _FLOATS:
@@ -60,7 +66,7 @@ def _attribute(proto: AttributeProto, dtype: type[np.floating], *, constant: boo
 
 def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
     copy = GraphProto.FromString(proto.SerializeToString())
-    for field, new in (("node", node), ("initializer", tensor)):
+    for field, new in (("node", node_in), ("initializer", _tensor)):
         del getattr(copy, field)[:]
         getattr(copy, field).extend(new(item, dtype) for item in getattr(proto, field))
     del copy.value_info[:]
@@ -68,19 +74,6 @@ def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
         if value.type.tensor_type.elem_type in _FLOATS:
             value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return copy
-
-
-def reads(proto: NodeProto) -> tuple[str, ...]:
-    """Returns the tensors that a node needs: its inputs, and the outer tensors that graphs inside of it read."""
-    inner = (name for a in proto.attribute if a.type == AttributeProto.GRAPH for name in _captured(a.g))
-    return tuple(dict.fromkeys([*filter(None, proto.input), *inner]))
-
-
-def _captured(graph: GraphProto) -> Iterator[str]:
-    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    own |= {name for n in graph.node for name in n.output}
-    yield from (name for n in graph.node for name in reads(n) if name not in own)
-    yield from (v.name for v in graph.output if v.name not in own)
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
