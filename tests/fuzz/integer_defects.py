@@ -8,7 +8,9 @@ EMIT, VIRTUAL, WORDS, SKELETONS = (
 )
 TILES, OPERATIONS = (f"raptor/spatial/{n}.py" for n in ("integer_tiles", "integer_operations"))
 RECIPES, HORNER, REQUANTISE = (f"raptor/graph/{n}.py" for n in ("recipes", "horner", "requantise"))
-CODES, STEPS, VIEWS, TABLES = (f"raptor/frontend/{n}.py" for n in ("codes", "integers", "views", "tables"))
+CODES, SCALES, STEPS, VIEWS, TABLES = (
+    f"raptor/frontend/{n}.py" for n in ("codes", "read_quantiser", "integers", "views", "tables")
+)
 WEIGHTED, SUMS, ON_CODES, QLINEAR, QUANTISE = (
     f"raptor/frontend/operators/{n}.py" for n in ("weighted", "sums", "on_codes", "qlinear", "quantise")
 )
@@ -27,7 +29,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(VIEWS, "by) for b in (self.low, self.high)]", "by) for b in (self.low, math.inf)]"),
     Defect(CODES, "rounded = np.rint(np.asarray(values, np.float32) / by.scale)", "rounded = np.floor(np.asarray(values, np.float32) / by.scale)"),
     Defect(CODES, "np.broadcast_arrays(by.scale, by.zero_point - by.code.offset)", "np.broadcast_arrays(by.scale, by.zero_point)"),
-    Defect(CODES, "return values.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))", "return values[::-1].reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))"),
+    Defect(SCALES, "return values.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))", "return values[::-1].reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))"),
     Defect(CODES, "CodeType(f\"uint{bits}\", bits, 1 << (bits - 1))", "CodeType(f\"uint{bits}\", bits, (1 << (bits - 1)) - 1)"),
     Defect(VIEWS, "moved = np.moveaxis(padded, image.channel_axis, -1)", "moved = np.moveaxis(padded, image.channel_axis, -1)[..., ::-1]"),
     Defect(VIEWS, "_of_classes(t.offset, first)", "_of_classes(t.offset, first[::-1])"),

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import ImportFunction, Refusal, importer
+from raptor.frontend.registry import ImportFunction, importer
 
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 Activation = Callable[[Formula, Value], Value]
