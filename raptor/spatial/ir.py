@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from raptor.common.quickly_made import quickly_made
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.operations import OneResult, V, W
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -83,32 +84,6 @@ class TakeRows(OneResult[V]):
 
     def map_operands(self, f: Callable[[V], W]) -> "TakeRows[W]":
         return TakeRows(f(self.result), f(self.table), tuple(map(f, self.ids)), self.places)
-
-
-BodyOp: TypeAlias = OneResult[Tile]
-
-
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Work that fits one core and has no messages inside.
-
-    node: the ONNX node. layer: key of the layer in the decision; empty for a layer without weights. matrices: the
-    matrices that operations of the body name by index. results: the tiles of the body that are used outside of it.
-    """
-
-    node: str
-    op_type: str
-    layer: str
-    matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]
-    body: tuple[BodyOp, ...]
-    results: tuple[Tile, ...]
-
-    @property
-    def inputs(self) -> tuple[Tile, ...]:
-        """The tiles that the body reads but does not write, without constants."""
-        inside = {op.result for op in self.body}
-        return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
 
 @quickly_made

@@ -34,8 +34,9 @@ from raptor.mapping.following import at_readers
 from raptor.mapping.latest import Born, births
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import Parts, Range, keeps_channels, line_parts
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.fully_connected import DenseLayer, Source
-from raptor.spatial.ir import Compute, Copy, Part
+from raptor.spatial.ir import Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_moves import MovedLines, Places

@@ -30,8 +30,9 @@ from raptor.graph.ir import (
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding
 from raptor.mapping.streaming import Range
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
-from raptor.spatial.ir import BodyOp, Compute, Part, ProductUse, TakeRows, TensorParts, ViewUse
+from raptor.spatial.ir import Part, ProductUse, TakeRows, TensorParts, ViewUse
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Average, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile

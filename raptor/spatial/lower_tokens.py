@@ -18,7 +18,8 @@ from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.following import next_layers
 from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
-from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.line_pools import is_global
 from raptor.spatial.lower_lines import LineLowering

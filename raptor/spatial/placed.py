@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from raptor.common.quickly_made import quickly_made
 from raptor.mapping.decision import Flow
-from raptor.spatial.ir import Compute, SpatialGraph, Tile
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import SpatialGraph, Tile
 
 
 @dataclass(frozen=True, slots=True)
