@@ -4,7 +4,7 @@ from graphlib import TopologicalSorter
 
 from docgen.floors import FLOORS, imports, modules, part_of
 
-FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files")
+FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files", "raptor.output.round_files")
 """The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
 
 

@@ -41,6 +41,7 @@ NEIGHBOURS, PIPELINE, ROWS, LOADERS = (
     f"raptor/mapping/{name}.py" for name in ("neighbours", "pipeline", "rows", "line_plans")
 )
 JOINED = "raptor/transforms/fuse_horizontally.py"
+LAYOUTS = "raptor/transforms/token_layouts.py"
 LAYOUT, AXES, POOLS = "raptor/transforms/lay_out_tokens.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
 CUT_LINES = "raptor/transforms/split_rows.py"
 RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
@@ -138,10 +139,10 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_gates.py::test_gates_count_for_the_layer_behind_them", Defect("raptor/spatial/lower_tokens.py", "if isinstance(chosen, LineUnfolding):\n                return [(cols, chosen.taker(s, part))", "if not isinstance(chosen, LineUnfolding):\n                return [(cols, chosen.taker(s, part))")),
     Wrong("tests/test_latest.py::test_a_scaled_shortcut_is_as_old_as_its_layer", Defect(LATEST, "max((waited for waited, _ in given), default=-1), number", "number, number")),
     Wrong("tests/test_latest.py::test_a_sum_is_on_the_cores_of_the_last_layer", Defect(LINES, "is not None, self.born[n]) for n in there}", "is not None, len(n)) for n in there}")),
-    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
+    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUTS, "elif count > 1 and channels > 1 and self.picks", "elif channels > count > 0 and not self.picks")),
     Wrong("tests/frontend/test_normalisation.py::test_norms_of_groups_whose_shapes_onnxruntime_joins_twice", Defect("raptor/frontend/canonical.py", "            _rename_generated(changed)\n", "")),
-    Wrong(f"{_LAID}the_largest_element_of_a_token_is_no_sum", Defect(LAYOUT, " - banned - others", " - banned")),
-    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUT, "while before < len(known):", "while before < 0:")),
+    Wrong(f"{_LAID}the_largest_element_of_a_token_is_no_sum", Defect(LAYOUTS, " - banned - others", " - banned")),
+    Wrong(f"{_STREAMS}[rope_pairs]", Defect(LAYOUTS, "while before < len(known):", "while before < 0:")),
     Wrong("tests/frontend/test_functions.py::test_a_range_that_shapes_decide_is_computed", Defect("raptor/frontend/functions.py", "is_control(node) or node.op_type in _COMPUTED", "is_control(node)")),
     Wrong(f"{_STREAMS}[multi_query]", Defect("raptor/transforms/lay_out_matmuls.py", "image.channel_axis == 1 and image.rows > 1", "image.channel_axis == 1 and image.rows < 1")),
     # Sums of layers
@@ -155,8 +156,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SUMS}weights_that_are_too_large_together_stay_apart", Defect(SUMS, "(abs(values) < LARGEST)", "(abs(values) < 2 * LARGEST)")),
     Wrong(f"{_SUMS}a_stored_decision_must_name_the_first_layer_of_the_sum", Defect(SUMS, "layers.get(layer.output) == JoinedLayer(first.output)", "layers.get(layer.output)")),
     Wrong(f"{_STREAMS}[mix_ffn]", Defect(LINES, "for y, lead in enumerate(leads):\n            found.setdefault(places[lead], []).append(y)", "for y, _ in enumerate(leads):\n            found.setdefault(places[leads[0]], []).append(y)")),
-    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "taken, wanted = sources >= 0,", "taken, wanted = sources >= -1,")),
-    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUT, "self.image(name).elements < elements or", "self.image(name).elements != elements or")),
+    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUTS, "taken, wanted = sources >= 0,", "taken, wanted = sources >= -1,")),
+    Wrong(f"{_STREAMS}[linear_attention]", Defect(LAYOUTS, "self.image(name).elements < elements or", "self.image(name).elements != elements or")),
     Wrong("tests/test_lines.py::test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_end[a t]", Defect(FOLLOWING, "owners[node.output] = owners[lead]", "owners[node.output] = owners[given[0]]")),
     Wrong(f"{_SPREAD}the_work_of_a_block_belongs_to_its_layers", Defect(LATEST, "found[node.output] = given[0]", "found[node.output] = number, number")),
     Wrong("tests/test_lines.py::test_blocks_of_a_dilated_line[1-False-wanted0]", Defect(UNFOLDED, "axis_of(window, -1).runs_of(outs)", "(input_range(window, outs),)")),
@@ -196,13 +197,13 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_NEIGHBOURS}neighbours_share_cores_of_a_chip", Defect(ROWS, "if knobs.neighbours:", "if knobs.neighbours < 0:")),
     Wrong(f"{_NEIGHBOURS}the_latency_moves_cores", Defect(ROWS, "if knobs.latency > 1:", "if knobs.latency < 0:")),
     # Blocks of networks that stream
-    Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUT, "if k not in known and self.takes(k, n)})", "if k not in known and self.takes(k, n) and n == self.image(node.inputs[0]).elements // count})")),
-    Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUT, "if isinstance(node.operator, Move)]\n        before", "if isinstance(node.operator, Move) and len(node.inputs) == 1]\n        before")),
-    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "_piece(before, after, sources)) > 1", "_piece(before, after, sources)) == before.channels")),
-    Wrong(f"{_LAID}pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUT, "channels, _lines(before, after, sources, channels)", "channels, 1")),
-    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUT, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
-    Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUT, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
-    Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUT, "case ChannelSum() if self.image(", "case ChannelSum() if None and self.image(")),
+    Wrong(f"{_STREAMS}[gmlp]", Defect(LAYOUTS, "if k not in known and self.takes(k, n)})", "if k not in known and self.takes(k, n) and n == self.image(node.inputs[0]).elements // count})")),
+    Wrong(f"{_STREAMS}[anchors]", Defect(LAYOUTS, "if isinstance(node.operator, Move)]\n        before", "if isinstance(node.operator, Move) and len(node.inputs) == 1]\n        before")),
+    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUTS, "_piece(before, after, sources)) > 1", "_piece(before, after, sources)) == before.channels")),
+    Wrong(f"{_LAID}pieces_of_pixels_are_tokens_in_the_lines_of_the_image", Defect(LAYOUTS, "channels, _lines(before, after, sources, channels)", "channels, 1")),
+    Wrong(f"{_STREAMS}[yolo_head]", Defect(LAYOUTS, "key in self.odd or (key in self.fixed and not _is_last(image))", "key in self.odd")),
+    Wrong(f"{_STREAMS}[vit_mean]", Defect(LAYOUTS, "if given in changed and self.is_over_tokens(n, known[given])}", "if given is None}")),
+    Wrong(f"{_STREAMS}[sentence]", Defect(LAYOUTS, "case ChannelSum() if self.image(", "case ChannelSum() if None and self.image(")),
     Wrong(f"{_STREAMS}[stat_pool]", Defect(LAYOUT, "as pool if window.is_over_all and", "as pool if None and")),
     Wrong(f"{_STREAMS}[stat_pool]", Defect(POOLS, "size = math.isqrt(len(pixels))", "size = len(pixels)")),
     Wrong(f"{_STREAMS}[seg_argmax]", Defect(AXES, 'if function == "max":', "if not function:")),

@@ -12,7 +12,9 @@ EMIT, VIRTUAL, SKELETONS = (f"raptor/codegen/{n}.py" for n in ("emit", "register
 STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 WANTS, DEMAND = "raptor/pim/wants.py", "raptor/pim/demand.py"
-LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+LOWER, TILE_OPS, LINES, STREAMED, APPLY = (
+    f"raptor/spatial/{n}.py" for n in ("lower_tiles", "tile_ops", "lower_lines", "streamed_lines", "line_filter")
+)
 TOKENS, AXES = "raptor/spatial/lower_tokens.py", "raptor/frontend/axes.py"
 WINDOWS, SIGNALS = "raptor/spatial/line_windows.py", "raptor/transforms/lift_to_2d.py"
 GRID, MOVES, VIEWS = (
@@ -98,13 +100,13 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
     Defect(PLACE, "number = address[c] + first[c] * each_bytes[c]", "number = address[c]"),
     # Tiles
-    Defect(LOWER, "values = values[slice(*region.rows)]", "values = values[: region.row_count]"),
+    Defect(TILE_OPS, "values = values[slice(*region.rows)]", "values = values[: region.row_count]"),
     Defect(LOWER, "Piece(part.tile, first - low, first - start, last - first)", "Piece(part.tile, 0, first - start, last - first)"),
     Defect(LOWER, "base += self.graph.tensors[name].image.channels", "base += 0"),
     Defect(LOWER, "pixel[chosen] * part.tile.channels + channel[chosen] - low", "pixel[chosen] * part.tile.channels + channel[chosen]"),
     Defect(LOWER, "last = channels is shared[-1][1]", "last = channels is shared[0][1]"),
     Defect(LOWER, "operator.pixels[:, :, slice(*region.channels)]", "operator.pixels[:, :, : region.channel_count]"),
-    Defect(LOWER, "weights = operator.weights[:, :, slice(*region.channels)] if channels > 1", "weights = operator.weights[:, :, : region.channel_count] if channels > 1"),
+    Defect(TILE_OPS, "weights = operator.weights[:, :, slice(*region.channels)] if channels > 1", "weights = operator.weights[:, :, : region.channel_count] if channels > 1"),
     Defect(CASCADE, 'body.append(Vector(total, "add", (before, product)))', 'body.append(Vector(total, "add", (product, product)))'),
     Defect(CASCADE, "channel = rows[0] - source.region.channels[0]", "channel = 0"),
     Defect(MAPPING, "cols = (col, min(col + tile, outs))", "cols = (col, min(col + tile, outs - 1))"),
@@ -177,20 +179,20 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(APPLY, "for band, shape in found:", "for band, shape in [*found, found[0]]:"),
     Defect(APPLY, "key=lambda n: outs[n] - n if self", "key=lambda n: 0 if self"),
     Defect(APPLY, "chosen, part, self.cols):", "chosen, part, self.cols)[1:]:"),
-    Defect(LINES, "for cell in grid.under(y, p, cols):\n                begin", "for cell in grid.under(lines[0], p, cols):\n                begin"),
+    Defect(STREAMED, "for cell in grid.under(y, p, cols):\n                begin", "for cell in grid.under(lines[0], p, cols):\n                begin"),
     Defect(GRID, "first = bisect_right(cells, cols[0], key=_end)", "first = bisect_right(cells, cols[0] + 1, key=_end)"),
     Defect(GRID, "cells[first : bisect_left(cells, cols[1], first, key=_begin)]", "cells[first : bisect_left(cells, cols[1] - 1, first, key=_begin)]"),
-    Defect(LINES, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
+    Defect(STREAMED, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
     Defect(GRID, "at = y * width + cell.cols[0]", "at = y * width"),
     Defect(GRID, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
     Defect(GRID, "source, y * width * wide, 1, width * wide", "source, 0, 1, width * wide"),
     Defect(GRID, "first = (y * width + pixel) * wide + low - channels[0]", "first = (y * width + pixel) * wide"),
     Defect(GRID, "pixel * own + low - part[0], source", "pixel * own, source"),
-    Defect(LINES, "low - begin, (y - lines[0]) * width + low - left", "low - begin, (y - lines[0]) * width"),
-    Defect(LINES, "first, at = low - begin, (y", "first, at = 0, (y"),
-    Defect(LINES, "(y - lines[0]) * width + low", "low"),
-    Defect(LINES, "line_runs(i, 0, w, part, width) for i, w", "line_runs(0, 0, w, part, width) for i, w"),
-    Defect(LINES, "row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells", "row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells[::-1]"),
+    Defect(STREAMED, "low - begin, (y - lines[0]) * width + low - left", "low - begin, (y - lines[0]) * width"),
+    Defect(STREAMED, "first, at = low - begin, (y", "first, at = 0, (y"),
+    Defect(STREAMED, "(y - lines[0]) * width + low", "low"),
+    Defect(STREAMED, "line_runs(i, 0, w, part, width) for i, w", "line_runs(0, 0, w, part, width) for i, w"),
+    Defect(STREAMED, "row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells", "row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells[::-1]"),
     Defect("raptor/spatial/make_constants.py", "np.repeat(np.arange(rows), width), channels, 1", "np.zeros(rows * width, np.int64), channels, 1"),
     Defect("raptor/spatial/make_constants.py", "op.vectors.pixels, op.together, op.vectors.channels", "op.vectors.pixels, 1, op.vectors.channels"),
     Defect(GRID, "self.cols == cols if exact else", "self.cols[0] == cols[0] if exact else"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from raptor.output.files import Round, Rounds
+from raptor.output.round_files import Round, Rounds
 from raptor.target.device_file import DeviceFile
 
 if TYPE_CHECKING:
