@@ -192,7 +192,7 @@ class TokenLayouts:
         given, made = self.image(node.inputs[0]), self.image(node.output)
         if given.elements != made.elements:
             return False
-        return np.array_equal(c_positions(given)[node.operator.sources.reshape(-1)], positions(made))
+        return np.array_equal(c_positions(given)[node.operator.sources.reshape(-1)], c_positions(made))
 
     def keeps_tokens(self, node: Node, count: int) -> bool:
         """Tells whether a move takes the elements of each of `count` tokens from the tokens of the same number.
