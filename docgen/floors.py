@@ -49,10 +49,11 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path], *, types: bool = False) -> Iterator[str]:
-    """Yields our modules that a file imports, also inside functions; those for types only if `types`."""
+    """Yields our modules that a file imports, also inside functions. `types`: those for the type checker only, too."""
     tree = ast.parse(path.read_text())
-    for block in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
-        block.body = block.body if types else []
+    if not types:
+        for block in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
+            block.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in known)

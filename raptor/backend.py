@@ -28,7 +28,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-import raptor
+from raptor import api
 from raptor.common.arguments import fault, whole
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.packages import require_own
@@ -274,14 +274,14 @@ def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
 
 def _compile_on_enough_cores(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], options: Mapping[str, Any]
-) -> raptor.Program:
-    """Compiles for the chip of `options`. Without `cores` or `arch`, the chip has as many cores as the model needs."""
+) -> api.Program:
+    """Compiles for the chip of `options`; if they give no number of cores, for as many as the model needs."""
     if "cores" in options or "arch" in options:
-        return raptor.compile(model, shapes=shapes, **options)
+        return api.compile(model, shapes=shapes, **options)
     cores = FEW_CORES
     while True:
         try:
-            return raptor.compile(model, shapes=shapes, cores=cores, **options)
+            return api.compile(model, shapes=shapes, cores=cores, **options)
         except CapacityError as error:
             if error.resource != "cores" or error.needed <= cores:
                 raise

@@ -25,7 +25,7 @@ from raptor.frontend.segments.pieces import known_shape
 from raptor.graph.macs import count_macs
 from raptor.mapping.strategies import STRATEGIES
 from raptor.options import MappingOptions, ModelInputs
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
 from raptor.rounds.compiling import Compiled, Round, compile_rounds, in_words, rounds_of, waits_of
@@ -119,7 +119,7 @@ def _hosted(
     segments: Sequence[SegmentArtifacts],
     request: CompileRequest,
     report: CompileReport,
-    rounds: files.Rounds | None = None,
+    rounds: round_files.Rounds | None = None,
 ) -> HostedArtifacts:
     """Makes the contents of all files. `inner`: cuts of segments, whose crossing tensors are added."""
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-import raptor
+from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
 from raptor.frameworks import Agreement, exporting, flat, needs
@@ -34,7 +34,7 @@ def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack
     Raises `UserError` if JAX or jax2onnx are missing or the function cannot be exported, and the errors of
     `raptor.compile`.
     """
-    return raptor.compile(export(function, example_inputs), **options)
+    return api.compile(export(function, example_inputs), **options)
 
 
 def export(function: Callable[..., Any], example_inputs: Any) -> "ModelProto":
@@ -63,7 +63,7 @@ def compare(
     """
     tolerance = arguments.finite("tolerance", tolerance, 0)
     model = export(function, example_inputs)
-    program = program or raptor.compile(model, **options)
+    program = program or api.compile(model, **options)
     examples = flat("example_inputs", example_inputs)
     wanted = flat("the function's result", function(*examples))
     return compare_exported(model, program, [*map(np.asarray, examples)], [*map(np.asarray, wanted)], tolerance)

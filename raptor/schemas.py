@@ -15,7 +15,7 @@ from raptor.analysis.inspection import Inspection
 from raptor.cli.arch_view import ShownChip
 from raptor.explore.report import StudyReport
 from raptor.mapping.file import MappingFile
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
@@ -33,7 +33,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,
     files.MANIFEST: files.Manifest,
-    files.ROUNDS: files.Rounds,
+    files.ROUNDS: round_files.Rounds,
     files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-import raptor
+from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
 from raptor.common.errors import UserError
@@ -133,10 +133,10 @@ def _program(model: Any, options: Mapping[str, Any]) -> Program:
             raise UserError(f"model: {len(model)} bytes that are not an ONNX model") from e
     is_folder = isinstance(model, str | Path) and arguments.path("model", model).is_dir()
     if not isinstance(model, Program) and not is_folder:
-        return raptor.compile(model, **options)
+        return api.compile(model, **options)
     if options:
         raise UserError(f"{', '.join(options)}: only with a model that is compiled; this one is a program already")
-    return model if isinstance(model, Program) else raptor.load(model)
+    return model if isinstance(model, Program) else api.load(model)
 
 
 def _arguments(values: "Sequence[ValueInfoProto]", shapes: Mapping[str, Sequence[int | None]]) -> list[NodeArg]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
-import raptor
+from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
 from raptor.frameworks import Agreement, Array, exporting, flat, needs
@@ -35,7 +35,7 @@ def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]
     Raises `UserError` if PyTorch or onnxscript are missing or the module cannot be exported, and the errors of
     `raptor.compile`.
     """
-    return raptor.compile(export(module, example_inputs), **options)
+    return api.compile(export(module, example_inputs), **options)
 
 
 def export(module: Any, example_inputs: Any) -> "ModelProto":
@@ -65,7 +65,7 @@ def compare(
     """
     tolerance = arguments.finite("tolerance", tolerance, 0)
     model = export(module, example_inputs)
-    program = program or raptor.compile(model, **options)
+    program = program or api.compile(model, **options)
     inputs = [_array(tensor) for tensor in flat("example_inputs", example_inputs)]
     with evaluating(module), import_module("torch").no_grad():
         wanted = [_array(tensor) for tensor in flat("the module's result", module(*_tuple(example_inputs)))]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.registry import QUANTISED, importers
+from raptor.frontend.operator_sets import QUANTISED
+from raptor.frontend.registry import importers
 from raptor.graph.evaluate import evaluate
 from raptor.transforms.choices import Rewrites
 from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches

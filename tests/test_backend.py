@@ -56,8 +56,8 @@ def test_what_a_constant_follows_from_is_bound() -> None:
 
 def test_compiled_once_for_equal_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
-    original = backend.raptor.compile
-    monkeypatch.setattr(backend.raptor, "compile", lambda *a, **k: compiled.append(a) or original(*a, **k))
+    original = backend.api.compile
+    monkeypatch.setattr(backend.api, "compile", lambda *a, **k: compiled.append(a) or original(*a, **k))
     rep = RaptorBackend.prepare(make_model([node("Relu", "x")], {"x": [1, 3, 2, 2]}, ["y"]))
     for seed in range(3):
         rep.run([random(1, 3, 2, 2, seed=seed)])

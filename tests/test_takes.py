@@ -13,7 +13,8 @@ from raptor.codegen import Stream, Streams
 from raptor.common.errors import CapacityError, UserError, VerifyError
 from raptor.graph.evaluate import evaluate
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import Compute, Copy, TakeRows
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy, TakeRows
 from raptor.target import isa
 from tests.frontend.support import Array
 from tests.pipeline import arch_file

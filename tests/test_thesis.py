@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from raptor.spatial.ir import Compute
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.operations import ApplyFilters, Vector
 from tests.pipeline import THESIS_CHIP, Passes, check, in_matrices, passes, thesis_model
 

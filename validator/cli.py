@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,47 +15,54 @@ from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, C
 
 if TYPE_CHECKING:
     from validator.program import Program
+    from validator.validation_report import ValidationReport
+
+
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first random input; later ones use the next seeds.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Random inputs to try.",
+        show_default=f"as many as are quick, {FEWEST_SAMPLES} to {MOST_SAMPLES}",
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Largest error of floats, relative to the values near; 0: equal numbers.",
+        show_default=f"{DEFAULT_TOLERANCE:g}",
+    ),
+]
+EngineOption = Annotated[
+    Engine, typer.Option(help="numba: compiled; python: the slow reference; auto: what is quicker.")
+]
+JUnit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
+]
+MaxSteps = Annotated[
+    int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
+]
 
 
 def command(
     context: typer.Context,
     out: Out,
     inputs: Inputs = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first random input; later ones use the next seeds.")
-    ] = 0,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Random inputs to try.",
-            show_default=f"as many as are quick, {FEWEST_SAMPLES} to {MOST_SAMPLES}",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Largest error of floats, relative to the values near; 0: equal numbers.",
-            show_default=f"{DEFAULT_TOLERANCE:g}",
-        ),
-    ] = None,
+    seed: Seed = 0,
+    samples: Samples = None,
+    tolerance: Tolerance = None,
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
-    engine: Annotated[
-        Engine, typer.Option(help="numba: compiled; python: the slow reference; auto: what is quicker.")
-    ] = "auto",
+    engine: EngineOption = "auto",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
-    ] = None,
+    junit: JUnit = None,
     device: Device = None,
     crossbar: Crossbar = None,
     cells: Cells = None,
     settings: CrossbarSettings = None,
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
-    ] = None,
+    max_steps: MaxSteps = None,
     no_hash: Annotated[bool, typer.Option("--no-hash", help="Do not check the hashes of the files.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
 ) -> None:
@@ -68,31 +76,12 @@ def command(
     Example: raptor validate out --layers
     """
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
-    from raptor.common import arguments, storage
-    from raptor.common.console import Console
-    from validator.errors import DeadlockError
-    from validator.junit import to_junit
     from validator.validate import validate
-    from validator.validation_report import ValidationReport, show, to_json
 
-    if inputs:
-        refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
-
-    if device is not None:
-        refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
-
+    _refuse_unused(context, inputs, device)
     programmed = _programmed(context, crossbar, cells, settings or ())
-
-    if junit is not None:
-        storage.check_no_terminal("--junit", junit)
-        arguments.new_file("junit", junit)
-
-    def write(report: ValidationReport) -> None:
-        if json is not None:
-            storage.print_or_write("--json", json, to_json(report))
-        if junit is not None:
-            storage.write_for("--junit", junit, to_junit(report, out.name))
-
+    _check_new(junit)
+    write = partial(_write, out, json, junit)
     chips = nullcontext() if device is None else _open(context, device)
     try:
         with chips as crossbars:
@@ -111,16 +100,62 @@ def command(
                 crossbars=programmed,
             )
     except RaptorError as e:
-        verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
-        write(ValidationReport(verdict, DEFAULT_TOLERANCE if tolerance is None else tolerance, message=str(e)))
+        write(_failure(e, tolerance))
         raise
     write(report)
+    _print(report, crossbars, json, quiet=quiet)
+    raise typer.Exit(0 if report.verdict == "pass" else 1)
+
+
+def _refuse_unused(context: typer.Context, inputs: Sequence[str] | None, device: str | None) -> None:
+    """Refuses options that would have no effect."""
+    if inputs:
+        refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
+    if device is not None:
+        refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
+
+
+def _check_new(junit: Path | None) -> None:
+    """Refuses a file for JUnit's XML that could not be written later."""
+    from raptor.common import arguments, storage
+
+    if junit is not None:
+        storage.check_no_terminal("--junit", junit)
+        arguments.new_file("junit", junit)
+
+
+def _write(out: Path, json: Path | None, junit: Path | None, report: "ValidationReport") -> None:
+    """Writes the files about a comparison that the command line asks for."""
+    from raptor.common import storage
+    from validator.junit import to_junit
+    from validator.validation_report import to_json
+
+    if json is not None:
+        storage.print_or_write("--json", json, to_json(report))
+    if junit is not None:
+        storage.write_for("--junit", junit, to_junit(report, out.name))
+
+
+def _failure(error: RaptorError, tolerance: float | None) -> "ValidationReport":
+    """Returns the report of a program that could not be run."""
+    from validator.errors import DeadlockError
+    from validator.validation_report import ValidationReport
+
+    verdict = "deadlock" if isinstance(error, DeadlockError) else "bad input"
+    return ValidationReport(verdict, DEFAULT_TOLERANCE if tolerance is None else tolerance, message=str(error))
+
+
+def _print(report: "ValidationReport", crossbars: Any, json: Path | None, *, quiet: bool) -> None:
+    """Prints the report, and what an opened device tells, unless the terminal gets the JSON."""
+    from raptor.common import storage
+    from raptor.common.console import Console
+    from validator.validation_report import show
+
     if not storage.is_terminal(json):
         console = Console()
         show(report, console, quiet=quiet)
         for line in (crossbars or ()) if not quiet else ():
             console.print(line)
-    raise typer.Exit(0 if report.verdict == "pass" else 1)
 
 
 def _programmed(

@@ -110,50 +110,33 @@ def _advance(  # noqa: C901 the dispatch
 
     Returns a code (0, blocked, or a fault) and the number of instructions executed, including the partner's.
     """
-    words, pc, first, all_registers, events = cores[:5]
-    local, local_first, width = memories[0], memories[1], memories[4]
-    registers = all_registers[core]
+    words, pc, first, registers, events = cores[0], cores[1], cores[2], cores[3][core], cores[4]
+    local, local_first = memories[0], memories[1]
     at, end = pc[core], first[core + 1]
     due = _capture(core, at, local, local_first, probes)
-    done = np.int64(0)
-    code, op = _OK, np.int32(0)
+    done, code, op = np.int64(0), _OK, np.int32(0)
     while done < limit and at < end:
         if at == due:
             due = _capture(core, at, local, local_first, probes)
-        head = words[at, 0]
-        op, rd, rs1 = head & 255, (head >> 8) & 255, (head >> 16) & 255
-        a, b, c, d = np.int64(words[at, 1]), np.int64(words[at, 2]), np.int64(words[at, 3]), np.int64(words[at, 4])
+        op, rd, rs1, a, b, c, d = _decode(words, at)
         if op == _SLDI:
             registers[rd] = a
         elif op == _MVMUL:
-            if integers is None:
-                code = _mvmul(core, registers[rd], registers[rs1], b, c, memories, weights, scratch, fault)
-            else:
-                code = integer_product(core, registers[rd], registers[rs1], b, c, memories, weights, integers, fault)
+            code = _any_product(core, registers[rd], registers[rs1], b, c, memories, weights, integers, scratch, fault)
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
         elif rules[op, Rule.UNIT] == VECTOR:
-            second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
-            rule, x, y = rules[op], registers[rd], registers[rs1]
-            if integers is None:
-                code = _vector(core, op, rule, x, y, second, b, c, d, memories, fault)
-            else:
-                code = integer_vector(core, op, rule, x, y, second, b, c, d, memories, integers, fault)
+            code = _any_vector(core, op, rules[op], registers, rd, rs1, a, b, c, d, memories, integers, fault)
         elif rules[op, Rule.TIMING] == Timing.REGISTER and op != _SLD:
             second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
             registers[rd] = np.int32(scalar_result(op, np.int64(registers[rs1]), second, a))
         elif op == _LD or op == _ST:  # noqa: SIM109 numba makes a loop of `in`
             code = _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault)
         elif op == _LLDI:
-            code, y = place(core, registers[rd] + (c if b & 1 else 0), d, memories, fault)
-            if code == _OK:
-                _fill(local, y, a & 255, _U(d // width))
+            code = _lldi(core, registers[rd] + (c if b & 1 else 0), a & 255, d, memories, fault)
         elif op == _WAIT:
-            if events[core * _EVENTS + b] < c:
-                code = _BLOCKED
-            else:
-                events[core * _EVENTS + b] -= c
+            code = _wait(events, core * _EVENTS + b, c)
         elif op == _SYNC:
             events[a * _EVENTS + b] += 1
             woken[0] = a
@@ -202,6 +185,40 @@ def _capture(core, at, local, local_first, probes):
         i += 1
     following[core] = i
     return pc[i] if i < first[core + 1] else np.int64(-1)
+
+
+@helper
+def _decode(words, at):
+    """Returns opcode, rd and rs1 of an instruction, and its four operands."""
+    head = words[at, 0]
+    a, b, c, d = np.int64(words[at, 1]), np.int64(words[at, 2]), np.int64(words[at, 3]), np.int64(words[at, 4])
+    return head & 255, (head >> 8) & 255, (head >> 16) & 255, a, b, c, d
+
+
+@helper
+def _wait(events, event, count):
+    """Takes `count` signals of an event. Returns 0, or `_BLOCKED` if there are fewer."""
+    if events[event] < count:
+        return _BLOCKED
+    events[event] -= count
+    return _OK
+
+
+@helper
+def _any_product(core, target, source, relu, group, memories, weights, integers, scratch, fault):
+    """Executes `mvmul`, on floats or on integers."""
+    if integers is None:
+        return _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
+    return integer_product(core, target, source, relu, group, memories, weights, integers, fault)
+
+
+@helper
+def _any_vector(core, op, rule, registers, rd, rs1, a, b, c, d, memories, integers, fault):
+    """Executes a vector instruction, on floats or on integers. `rule`: its row in `rules`."""
+    second = np.int64(registers[a]) if rule[Rule.READS_RS2] == 1 else np.int64(0)
+    if integers is None:
+        return _vector(core, op, rule, registers[rd], registers[rs1], second, b, c, d, memories, fault)
+    return integer_vector(core, op, rule, registers[rd], registers[rs1], second, b, c, d, memories, integers, fault)
 
 
 @helper
@@ -267,6 +284,14 @@ def _fill(planes, y, value, n):
         v, content = planes[k], value if k == 0 else np.int64(1)
         for i in range(n):
             v[y + i] = content
+
+
+@helper
+def _lldi(core, target, value, size, memories, fault):
+    code, y = place(core, target, size, memories, fault)
+    if code == _OK:
+        _fill(memories[0], y, value, _U(size // memories[4]))
+    return code
 
 
 @helper

@@ -18,6 +18,18 @@ from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
 from validator.address_kernels import apart, place
 from validator.crossbar.kernels import analog_product
+from validator.element_kernels import (
+    all_written,
+    bytes_of,
+    first_bad_of_two,
+    floats_written,
+    load,
+    mark,
+    signed,
+    steps_written,
+    store,
+    store_floats,
+)
 from validator.float_kernels import binary, unary
 from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, SIGN_BITS, TABLE_BITS
 from validator.machine import Stop
@@ -44,16 +56,16 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
     if bits == 0 or widths[core, 2]:
         return _NO_MEANING
     g = first_group[core] + group
-    code, x = place(core, source, rows[g] * _bytes(bits), memories, fault)
+    code, x = place(core, source, rows[g] * bytes_of(bits), memories, fault)
     if code != _OK:
         return code
-    code, y = place(core, target, cols[g] * _bytes(target_bits), memories, fault)
+    code, y = place(core, target, cols[g] * bytes_of(target_bits), memories, fault)
     if code != _OK:
         return code
     a, largest = integers[5], np.int64(0)
     for start in range(0, rows[g], CHUNK):
         n = min(np.int64(CHUNK), rows[g] - start)
-        code = _load(core, x, bits, start, n, a, memories, integers, fault)
+        code = load(core, x, bits, start, n, a, memories, integers, fault)
         if code != _OK:
             return code
         for i in range(n):
@@ -65,7 +77,7 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
     if relu:
         for j in range(cols[g]):
             t64[j] = max(t64[j], np.int64(0))
-    return _store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
+    return store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
 
 
 @helper
@@ -130,11 +142,6 @@ def _product(x, n, w, o, m, t):
         k += _U(1)
 
 
-@bare_helper
-def _bytes(bits):
-    return (bits + np.int64(7)) >> np.int64(3)
-
-
 @helper
 def integer_vector(  # noqa: C901 the order of the checks is that of the definition
     core, op, rule, rd, rs1, rs2, b, c, d, memories, integers, fault
@@ -143,8 +150,8 @@ def integer_vector(  # noqa: C901 the order of the checks is that of the definit
     bits, out, floats = integers[0][core, 0], integers[0][core, 1], integers[0][core, 2]
     if bits == 0 or not _has_meaning(op, bits, out, floats):
         return _NO_MEANING
-    size, target_bits = _bytes(bits), bits if rule[Rule.WIDTH_RD] == IN_INPUTS else out
-    target_size = _bytes(target_bits)
+    size, target_bits = bytes_of(bits), bits if rule[Rule.WIDTH_RD] == IN_INPUTS else out
+    target_size = bytes_of(target_bits)
     single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
     result = (np.int64(1) if single else d) * target_size
     moved = c * target_size if b & 1 and not single and not strided else np.int64(0)
@@ -222,7 +229,7 @@ def _unit(rule, size, out):
     """Returns the bytes of an element of the operand in rs2."""
     if rule[Rule.WIDTH_RS2] == IN_PARAMETERS:
         return np.int64(PARAMETER_BYTES)
-    return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else _bytes(out)
+    return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else bytes_of(out)
 
 
 @bare_helper
@@ -259,7 +266,7 @@ def _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, inte
     if op == _VROUND:
         code = _round(core, x, target_bits, start, n, memories, integers, fault)
     else:
-        code = _load(core, x, bits, start, n, a, memories, integers, fault)
+        code = load(core, x, bits, start, n, a, memories, integers, fault)
     if code != _OK:
         return code
     if op == _VLUT:
@@ -269,15 +276,15 @@ def _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, inte
     elif op == _VRELU or op == _VRSU or op == _VRSL:  # noqa: SIM109 numba makes a loop of `in`
         _bound(a, op, np.int64(0) if op == _VRELU else bound, n)
     elif op != _VFLOAT and op != _VROUND:
-        code = _load(core, z, bits, start, n, b, memories, integers, fault)
+        code = load(core, z, bits, start, n, b, memories, integers, fault)
         if code == _OK:
             code = _combine(op, a, b, start, n, fault)
     if code != _OK:
         return code
     if op == _VFLOAT:
-        _store_floats(y, start, n, a, memories, integers)
+        store_floats(y, start, n, a, memories, integers)
         return _OK
-    return _store(y, target_bits, start, n, a, memories, integers, fault)
+    return store(y, target_bits, start, n, a, memories, integers, fault)
 
 
 @bare_helper
@@ -320,9 +327,9 @@ def _bound(a, op, bound, n):
 @bare_helper
 def _look_up(core, table, bits, target_bits, start, n, memories, integers, fault):
     """Computes a = table[a + 2^(bits - 1)]."""
-    a, b, half, size = integers[5], integers[6], np.int64(1) << (bits - 1), _bytes(target_bits)
+    a, b, half, size = integers[5], integers[6], np.int64(1) << (bits - 1), bytes_of(target_bits)
     for i in range(n):
-        code = _load(
+        code = load(
             core, table + _U((a[i] + half) * size), target_bits, np.int64(0), np.int64(1), b, memories, integers, fault
         )
         if code != _OK:
@@ -337,19 +344,19 @@ def _requantise(core, at, start, n, memories, integers, fault):
     """Computes a = clamp(round((a + bias) * m / 2^s) + z, lo, hi), ties to even, from the records at `at`."""
     a, v = integers[5], memories[0][0]
     first = at + _U(start * PARAMETER_BYTES)
-    if not _all_written(memories[0][1], first, _U(n * PARAMETER_BYTES)):
+    if not all_written(memories[0][1], first, _U(n * PARAMETER_BYTES)):
         fault[1], fault[2], fault[3] = np.int64(first) - memories[1][core], PARAMETER_BYTES, start
         return _UNWRITTEN
     if first % _U(4) == _U(0):
         return _requantise_aligned(a, integers[2], integers[3], first, start, n, fault)
     for i in range(n):
         p = first + _U(i * PARAMETER_BYTES)
-        shift = _signed(v, p + _U(8), 2)
+        shift = signed(v, p + _U(8), 2)
         if shift < 0:
             fault[3], fault[4], fault[5] = start + i, shift, 0
             return _SHIFT
-        y = _divide(a[i] + _signed(v, p, 4), _signed(v, p + _U(4), 4), shift) + _signed(v, p + _U(10), 2)
-        a[i] = min(max(y, _signed(v, p + _U(12), 2)), _signed(v, p + _U(14), 2))
+        y = _divide(a[i] + signed(v, p, 4), signed(v, p + _U(4), 4), shift) + signed(v, p + _U(10), 2)
+        a[i] = min(max(y, signed(v, p + _U(12), 2)), signed(v, p + _U(14), 2))
     return _OK
 
 
@@ -389,129 +396,16 @@ def _divide(x, m, shift):
 
 
 @bare_helper
-def _signed(v, at, size):
-    """Returns the signed integer of `size` bytes at a position that may be unaligned."""
-    value = np.int64(0)
-    for k in range(size):
-        value |= np.int64(v[at + _U(k)]) << np.int64(8 * k)
-    spare = np.int64(64 - 8 * size)
-    return (value << spare) >> spare
-
-
-@bare_helper
-def _all_written(written, at, n):
-    least = np.uint8(1)
-    for i in range(n):
-        least = min(least, written[at + i])
-    return least == 1
-
-
-@bare_helper
-def _load(core, x, bits, start, n, a, memories, integers, fault):
-    """Loads a[:n] from the vector at `x`, from element `start` on. Describes the first element that is wrong."""
-    size = _bytes(bits)
-    at = x + _U(start * size)
-    if not _all_written(memories[0][1], at, _U(n * size)):
-        return _first_bad(core, x, bits, start, n, memories, fault)
-    if size == 1:
-        v = integers[1]
-        for i in range(_U(n)):
-            a[i] = v[at + i]
-    elif size == 2 and at & _U(1) == _U(0):
-        v2 = integers[2]
-        for i in range(_U(n)):
-            a[i] = v2[(at >> _U(1)) + i]
-    elif size == 4 and at & _U(3) == _U(0):
-        v4 = integers[3]
-        for i in range(_U(n)):
-            a[i] = v4[(at >> _U(2)) + i]
-    else:
-        for i in range(n):
-            a[i] = _signed(memories[0][0], at + _U(i * size), size)
-    if bits & 7 and not _all_fit(a, n, bits):
-        return _first_bad(core, x, bits, start, n, memories, fault)
-    return _OK
-
-
-@bare_helper
-def _first_bad(core, x, bits, start, n, memories, fault):
-    """Describes the first element that has unwritten bytes, or does not fit."""
-    size, code = _bytes(bits), _UNWRITTEN
-    for i in range(start, start + n):
-        at = x + _U(i * size)
-        value = np.int64(0)
-        written = _all_written(memories[0][1], at, _U(size))
-        if written:
-            value = _signed(memories[0][0], at, size)
-        if not written or (value + (np.int64(1) << (bits - 1))) >> bits != 0:
-            fault[3] = i
-            if written:
-                fault[4], fault[5] = value, bits
-                code = _OVERFLOW
-            else:
-                fault[1], fault[2] = np.int64(at) - memories[1][core], size
-            break
-    return code
-
-
-@bare_helper
-def _all_fit(a, n, bits):
-    half, outside = np.int64(1) << (bits - 1), np.int64(0)
-    for i in range(n):
-        outside |= (a[i] + half) >> bits
-    return outside == 0
-
-
-@bare_helper
-def _store(y, bits, start, n, a, memories, integers, fault):  # noqa: C901 one loop for each width
-    """Stores a[:n] in the vector at `y`, from element `start` on; or describes the first number that does not fit."""
-    if not _all_fit(a, n, bits):
-        half = np.int64(1) << (bits - 1)
-        for i in range(n):
-            if (a[i] + half) >> bits != 0:
-                fault[3], fault[4], fault[5] = start + i, a[i], bits
-                break
-        return _OVERFLOW
-    size = _bytes(bits)
-    at = y + _U(start * size)
-    if size == 1:
-        v = integers[1]
-        for i in range(_U(n)):
-            v[at + i] = a[i]
-    elif size == 2 and at & _U(1) == _U(0):
-        v2 = integers[2]
-        for i in range(_U(n)):
-            v2[(at >> _U(1)) + i] = a[i]
-    elif size == 4 and at & _U(3) == _U(0):
-        v4 = integers[3]
-        for i in range(_U(n)):
-            v4[(at >> _U(2)) + i] = a[i]
-    else:
-        v = memories[0][0]
-        for i in range(n):
-            for k in range(size):
-                v[at + _U(i * size + k)] = (a[i] >> (8 * k)) & 255
-    _mark(memories[0][1], at, _U(n * size))
-    return _OK
-
-
-@bare_helper
-def _mark(written, at, n):
-    for i in range(n):
-        written[at + i] = 1
-
-
-@bare_helper
 def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
     """Computes a dot product. The sum has two halves of 32 bits and more, because it may take more than 64."""
     a, b = integers[5], integers[6]
     low, high = np.int64(0), np.int64(0)
     for start in range(0, d, CHUNK):
         n = min(np.int64(CHUNK), d - start)
-        code = _load(core, x, bits, start, n, a, memories, integers, fault)
-        other = _load(core, z, bits, start, n, b, memories, integers, fault) if code == _OK else _OK
+        code = load(core, x, bits, start, n, a, memories, integers, fault)
+        other = load(core, z, bits, start, n, b, memories, integers, fault) if code == _OK else _OK
         if code != _OK or other != _OK:
-            return _first_bad_of_two(core, x, z, bits, start, n, memories, integers, fault)
+            return first_bad_of_two(core, x, z, bits, start, n, memories, integers, fault)
         for i in range(n):
             product = a[i] * b[i]
             low += product & np.int64(4294967295)
@@ -523,35 +417,14 @@ def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
         a[0] = _LOWEST
     else:
         a[0] = (high << np.int64(32)) | (low & np.int64(4294967295))
-    return _store(y, out, np.int64(0), np.int64(1), a, memories, integers, fault)
-
-
-@bare_helper
-def _first_bad_of_two(core, x, z, bits, start, n, memories, integers, fault):
-    """Describes the first element of either vector that is wrong."""
-    a = integers[5]
-    for i in range(start, start + n):
-        code = _load(core, x, bits, i, np.int64(1), a, memories, integers, fault)
-        if code == _OK:
-            code = _load(core, z, bits, i, np.int64(1), a, memories, integers, fault)
-        if code != _OK:
-            return code
-    return _OK
-
-
-@bare_helper
-def _store_floats(y, start, n, a, memories, integers):
-    v, at = integers[4], (y >> _U(2)) + _U(start)
-    for i in range(_U(n)):
-        v[at + i] = np.float32(a[i])
-    _mark(memories[0][1], y + _U(4 * start), _U(4 * n))
+    return store(y, out, np.int64(0), np.int64(1), a, memories, integers, fault)
 
 
 @bare_helper
 def _round(core, x, target_bits, start, n, memories, integers, fault):
     """Loads float32 numbers to `a`, rounded to the nearest integer, ties to even, and saturated."""
     a, v, at = integers[5], integers[4], (x >> _U(2)) + _U(start)
-    code = _floats_written(core, x, start, n, memories, fault)
+    code = floats_written(core, x, start, n, memories, fault)
     if code != _OK:
         return code
     high = np.float64((np.int64(1) << (target_bits - 1)) - 1)
@@ -562,18 +435,6 @@ def _round(core, x, target_bits, start, n, memories, integers, fault):
             return _NAN
         a[i] = np.int64(np.rint(min(max(value, -high - 1), high)))
     return _OK
-
-
-@bare_helper
-def _floats_written(core, x, start, n, memories, fault):
-    if _all_written(memories[0][1], x + _U(4 * start), _U(4 * n)):
-        return _OK
-    for i in range(start, start + n):
-        at = x + _U(4 * i)
-        if not _all_written(memories[0][1], at, _U(4)):
-            fault[1], fault[2], fault[3] = np.int64(at) - memories[1][core], 4, i
-            break
-    return _UNWRITTEN
 
 
 @helper
@@ -589,12 +450,12 @@ def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fa
     if two and z & _U(3) != _U(0):
         return _unaligned(core, z, 4 * d, memories, fault)
     code = (
-        _floats_written(core, x, np.int64(0), d, memories, fault)
+        floats_written(core, x, np.int64(0), d, memories, fault)
         if step == 1
-        else _steps_written(core, x, step, d, memories, fault)
+        else steps_written(core, x, step, d, memories, fault)
     )
     if code == _OK and two:
-        code = _floats_written(core, z, np.int64(0), d, memories, fault)
+        code = floats_written(core, z, np.int64(0), d, memories, fault)
     if code != _OK:
         return code
     to, of = y >> _U(2), x >> _U(2)
@@ -602,15 +463,5 @@ def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fa
     for i in range(_U(result)):
         if v[to + i] != v[to + i]:
             v[to + i] = np.nan  # one NaN, whichever the computer makes
-    _mark(memories[0][1], y, _U(4 * result))
+    mark(memories[0][1], y, _U(4 * result))
     return code
-
-
-@bare_helper
-def _steps_written(core, x, step, d, memories, fault):
-    for i in range(d):
-        at = x + _U(4 * i * step)
-        if not _all_written(memories[0][1], at, _U(4)):
-            fault[1], fault[2], fault[3] = np.int64(at) - memories[1][core], 4, i
-            return _UNWRITTEN
-    return _OK

@@ -26,7 +26,7 @@ from raptor.mapping.plan_cache import layer_plans
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.token_stages import find_stages
 from raptor.options import ChipOptions, ModelInputs, options_in, read_options
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
 from raptor.target.isa import OPCODE
@@ -145,8 +145,8 @@ class Cutting:
     batch: int
     estimated_ns: float
     split: tuple[str, ...]
-    cuts: tuple[files.RoundCut, ...]
-    alternatives: tuple[files.CutAlternative, ...]
+    cuts: tuple[round_files.RoundCut, ...]
+    alternatives: tuple[round_files.CutAlternative, ...]
 
 
 @dataclass(frozen=True, slots=True)

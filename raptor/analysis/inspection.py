@@ -22,7 +22,8 @@ from raptor.common.strict import (
     Schema,
 )
 from raptor.compiler import accept, extension_fault
-from raptor.frontend.registry import CONTRIBUTED, is_supported_op
+from raptor.frontend.operator_sets import CONTRIBUTED
+from raptor.frontend.registry import is_supported_op
 from raptor.frontend.segments import Cut, Part, Split, split
 from raptor.frontend.segments.cutting import BEHIND
 from raptor.graph.ir import (

@@ -9,6 +9,18 @@ from raptor.common.errors import UserError
 from raptor.common.option_conflicts import refuse_given, was_given
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz|DIR",
+        help="Inputs x and labels y, or a folder with index.csv.",
+        show_default="only what converters lose",
+    ),
+]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
+]
 _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
 _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
 
@@ -16,21 +28,11 @@ _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
 def command(
     context: typer.Context,
     out: Out,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz|DIR",
-            help="Inputs x and labels y, or a folder with index.csv.",
-            show_default="only what converters lose",
-        ),
-    ] = None,
+    data: Data = None,
     crossbar: Crossbar = None,
     cells: Cells = None,
     settings: CrossbarSettings = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
-    ] = None,
+    sweep: Sweep = None,
     chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
     samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
     calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,

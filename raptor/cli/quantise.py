@@ -1,8 +1,8 @@
 """Command `raptor quantize MODEL`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,52 @@ from raptor.common.option_conflicts import refuse_given, was_given
 from raptor.common.option_texts import WIDTHS
 from raptor.options import ArchKeywords, InputKeywords, keywords_of
 
+if TYPE_CHECKING:
+    from raptor.quantise.policy import PolicySearch
+    from raptor.quantise.quantisation import QuantisationReport
+
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-quantised.onnx")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz",
+        help="Samples to measure ranges on: an array for each input, samples in its first axis.",
+        show_default="standard normal numbers",
+    ),
+]
+Layer = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=8|4", help="Bits of the weights of one layer; can be repeated: mixed precision."),
+]
+Policy = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Bits of weights and inputs of layers, as --policy-out.")
+]
+Mixed = Annotated[
+    bool, typer.Option("--mixed", help="Search for the layers that get 4 bits, until the --budget is met.")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="latency|energy=SHARE", help="Share of what 8 bits everywhere take: latency=0.7."),
+]
+PolicyOut = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Also write the bits of layers to this file.")
+]
+Scheme = Annotated[
+    str,
+    typer.Option(
+        metavar="s8s8|u8s8|pow2",
+        help="s8s8: signed, symmetric; u8s8: activations unsigned, with a zero point; pow2: s8s8 with scales 2^k.",
+        autocompletion=completion.schemes,
+    ),
+]
+PerChannel = Annotated[bool, typer.Option("--per-channel", help="A scale for each output channel of a weight.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first random sample; later ones use the next seeds.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(min=1, help="Samples to use.", show_default="16 random ones, or all of the file"),
+]
 _BITS = {"weights", "activations", "layer", "policy"}
 _OF_SEARCH = {"budget", *keywords_of(ArchKeywords)}
 
@@ -22,55 +68,20 @@ def command(
     context: typer.Context,
     model: Model,
     *,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-quantised.onnx")
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Samples to measure ranges on: an array for each input, samples in its first axis.",
-            show_default="standard normal numbers",
-        ),
-    ] = None,
+    output: Output = None,
+    data: Data = None,
     weights: Annotated[int, typer.Option(metavar="8|4", help="Bits of a weight.")] = 8,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=8|4", help="Bits of the weights of one layer; can be repeated: mixed precision."),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Bits of weights and inputs of layers, as --policy-out.")
-    ] = None,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Search for the layers that get 4 bits, until the --budget is met.")
-    ] = False,
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="latency|energy=SHARE", help="Share of what 8 bits everywhere take: latency=0.7."),
-    ] = None,
-    policy_out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Also write the bits of layers to this file.")
-    ] = None,
+    layer: Layer = None,
+    policy: Policy = None,
+    mixed: Mixed = False,
+    budget: Budget = None,
+    policy_out: PolicyOut = None,
     chip: ArchKeywords,
     activations: Annotated[int, typer.Option(metavar="8|16", help="Bits of an activation.")] = 8,
-    scheme: Annotated[
-        str,
-        typer.Option(
-            metavar="s8s8|u8s8|pow2",
-            help="s8s8: signed, symmetric; u8s8: activations unsigned, with a zero point; pow2: s8s8 with scales 2^k.",
-            autocompletion=completion.schemes,
-        ),
-    ] = "s8s8",
-    per_channel: Annotated[
-        bool, typer.Option("--per-channel", help="A scale for each output channel of a weight.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first random sample; later ones use the next seeds.")
-    ] = 0,
-    samples: Annotated[
-        int | None,
-        typer.Option(min=1, help="Samples to use.", show_default="16 random ones, or all of the file"),
-    ] = None,
+    scheme: Scheme = "s8s8",
+    per_channel: PerChannel = False,
+    seed: Seed = 0,
+    samples: Samples = None,
     inputs: InputKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print every layer, not only the worst.")] = False,
@@ -85,21 +96,16 @@ def command(
     Example: raptor quantize lenet5.onnx -o int8.onnx --scheme u8s8
     """
     # onnxruntime's quantiser takes a moment to import; `raptor --help` does without.
-    from raptor.cli.quantise_view import show, write
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.common.option_values import SCHEME
-    from raptor.driver import Driver
     from raptor.quantise import quantize
     from raptor.quantise.choice import policy_of
     from raptor.quantise.policy import parse_policy
-    from raptor.search.mixed import search_policy
 
     _check(context, mixed=mixed, data=data, layer=layer, policy=policy)
     target = output or Path(f"{model.stem}-quantised.onnx")
-    storage.check_replaceable("-o", target, force=force)
-    if policy_out is not None:
-        storage.check_replaceable("--policy-out", policy_out, force=force)
+    _check_files(target, policy_out, force=force)
     given: dict[str, Any] = {
         "data": data,
         "scheme": SCHEME.parse(scheme),
@@ -111,21 +117,42 @@ def command(
     chosen = policy_of(WIDTHS.parse("layers", layer or ())) if policy is None else parse_policy(policy)
     with Console(stderr=True).status("quantising ...") as status:
         if mixed:
-            chosen = search_policy(
-                model,
-                budget=_budget(budget or ""),
-                driver=Driver(started=lambda what: status.update(f"{what} ...")),
-                **chip,
-                **given,
-            )
+            chosen = _search(model, budget or "", status.update, {**chip, **given})
         found = quantize(model, weights=weights, activations=activations, policy=chosen, **given)
     found.save(target, force=force)
     if policy_out is not None:
         storage.write_for("--policy-out", policy_out, parse_policy(chosen).to_json())
+    _report(found.report, target, json, quiet=quiet, every=every)
+
+
+def _check_files(target: Path, policy_out: Path | None, *, force: bool) -> None:
+    """Refuses files that exist, unless they may be replaced."""
+    from raptor.common import storage
+
+    storage.check_replaceable("-o", target, force=force)
+    if policy_out is not None:
+        storage.check_replaceable("--policy-out", policy_out, force=force)
+
+
+def _search(model: Path, budget: str, update: Callable[[str], None], options: dict[str, Any]) -> "PolicySearch":
+    """Searches for the bits of layers. `update`: shows what is being done."""
+    from raptor.driver import Driver
+    from raptor.search.mixed import search_policy
+
+    driver = Driver(started=lambda what: update(f"{what} ..."))
+    return search_policy(model, budget=_budget(budget), driver=driver, **options)
+
+
+def _report(report: "QuantisationReport", target: Path, json: Path | None, *, quiet: bool, every: bool) -> None:
+    """Writes the report as JSON and prints it, as the command line asks for."""
+    from raptor.cli.quantise_view import show, write
+    from raptor.common import storage
+    from raptor.common.console import Console
+
     if json is not None:
-        write(json, found.report)
+        write(json, report)
     if not (quiet or storage.is_terminal(json)):
-        show(found.report, target, Console(), every=every)
+        show(report, target, Console(), every=every)
 
 
 def _budget(text: str) -> dict[str, float]:

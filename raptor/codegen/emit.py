@@ -11,6 +11,7 @@ import numpy.typing as npt
 from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_at_once
 from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, Terms, terms_of
 from raptor.codegen.emit_rows import load_rows
+from raptor.codegen.pixel_runs import joint_runs, pieces, runs
 from raptor.codegen.registers import (
     NONE,
     Ints,
@@ -324,7 +325,7 @@ class Emitter:
             order = np.lexsort((pixel, tap))
             pixel, tap, first = pixel[order], tap[order], first[order]
             read = inputs[pixel, tap]
-            chosen, pixels = _pieces(*joint_runs([pixel, read], [tap, first, read // given.width]), op.together)
+            chosen, pixels = pieces(*joint_runs([pixel, read], [tap, first, read // given.width]), op.together)
             pixel, tap, first = pixel[chosen], tap[chosen], first[chosen]
         unit = index[pixel, tap] == UNIT_WEIGHT
         count = np.where(first | unit, 1, 2)
@@ -475,35 +476,3 @@ def sums(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
                 latest[r] = [ADD_MORE, a, b - a, -1, 0, source, at]
                 more.append(latest[r])
     return np.array([*first, *more], np.int64).reshape(-1, 7)
-
-
-def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
-    """Returns the first pixel and the length of each run of consecutive pixels."""
-    starts, lengths = joint_runs([pixels])
-    return pixels[starts].astype(np.intp), lengths
-
-
-def _pieces(starts: Ints, lengths: Ints, most: int) -> tuple[Ints, Ints]:
-    """Cuts runs into pieces of at most `most`. Returns the start and the length of each piece."""
-    counts = -(-lengths // most)
-    number: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(starts, counts) + number * most, np.minimum(np.repeat(lengths, counts) - number * most, most)
-
-
-def joint_runs(
-    columns: Sequence[npt.NDArray[np.integer]], constant: Sequence[npt.NDArray[np.integer]] = ()
-) -> tuple[Ints, Ints]:
-    """Returns the first row and the length of each run of rows.
-
-    Inside a run, every column of `columns` advances by one per row, and every column of `constant` stays equal.
-    """
-    count = len(columns[0])
-    if count == 0:
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    together = np.ones(count - 1, np.bool_)
-    for column in columns:
-        together &= np.diff(column) == 1
-    for column in constant:
-        together &= np.diff(column) == 0
-    starts = np.concatenate([[0], np.flatnonzero(~together) + 1])
-    return starts, np.diff(np.append(starts, count))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.arguments import whole_or_none
-from raptor.device.back_end import Array
+from raptor.device.account import Ledger
+from raptor.device.back_end import Array, BackEnd, DeviceInfo
 from raptor.device.errors import (
     AlreadyReleasedError,
     DeviceTimeoutError,
@@ -32,9 +33,6 @@ from raptor.device.operands import (
     checked_vectors,
     shape_of,
 )
-
-if TYPE_CHECKING:
-    from raptor.device.device import Device
 
 Operand = npt.ArrayLike | AnyFuture
 """An array, or the future of an array, for which the operation waits."""
@@ -61,6 +59,36 @@ class _Work:
         return not is_future(self.operand) or self.operand.done() or self.future.cancelled()
 
 
+class CrossbarOwner(Protocol):
+    """An open device, as its crossbars and graphs use it; `raptor.device.Device` is one."""
+
+    back_end: BackEnd
+    info: DeviceInfo
+    ledger: Ledger
+    serial: int
+
+    @property
+    def free(self) -> int:
+        """Number of free crossbars."""
+        ...
+
+    def acquire(self) -> "Crossbar":
+        """Returns a free crossbar, without a matrix. Raises `ExhaustedError` if there is none."""
+        ...
+
+    def take_back(self, index: int) -> None:
+        """Frees a crossbar whose handle was released."""
+        ...
+
+    def barrier(self, crossbar: "Crossbar | None" = None, *, timeout: float | None = None) -> None:
+        """Waits for the requested operations, on one crossbar or on all; raises the first failure."""
+        ...
+
+    def check_open(self) -> None:
+        """Raises `StaleHandleError` if the device was closed."""
+        ...
+
+
 class Crossbar:
     """Handle of one crossbar, made by `Device.acquire`. Thread-safe; a context manager that releases it.
 
@@ -68,7 +96,7 @@ class Crossbar:
     Operations of different crossbars run independently, unless one is an operand of the other.
     """
 
-    def __init__(self, device: "Device", index: int, generation: int) -> None:
+    def __init__(self, device: CrossbarOwner, index: int, generation: int) -> None:
         self.device = device
         self.index = index
         self.generation = generation

@@ -12,19 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.device.back_end import Array, DeviceInfo
+from raptor.device.crossbar import Crossbar, CrossbarOwner
 from raptor.device.errors import DeviceError, ShapeError
 from raptor.device.futures import AnyFuture, Countdown, Future, run_next, value_of
-
-if TYPE_CHECKING:
-    from raptor.device.crossbar import Crossbar
-    from raptor.device.device import Device
-
 
 Function = Callable[..., Any]
 """A host function: from arrays to an array."""
@@ -109,7 +105,7 @@ class Graph:
     A context manager: at its end the graph is scheduled and runs, and the values of its nodes are futures.
     """
 
-    def __init__(self, device: "Device", schedule: Schedule, crossbars: int | None) -> None:
+    def __init__(self, device: CrossbarOwner, schedule: Schedule, crossbars: int | None) -> None:
         self.device = device
         self.info: DeviceInfo = device.info
         self.nodes: list[Node] = []
@@ -172,7 +168,7 @@ class Graph:
             for handle in handles.values():
                 handle.release()
 
-    def _issue(self, handles: "dict[int, Crossbar]") -> None:
+    def _issue(self, handles: dict[int, Crossbar]) -> None:
         """Issues products in the order of the schedule; host functions run when their operands are ready."""
         for placed in self.placed:
             for node in _before(placed.op):

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.reading import graphs_of, subgraphs
-from raptor.frontend.registry import STANDARD_DOMAINS
 
 _NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
     {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}

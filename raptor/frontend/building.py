@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import NeedsConstantError, Refusal
 from raptor.graph.constants import owned, smallest
 from raptor.graph.ir import (
     Concat,

@@ -12,8 +12,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.libraries import InvalidModel, check_standard, function_versions
+from raptor.frontend.operator_sets import MOVES, QUANTISED
 from raptor.frontend.reading import Source
-from raptor.frontend.registry import MOVES, QUANTISED, is_supported_op, op_reason
+from raptor.frontend.registry import is_supported_op, op_reason
 from raptor.frontend.versions import version_of
 from raptor.graph.ir import (
     Constant,

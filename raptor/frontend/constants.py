@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.registry import Refusal
+from raptor.frontend.import_refusal import Refusal
 from raptor.graph.constants import owned
 from raptor.graph.ir import Floats, Numbers
 from raptor.target.layout import Image

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from raptor.frontend.nodes import attributes_of
-from raptor.frontend.registry import CONTRIBUTED
+from raptor.frontend.operator_sets import CONTRIBUTED
 
 _ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
     {

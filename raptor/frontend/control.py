@@ -13,8 +13,8 @@ from raptor.common.errors import UserError
 from raptor.frontend.bodies import Names, hoist_constants, inline
 from raptor.frontend.check import label
 from raptor.frontend.decisions import Decisions, UndecidedError
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.reading import reads
-from raptor.frontend.registry import STANDARD_DOMAINS
 
 MOST_TURNS = 1024
 """Maximum number of iterations of one loop."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.frontend.check import FLOATS, data_inputs
-from raptor.frontend.registry import QUANTISED
+from raptor.frontend.operator_sets import QUANTISED
 
 _STATISTICS = (3, 4)
 """Positions of BatchNormalization's inputs that are measured, not trained."""

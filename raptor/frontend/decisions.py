@@ -9,8 +9,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from raptor.frontend.check import FLOATS
 from raptor.frontend.libraries import evaluate, infer_shapes
+from raptor.frontend.operator_sets import RANDOM, STANDARD_DOMAINS
 from raptor.frontend.reading import INLINE_BYTES, subgraphs
-from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 Array = npt.NDArray[Any]
 MOST_ELEMENTS = 2**16

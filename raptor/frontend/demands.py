@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 from raptor.frontend.declared import static_dims
 from raptor.frontend.libraries import InvalidTypes, infer_shapes
 from raptor.frontend.nodes import Array, Constants, NodeView, attributes_of
+from raptor.frontend.operator_sets import MOVES
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import MOVES
 from raptor.frontend.whole import meet
 
 Shape = tuple[int, ...]

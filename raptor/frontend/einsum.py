@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from raptor.frontend.registry import Refusal
+from raptor.frontend.import_refusal import Refusal
 
 Names = tuple[str, ...]
 

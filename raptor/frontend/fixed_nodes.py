@@ -14,8 +14,8 @@ from raptor.frontend.codes import Coded
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.libraries import computed
 from raptor.frontend.nodes import Array, attributes_of
+from raptor.frontend.operator_sets import MOVES, QUANTISED, RANDOM
 from raptor.frontend.reading import subgraphs
-from raptor.frontend.registry import MOVES, QUANTISED, RANDOM
 from raptor.frontend.whole import is_small_float
 from raptor.graph.ir import Floats
 

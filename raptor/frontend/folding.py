@@ -16,8 +16,8 @@ from raptor.frontend.bodies import set_nodes
 from raptor.frontend.declared import static_dims
 from raptor.frontend.libraries import computed
 from raptor.frontend.nodes import Constants
+from raptor.frontend.operator_sets import RANDOM, STANDARD_DOMAINS
 from raptor.frontend.reading import reads, subgraphs
-from raptor.frontend.registry import RANDOM, STANDARD_DOMAINS
 
 _NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
 """Parts of onnxruntime's messages about missing kernels."""

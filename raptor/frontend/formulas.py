@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
 from raptor.frontend.whole import BoundRefusal, is_whole_type, is_within, limits_of
 from raptor.graph.constants import owned
 from raptor.graph.evaluate import MAP_FUNCTIONS

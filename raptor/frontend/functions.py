@@ -13,8 +13,9 @@ from raptor.frontend.bodies import Names, inline, rename_reads, set_nodes
 from raptor.frontend.check import label
 from raptor.frontend.control import is_control
 from raptor.frontend.libraries import InvalidTypes, default_attributes, infer_shapes, standard_function
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.reading import graphs_of, subgraphs
-from raptor.frontend.registry import STANDARD_DOMAINS, find_importer, is_refused
+from raptor.frontend.registry import find_importer, is_refused
 from raptor.frontend.versions import version_of
 
 MOST_LEVELS = 8

@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from onnx import OperatorSetIdProto
 
 from raptor.common.errors import UserError
-from raptor.frontend.codes import Coded, CodeType, Steps, float_layer_fault, host_coding
+from raptor.frontend.codes import CodeType, Steps, float_layer_fault, host_coding
 from raptor.frontend.constants import as_float32, natural_image
 from raptor.frontend.demands import ANY, chosen, range_of
+from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.model_tensors import Kind, ModelTensors, Shape
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
-from raptor.frontend.registry import (
-    Importer,
-    NeedsConstantError,
-    Refusal,
-    find_rule,
-)
 from raptor.frontend.whole import (
     EXACT,
     BoundRefusal,
-    is_small_float,
     is_whole_type,
     is_within,
     limits_of,
@@ -36,7 +31,6 @@ from raptor.graph.constants import owned
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
-    Floats,
     Map,
     Move,
     Node,
@@ -50,15 +44,36 @@ from raptor.graph.moves import c_order, move
 from raptor.target.element import MODELLED, MOST_WHOLE, Coding, ElementType
 from raptor.target.layout import Image
 
-if TYPE_CHECKING:
-    from raptor.frontend.views import View
 
-Shape = tuple[int, ...]
-Kind = np.dtype[np.generic]
-_FLOAT = np.dtype(np.float32)
+class View(Protocol):
+    """A real-valued tensor of `shape`, represented by integers."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+        """Computes the values in float32, as tensor `name`."""
+        ...
+
+    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+        """Computes QuantizeLinear of the values as integer tensor `name`; False if that takes float arithmetic."""
+        ...
+
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns min(max(view, low), high) as the result of `node`."""
+        ...
+
+    def coded(self) -> tuple[Tensor, Coding] | None:
+        """Returns an integer tensor and the coding by which the host dequantises it; None if no coding can."""
+        ...
+
+    @property
+    def node(self) -> NodeView:
+        """The node whose result the view is."""
+        ...
 
 
-class ImportContext:
+class ImportContext(ModelTensors):
     """The model as an importer sees it, and the Graph under construction."""
 
     def __init__(
@@ -77,6 +92,7 @@ class ImportContext:
         its quantised integer tensors. floats: element type of its float tensors. kinds: numpy types of all its tensors.
         most: largest absolute value of integer inputs that are held as float32.
         """
+        super().__init__(shapes, constants, kinds)
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, View] = {}
@@ -84,7 +100,7 @@ class ImportContext:
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or a model output reads."""
         self.codes, self.floats, self.opsets = codes, floats, tuple[OperatorSetIdProto, ...]()
-        self._kinds, self._most = kinds, most
+        self._most = most
         self._extended: set[str] = set()
         """Tensors computed by extended instructions, directly or indirectly."""
         self._assumed: set[str] = set()
@@ -97,26 +113,10 @@ class ImportContext:
         """Tensor -> range in which its integers must lie for every index computed from them to be valid."""
         self._wide: dict[str, Range] = {}
         """Integer tensors that may exceed the exact integers of float32 -> their range."""
-        self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
         """Tensor -> copies and aliases that `as_image` made of it."""
-        self._shapes, self._constants, self._in_model = dict(shapes), constants, in_model
-
-    def shape(self, name: str) -> Shape:
-        """Returns the ONNX shape of a tensor. Raises `Refusal` if it is not static, or the tensor is not numeric."""
-        if name not in self._shapes:
-            raise Refusal(f"the shape of '{name}' depends on values, or it has no numbers")
-        return self._shapes[name]
-
-    def kind(self, name: str) -> Kind:
-        """Returns the numpy type of a tensor in the model; float32 for a tensor that the model does not have."""
-        value = self._constants[name] if name not in self._kinds and name in self._constants else None
-        return self._kinds.get(name, _FLOAT) if value is None else value.dtype
-
-    def is_whole(self, name: str) -> bool:
-        """Checks whether the model's type of a tensor is integer or bool."""
-        return is_whole_type(self.kind(name))
+        self._in_model = in_model
 
     def is_cast_of_input(self, node: NodeView) -> bool:
         """Checks whether a node casts a model input. (Computed tensors are not rounded to narrow float types.)"""
@@ -272,44 +272,9 @@ class ImportContext:
         self._constants.add(name, values)
         return name
 
-    def set_constant(self, name: str, values: Array) -> None:
-        """Makes a tensor of the model a constant computed by an importer."""
-        self._constants.add(name, values)
-
-    def add_coded(self, name: str, value: Coded) -> None:
-        """Adds a constant of quantised integers."""
-        self._coded[name] = value
-
-    def coded(self, name: str | None) -> Coded | None:
-        """Returns a constant of quantised integers; None for any other tensor."""
-        return None if name is None else self._coded.get(name)
-
-    def is_constant(self, name: str) -> bool:
-        return name in self._constants or name in self._coded
-
     def is_known(self, name: str) -> bool:
         """Checks whether a tensor has been imported; False for an output of a refused node whose shape is unknown."""
         return name in self.tensors or name in self.views or self.is_constant(name)
-
-    def constant(self, name: str | None) -> Array | None:
-        """Returns the value of a constant, dequantised if it is quantised; None if `name` is computed or absent."""
-        if name in self._coded:
-            return self._coded[name].real
-        return self._constants[name] if name is not None and name in self._constants else None
-
-    def weights(self, name: str) -> Floats:
-        """Returns the value of a constant as float32; a constant computed by an importer keeps its type.
-
-        Raises `NeedsConstantError` for a computed tensor, and `Refusal` for integers that float32 does not hold.
-        """
-        value = self.constant(name)
-        if value is None:
-            raise NeedsConstantError(name)
-        if value.dtype == np.float32 or self._constants.is_computed(name):
-            return value
-        if not is_whole_type(value.dtype):
-            raise Refusal(f"'{name}' is {value.dtype}, must be float32 or of integers")
-        return as_float32(name, value)
 
     def input(self, name: str, by: Steps | None = None) -> None:
         """Adds an input of the model to the Graph. Raises `Refusal` if its shape is not static, or it is not numeric.
@@ -329,16 +294,6 @@ class ImportContext:
             if self.kind(name) != np.bool_:
                 coding = replace(coding, low=found.low, high=found.high)
         self.tensors[name] = Tensor(name, shape, natural_image(shape), name in self._in_model, element, coding)
-
-    def _coding(self, name: str) -> Coding | None:
-        """Returns the coding of a model tensor that is held as float32; None if its type is float32."""
-        kind = self.kind(name)
-        return None if kind == _FLOAT else Coding(kind.name)
-
-    def _of_floats(self, name: str, coding: Coding) -> Coding:
-        """Returns `coding` with the float type that the model gives the dequantised tensor."""
-        kind = self.kind(name)
-        return coding if self.is_whole(name) or is_small_float(kind) else replace(coding, dtype=kind.name)
 
     def output(self, name: str) -> None:
         """Adds a node for a model output that no node computes: a constant or a view.
@@ -512,23 +467,3 @@ class ImportContext:
         self.tensors[name] = Tensor(name, shape, image, in_model, element, coding)
         if found is not None:
             self._ranges[name] = found
-
-
-def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
-    """Adds a node: in integers if its inputs are quantised and its integer rule applies, else by its importer.
-
-    Raises `Refusal` for an input of a type that the importer does not accept.
-    """
-    if any(i in context.views for i in node.inputs):
-        rule = find_rule(node.op_type)
-        if rule is not None and rule(node, context):
-            return
-    integers = [i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "int"]
-    if integers and not found.integers and not all(i in context.views for i in integers):
-        raise Refusal(f"its input '{integers[0]}' is of integers; only moves, pools and quantised operators take them")
-    for name in (i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "float"):
-        kind = context.kind(name)
-        if (is_whole_type(kind) and not found.whole) or (is_small_float(kind) and not context.is_cast_of_input(node)):
-            raise Refusal(f"its input '{name}' is {kind}, which it does not take")
-    found.function(node, context)
-    context.settle(node)

@@ -8,10 +8,12 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Coded, Ints, Shape
-from raptor.frontend.importing import ImportContext, apply
+from raptor.frontend.import_node import apply
+from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import OverflowFault, Range, narrowest
-from raptor.frontend.registry import Refusal, find_importer
+from raptor.frontend.registry import find_importer
 from raptor.frontend.views import Affine, Term
 from raptor.graph.ir import Bound, Constant, Floats, Map, Tensor
 from raptor.target.element import ElementType

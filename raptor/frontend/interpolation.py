@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.registry import Refusal
+from raptor.frontend.import_refusal import Refusal
 from raptor.graph.ir import Floats, Indices
 
 Coordinates = npt.NDArray[np.float32 | np.float64]

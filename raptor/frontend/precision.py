@@ -6,7 +6,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.registry import QUANTISED
+from raptor.frontend.operator_sets import QUANTISED
 
 CONVERTED: Mapping[int, str] = {
     TensorProto.FLOAT16: "float16",

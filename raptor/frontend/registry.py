@@ -7,53 +7,14 @@ operators in the documentation are derived from the registry.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from raptor.frontend.importing import ImportContext
-    from raptor.frontend.nodes import NodeView
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.operator_sets import CONTRIBUTED, DYNAMIC, MOVES, QUANTISED, STANDARD_DOMAINS
 
-ImportFunction = Callable[["NodeView", "ImportContext"], None]
-RuleFunction = Callable[["NodeView", "ImportContext"], bool]
-STANDARD_DOMAINS = ("", "ai.onnx")
-CONTRIBUTED = "com.microsoft"
-"""Domain of onnxruntime's own operators, such as those that its quantiser writes."""
+ImportFunction = Callable[[NodeView, ImportContext], None]
+RuleFunction = Callable[[NodeView, ImportContext], bool]
 _CHANNELS_LAST = "qonnx.custom_op.channels_last"
-QUANTISED = frozenset(
-    (
-        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
-        *("QGemm", "QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat"),
-        *("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "DynamicQuantizeLinear"),
-    )
-)
-"""Operators that quantise, dequantise, or compute with quantised integers."""
-MOVES = frozenset(
-    (
-        *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
-        *("MaxPool", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
-        *("Tile", "Transpose", "Unsqueeze", "Upsample", "GlobalMaxPool", "Concat", "Cast", "ScatterND"),
-        *("ScatterElements", "Scatter", "Trilu", "TensorScatter", "MaxUnpool"),
-    )
-)
-"""Operators whose result elements are operand elements, so that they apply to quantised integers unchanged."""
-
-
-RANDOM = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
-"""Operators with random results, which are never folded."""
-
-
-class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
-    """Raised by an importer: why the chip cannot compute this node. Collected into one `UnsupportedError`."""
-
-
-class NeedsConstantError(Refusal):
-    """Raised by an importer whose input `name` must be a constant."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"'{name}' must be a constant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +57,6 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
     {"DynamicQuantizeLinear": f"its scale is known only at run time; {_FROM_FLOATS}"}
 )
 """Operators of the standard that are never supported, with the reason."""
-DYNAMIC = frozenset(("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"))
-"""Operators of onnxruntime that multiply float activations by quantised weights."""
 
 
 def importer(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.frontend.constants import Shape
-from raptor.frontend.registry import Refusal
+from raptor.frontend.import_refusal import Refusal
 from raptor.graph.ir import Floats, Indices
 
 _CUBIC = -0.75

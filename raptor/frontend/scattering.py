@@ -6,10 +6,10 @@ from raptor.frontend import axes
 from raptor.frontend.building import Builder, indices
 from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
 from raptor.frontend.selection import number_where
 from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.graph.moves import c_order

@@ -3,10 +3,10 @@
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.libraries import evaluate
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal
 from raptor.frontend.views import Affine, TableView
 from raptor.graph.ir import Floats, Tensor
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from raptor.frontend.building import Builder
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
 from raptor.graph.constants import owned
 from raptor.graph.ir import Map, Numbers, Take, Tensor
 from raptor.graph.moves import c_order

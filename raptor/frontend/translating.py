@@ -15,22 +15,20 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from raptor.common.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode
 from raptor.frontend.check import INDICES, NUMBERS, label
-from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
+from raptor.frontend.codes import CODES, CodeType, Steps, host_coding
 from raptor.frontend.declared import static_dims
 from raptor.frontend.demands import demanded
 from raptor.frontend.fixed_nodes import import_fixed
-from raptor.frontend.importing import ImportContext, Kind, Shape, apply
+from raptor.frontend.import_node import apply
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.model_tensors import Kind, Shape
 from raptor.frontend.nodes import Constants, NodeView
+from raptor.frontend.operator_sets import QUANTISED, STANDARD_DOMAINS
 from raptor.frontend.ranges import Range
+from raptor.frontend.read_quantiser import quantiser
 from raptor.frontend.reading import Source
-from raptor.frontend.registry import (
-    QUANTISED,
-    STANDARD_DOMAINS,
-    NeedsConstantError,
-    Refusal,
-    find_importer,
-    op_reason,
-)
+from raptor.frontend.registry import find_importer, op_reason
 from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
 from raptor.graph.ir import Graph, Node
 from raptor.graph.macs import count_macs

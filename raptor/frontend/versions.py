@@ -6,8 +6,8 @@ from onnx import ModelProto, helper, numpy_helper
 
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.nodes import attributes_of
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.reading import graphs_of
-from raptor.frontend.registry import STANDARD_DOMAINS
 
 OLDEST, NEWEST = 9, 26
 """Supported operator sets. Broadcasting changed in 7, constants in 9; 26 is the newest that onnxruntime 1.31 loads."""

@@ -5,11 +5,8 @@ QuantizeLinear turns it into integers again. Only where an operator needs real n
 (`as_floats`), which starts a float section of the program.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +14,11 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Ints, Shape, Steps, quantised
 from raptor.frontend.formulas import Formula, Value, result_image
+from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.importing import ImportContext, View
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal, find_importer
+from raptor.frontend.registry import find_importer
 from raptor.graph import requantise
 from raptor.graph.ir import Bound, Floats, Lookup, Numbers, Operator, Rename, Tensor
 from raptor.graph.moves import c_order, move
@@ -27,40 +26,9 @@ from raptor.graph.requantise import Requantise
 from raptor.target.element import Coding, integer
 from raptor.target.layout import Image
 
-if TYPE_CHECKING:
-    from raptor.frontend.importing import ImportContext
-
 
 def _one() -> Ints:
     return np.ones((), np.int64)
-
-
-class View(Protocol):
-    """A real-valued tensor of `shape`, represented by integers."""
-
-    @property
-    def shape(self) -> Shape: ...
-
-    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
-        """Computes the values in float32, as tensor `name`."""
-        ...
-
-    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
-        """Computes QuantizeLinear of the values as integer tensor `name`; False if that takes float arithmetic."""
-        ...
-
-    def bounded(self, node: NodeView, low: float, high: float) -> View:
-        """Returns min(max(view, low), high) as the result of `node`."""
-        ...
-
-    def coded(self) -> tuple[Tensor, Coding] | None:
-        """Returns an integer tensor and the coding by which the host dequantises it; None if no coding can."""
-        ...
-
-    @property
-    def node(self) -> NodeView:
-        """The node whose result the view is."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
 from raptor.graph.ir import (
     Concat,
     Constant,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from raptor.frontend.bodies import Names, set_nodes
 from raptor.frontend.libraries import InvalidTypes, infer_shapes
 from raptor.frontend.nodes import Array, NodeView
-from raptor.frontend.registry import STANDARD_DOMAINS
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 
 _LEARNING = "ai.onnx.ml"
 _BROADCASTING, _WHERE, _EQUAL, _INPUTS = 7, 9, 11, 13

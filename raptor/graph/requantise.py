@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from raptor.graph.instruction import Instruction
+from raptor.graph.instruction import Instruction
 from raptor.graph.steps import Ints, Recipe, by_row
 
 
@@ -40,7 +38,7 @@ class Requantise:
     zero_point: int
     low: int
     high: int
-    recipe: "Recipe | Instruction | None" = None
+    recipe: Recipe | Instruction | None = None
 
 
 def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.int64]:

@@ -24,7 +24,7 @@ from raptor.common.option_values import StreamFormat, WeightFormat
 from raptor.common.spelling import option
 from raptor.common.threads import Threads
 from raptor.mapping.file import MappingFile
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.output.matrices import Matrices
 from raptor.target import arch, encoding, isa
@@ -145,7 +145,7 @@ class HostedArtifacts:
     host_nodes: tuple[files.HostNode, ...]
     report: CompileReport
     onnx_bytes: bytes
-    rounds: files.Rounds | None = None
+    rounds: round_files.Rounds | None = None
     device: DeviceFile | None = None
 
 

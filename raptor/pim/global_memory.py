@@ -9,7 +9,8 @@ import numpy.typing as npt
 from raptor.common.errors import CapacityError
 from raptor.common.spelling import option
 from raptor.pim.allocate import ALIGNMENT
-from raptor.spatial.ir import Compute, SpatialGraph, TakeRows
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target

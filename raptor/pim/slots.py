@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from raptor.pim.operations import Buffer, slot_for
 from raptor.pim.steps import Form
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp
 from raptor.spatial.operations import Stencil, Vector
 from raptor.spatial.tiles import ConstantTile, Tile
 

@@ -15,7 +15,7 @@ from raptor.frontend import reading, standard
 from raptor.frontend.check import first_line, label
 from raptor.frontend.loading import prepare as bind
 from raptor.frontend.nodes import attributes_of
-from raptor.frontend.registry import DYNAMIC, STANDARD_DOMAINS
+from raptor.frontend.operator_sets import DYNAMIC, STANDARD_DOMAINS
 from raptor.options import ModelInputs
 from raptor.quantise.foreign import pre_process
 

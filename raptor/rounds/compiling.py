@@ -13,7 +13,7 @@ from raptor.frontend import Model
 from raptor.frontend.segments.cutting import Cut
 from raptor.frontend.segments.units import ModelSource, Units, units_of
 from raptor.options import ModelInputs
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.writer import Artifacts
 from raptor.rounds.plan import Alternative, Memory, Plan, plan_rounds, too_large
 from raptor.rounds.ranges import Ranges
@@ -170,11 +170,11 @@ class Round:
     waits: Mapping[str, int]
 
 
-def rounds_of(found: Sequence[Round], done: Sequence[Compiled], request: CompileRequest) -> files.Rounds:
-    """Makes the content of `rounds.json`. Raises `UserError` if waiting tensors do not fit into global memory."""
+def rounds_of(found: Sequence[Round], done: Sequence[Compiled], request: CompileRequest) -> round_files.Rounds:
+    """Makes `rounds.json`. Raises `UserError` if what waits does not fit into global memory."""
     arch, device = request.arch, _written(request)
     written = steady_writes([groups_of(one.program) for one in found])
-    return files.Rounds(
+    return round_files.Rounds(
         batch=request.options.rounds.batch,
         device=device.name,
         source=device.source,
@@ -187,9 +187,9 @@ def rounds_of(found: Sequence[Round], done: Sequence[Compiled], request: Compile
     )
 
 
-def _round(one: Round, writes: tuple[files.GroupWrite, ...], request: CompileRequest) -> files.Round:
+def _round(one: Round, writes: tuple[files.GroupWrite, ...], request: CompileRequest) -> round_files.Round:
     arch, costs, cells = request.arch, _written(request).write, sum(w.cells for w in writes)
-    return files.Round(
+    return round_files.Round(
         path=one.path,
         cores=len(one.program.records),
         writes=writes,
@@ -213,10 +213,10 @@ def _memory_bytes(one: Round, arch: Target, batch: int) -> int:
     return needed
 
 
-def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
+def _cuts(done: Compiled) -> Iterator[round_files.RoundCut]:
     units, arch = done.planned.ranges.units, done.planned.ranges.arch
     for reason in done.plan.reasons:
-        yield files.RoundCut(
+        yield round_files.RoundCut(
             before=units.name(reason.cut),
             waiting_bytes=sum(_size_bytes(units, name, arch) for name in units.crossing(reason.cut)),
             apart_ns=reason.apart_ns,
@@ -224,10 +224,10 @@ def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
         )
 
 
-def _alternative(each: tuple[Alternative, ...]) -> files.CutAlternative:
+def _alternative(each: tuple[Alternative, ...]) -> round_files.CutAlternative:
     """Returns the record of a cutting method. `each`: its result for each part of the model between host segments."""
     times = [one.batch_ns for one in each if one.batch_ns is not None]
-    return files.CutAlternative(
+    return round_files.CutAlternative(
         name=each[0].name,
         rounds=sum(one.rounds for one in each),
         batch_ns=sum(times) if len(times) == len(each) else None,

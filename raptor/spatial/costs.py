@@ -8,8 +8,9 @@ import numpy as np
 
 from raptor.graph.ir import Filter
 from raptor.mapping.widths import recipe_ns
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
+from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import (
     ApplyFilters,
     ApplyLine,

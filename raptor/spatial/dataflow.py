@@ -7,18 +7,15 @@ operations repeat another one on other tiles (the same body on another line of a
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.sorting import among
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import Operation, pattern, shape_of
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
-
-if TYPE_CHECKING:
-    from raptor.spatial.ir import BodyOp, Compute
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -68,7 +65,7 @@ class Dataflow:
     number: Mapping[str, int]
     odd: tuple[tuple[int, Tile], ...]
     constants: tuple[ConstantTile, ...]
-    forms: "tuple[tuple[BodyOp, Compute], ...]"
+    forms: tuple[tuple[BodyOp, Compute], ...]
     nodes: tuple[str, ...]
     types: tuple[ElementType, ...]
     tile_type: Ints
@@ -84,7 +81,7 @@ class Dataflow:
     result_tile: Ints
 
     @classmethod
-    def of(cls, computes: "Iterable[Compute]") -> "Dataflow":
+    def of(cls, computes: Iterable[Compute]) -> "Dataflow":
         """Builds the tables of computes that are given in program order."""
         collector = _Collector()
         for number, compute in enumerate(computes):
@@ -155,7 +152,7 @@ class _Collector:
     odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
     constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
     constant_of: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
+    forms: list[tuple[BodyOp, Compute]] = field(default_factory=list[tuple[BodyOp, Compute]])
     form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     nodes: list[str] = field(default_factory=list[str])
     ops: list[int] = field(default_factory=list[int])
@@ -165,7 +162,7 @@ class _Collector:
     op_uses: list[int] = field(default_factory=list[int])
     results: list[int] = field(default_factory=list[int])
 
-    def add(self, number: int, compute: "Compute") -> None:
+    def add(self, number: int, compute: Compute) -> None:
         """Adds a compute.
 
         NOTE: inlined by hand, because a call for each operand would double the time of the loop.
@@ -206,7 +203,7 @@ class _Collector:
             self.odd.append((len(self.op_reads), tile))
         return number
 
-    def constant(self, op: "BodyOp", value: ConstantTile) -> int:
+    def constant(self, op: BodyOp, value: ConstantTile) -> int:
         """Adds a use of a constant by `op`. Returns the number of its shape."""
         known = self.constant_of.get(value.name)
         if known is None:
@@ -224,7 +221,7 @@ class _Collector:
             self.shaped.append(value)
         return number
 
-    def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
+    def form(self, key: Hashable, op: BodyOp, compute: Compute) -> int:
         """Returns the number of the form of an operation. `key`: equal for operations of one form."""
         if compute.matrices:
             # NOTE: computes of a core share their tuple of matrices, so its identity suffices, and hashes faster.

@@ -15,7 +15,8 @@ from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import FullyConnected, Matrix
 from raptor.mapping.streaming import Range
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile, tile_name

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from raptor.graph import ir
 from raptor.graph.instruction import Instruction
 from raptor.graph.steps import Recipe
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise, RequantiseAtOnce, table_type
-from raptor.spatial.ir import BodyOp
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.layout import Region
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.operations import OneResult, V
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -60,31 +61,9 @@ class TakeRows(OneResult[V], frozen=True, gc=False, eq=False):
         return self.ids
 
 
-BodyOp: TypeAlias = OneResult[Tile]
-
-
-class Compute(msgspec.Struct, frozen=True, gc=False):
-    """Work that fits one core and has no messages inside.
-
-    node: the ONNX node. layer: key of the layer in the decision; empty for a layer without weights. matrices: the
-    matrices that operations of the body name by index. results: the tiles of the body that are used outside of it.
-    """
-
-    node: str
-    op_type: str
-    layer: str
-    matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]
-    body: tuple[BodyOp, ...]
-    results: tuple[Tile, ...]
-
-    @property
-    def inputs(self) -> tuple[Tile, ...]:
-        """The tiles that the body reads but does not write, without constants."""
-        inside = {op.result for op in self.body}
-        return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
-
-
-class Part(msgspec.Struct, frozen=True, gc=False):
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Part:
     """A region of a tensor, and the tile that holds it."""
 
     region: Region

@@ -25,7 +25,7 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.streaming import Parts, Range
 from raptor.mapping.window_axis import Place, places
-from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import ApplyLine, Overlap, Vector
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile

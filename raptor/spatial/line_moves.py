@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Indices, Node
 from raptor.mapping.streaming import Parts, Range
-from raptor.spatial.ir import Compute
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.line_grid import Cell, Grid, cell_name
 from raptor.spatial.operations import Move
 from raptor.spatial.residency import Emit

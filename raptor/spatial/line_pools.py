@@ -9,7 +9,7 @@ from msgspec import structs
 
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
-from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import BLOCK, LONG, Pool, Vector
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile

@@ -28,11 +28,13 @@ from raptor.graph.ir import (
 from raptor.graph.layers import filter_key
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range
-from raptor.spatial.ir import BodyOp, Compute, Part
-from raptor.spatial.lower_tiles import TileLowering, op_of, table_of
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Part
+from raptor.spatial.lower_tiles import TileLowering, table_of
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
+from raptor.spatial.tile_ops import op_of
 from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.layout import Image, Region
 

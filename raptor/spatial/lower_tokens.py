@@ -19,15 +19,17 @@ from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.following import next_layers
 from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
-from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.line_pools import is_global
 from raptor.spatial.lower_lines import LineLowering
-from raptor.spatial.lower_tiles import repeat_op, whole_tile
+from raptor.spatial.lower_tiles import whole_tile
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Softmax as SoftmaxTile
 from raptor.spatial.runs import find_runs
+from raptor.spatial.tile_ops import repeat_op
 from raptor.spatial.tiles import Tile
 from raptor.target.layout import Image, Region
 

@@ -18,7 +18,8 @@ from msgspec import structs
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import ByLine, Decision, Matrix
-from raptor.spatial.ir import BodyOp, Compute, SpatialGraph
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile

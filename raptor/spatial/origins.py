@@ -6,7 +6,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.ir import BodyOp, Copy, SpatialGraph
+from raptor.spatial.compute_op import BodyOp
+from raptor.spatial.ir import Copy, SpatialGraph
 from raptor.spatial.operations import Gather, Move
 from raptor.spatial.provenance import spread
 from raptor.spatial.tiles import Tile

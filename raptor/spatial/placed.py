@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from raptor.mapping.decision import Flow
-from raptor.spatial.ir import Compute, SpatialGraph, Tile
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import SpatialGraph, Tile
 
 
 @dataclass(frozen=True, slots=True)

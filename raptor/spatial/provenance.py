@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.ir import Compute, Copy, TensorParts
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy, TensorParts
 from raptor.spatial.operations import ApplyLine, Move
 from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region

@@ -17,8 +17,9 @@ from msgspec import structs
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.knobs import patience_on
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.even_out import movable
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.ir import Copy
 from raptor.spatial.mesh_placement import usable
 from raptor.spatial.needs import Needs
 from raptor.spatial.operations import OneResult

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raptor.mapping.streaming import Range
-from raptor.spatial.ir import Compute, Tile
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Tile
 from raptor.spatial.line_grid import Cell
 
 Emit = Callable[[Compute, int | None, float], None]

@@ -8,7 +8,8 @@ from itertools import groupby, pairwise
 from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range
-from raptor.spatial.ir import BodyOp, Compute, Part
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Part
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.element import ElementType

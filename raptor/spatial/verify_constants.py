@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.ir import Compute, SpatialGraph
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move
 from raptor.spatial.tiles import ConstantTile, Tile
 

@@ -13,7 +13,8 @@ from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
-from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.provenance import NOWHERE
 from raptor.spatial.tiles import Tile

@@ -15,7 +15,8 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial.ir import Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap, Vector
 from raptor.spatial.provenance import (
     NOWHERE,

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.spatial.compute_op import Compute
 from raptor.spatial.dataflow import Lists
-from raptor.spatial.ir import Compute, Copy
+from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph, Schedule
 from raptor.spatial.verify_tiles import verify
 from raptor.target.arch import Target

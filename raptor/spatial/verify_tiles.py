@@ -10,9 +10,10 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.copies import Copies
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
 from raptor.spatial.origins import Origins
 from raptor.spatial.provenance import spread

@@ -2,8 +2,9 @@
 
 from raptor.common.errors import VerifyError
 from raptor.graph.types import Signature, type_fault
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Copy, SpatialGraph, TakeRows
+from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Gather, Move, Overlap, Pool, Stencil, Vector
 from raptor.target.element import MODELLED
 

@@ -7,10 +7,11 @@ from functools import lru_cache
 from raptor.common.errors import UserError, VerifyError
 from raptor.common.option_values import Requant
 from raptor.common.spelling import option
-from raptor.graph.instruction import Instruction, instruction, prove_instruction
+from raptor.graph.instruction import Instruction
 from raptor.graph.ir import Graph, Node, Requantise
 from raptor.graph.prove import prove
 from raptor.graph.recipes import NoRecipeError, exact, short
+from raptor.graph.select_instruction import instruction, prove_instruction
 from raptor.graph.steps import Recipe
 
 

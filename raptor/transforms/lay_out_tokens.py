@@ -10,12 +10,11 @@ tokens. So transpositions between the two become renames, and the operators betw
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.disjoint import DisjointSets
 from raptor.graph.constants import smallest
 from raptor.graph.ir import (
     ChannelSum,
@@ -30,23 +29,22 @@ from raptor.graph.ir import (
     Operator,
     Pool,
     Rename,
-    Softmax,
-    Take,
     Tensor,
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.moves import move
 from raptor.graph.requantise import Requantise
 from raptor.graph.streams import is_tokens, without_unused
-from raptor.graph.window import Window, input_pixels
+from raptor.graph.window import Window
 from raptor.target.layout import Image
+from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
 
 Ints = npt.NDArray[np.int64]
 
 
 def lay_out_tokens(graph: Graph) -> Graph:
     """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is."""
-    layouts = _Layouts(graph)
+    layouts = TokenLayouts(graph)
     images = layouts.images()
     if not images:
         return graph
@@ -57,353 +55,10 @@ def lay_out_tokens(graph: Graph) -> Graph:
     return without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
 
 
-@dataclass(slots=True)
-class _Layouts:
-    """Finds the tensors that are sequences, and the images that they get.
-
-    alike: sets of tensors of one layout, because element-wise operators and renames connect them; a set is named by its
-    representative. fixed: sets whose present layout an operator needs. odd: sets with an operator that cannot compute
-    on lines of tokens. varied: sets with constants of a `Requantise` that differ between pixels or channels, and so fix
-    their order. pools: reductions of pixels or channels, whose operand may get another layout. repeated: pairs of a set
-    and a set of one pixel, which an element-wise operator broadcasts to the pixels of the first. sums: sets of results
-    of pools that become sums over channels. over: results of pools that become pools over all tokens. made: tensor ->
-    node that computes it.
-    """
-
-    graph: Graph
-    alike: DisjointSets = field(default_factory=DisjointSets)
-    fixed: set[str] = field(default_factory=set[str])
-    odd: set[str] = field(default_factory=set[str])
-    varied: set[str] = field(default_factory=set[str])
-    pools: list[Node] = field(default_factory=list[Node])
-    repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    sums: set[str] = field(default_factory=set[str])
-    over: set[str] = field(default_factory=set[str])
-    made: dict[str, Node] = field(default_factory=dict[str, Node])
-
-    def __post_init__(self) -> None:
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Elementwise | Rename | Softmax):
-                for name in node.inputs:
-                    if isinstance(node.operator, Rename) or self.image(name) == self.image(node.output):
-                        self.alike.join(node.output, name)
-        for node in self.graph.nodes:
-            self.made[node.output] = node
-            self.bind(node)
-
-    def image(self, name: str) -> Image:
-        return self.graph.tensors[name].image
-
-    def bind(self, node: Node) -> None:
-        """Records the constraints of a node on the layouts of its operands and its result."""
-        sets = {self.alike.find(name) for name in (*node.inputs, node.output)}
-        match node.operator:
-            case Move() | Rename():
-                pass
-            case Pool() as pool if self.graph.tensors[node.output].element.kind == "float" and _may_change(pool):
-                self.pools.append(node)
-            case Filter(window=window) if is_pointwise(window):
-                self.fixed |= sets
-            case ChannelSum() if self.image(node.output).channels == 1 and self.is_turned(node.inputs[0]):
-                self.pools.append(node)
-            case Dot() | Softmax() | ChannelSum():
-                self.fixed |= sets
-            case Take() if is_tokens(self.image(node.output)):
-                self.odd |= {self.alike.find(name) for name in node.inputs}
-                self.fixed.add(self.alike.find(node.output))
-            case _ if isinstance(node.operator, Elementwise):
-                if isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1, 2)):
-                    self.varied.add(self.alike.find(node.output))
-                made = self.alike.find(node.output)
-                self.repeated += ((made, other) for other in sorted(sets - {made}))
-            case _:
-                self.odd |= sets
-
-    def is_turned(self, name: str) -> bool:
-        """Checks whether a tensor has several pixels, and its channels are not the last dimension."""
-        return self.image(name).pixels > 1 and not _is_last(self.image(name))
-
-    def images(self) -> dict[str, Image]:
-        """Returns the new images, by name of the tensor."""
-        channels = self.tokens()
-        lines = self.lines(channels)
-        found: dict[str, Image] = {}
-        for name, tensor in self.graph.tensors.items():
-            key = self.alike.find(name)
-            if key in channels:
-                pixels = tensor.image.elements // channels[key]
-                found[name] = Image((lines[key], pixels // lines[key], channels[key]), 2)
-        return found
-
-    def tokens(self) -> dict[str, int]:
-        """Returns the sets that are laid out as tokens, each with its number of channels."""
-        known = {key: self.image(key).channels for key in self.fixed - self.odd if _is_last(self.image(key))}
-        for name, channels, _ in self.turned():
-            key = self.alike.find(name)
-            if key not in known and self.takes(key, channels):
-                known[key] = channels
-        sums = {self.alike.find(node.output) for node in self.pools}
-        moves = [node for node in self.graph.nodes if isinstance(node.operator, Move)]
-        before = -1
-        while before < len(known):
-            before = len(known)
-            for node in moves:
-                names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
-                self.spread(node, {name: key for name, key in names.items() if key not in sums}, known)
-        return self.with_sums(known)
-
-    def spread(self, node: Node, names: dict[str, str], known: dict[str, int]) -> None:
-        """Adds the sets that a move connects with a `known` set. names: tensor of the move -> its set."""
-        if known.keys() >= {*names.values()}:
-            return
-        for one, key in names.items():
-            channels = known.get(key, 0)
-            count = self.image(one).elements // channels if channels else 0
-            if count > 1 and self.keeps_tokens(node, count):
-                found = {other: self.image(name).elements // count for name, other in names.items()}
-            elif count > 1 and channels > 1 and self.picks_tokens(node, channels):
-                found = dict.fromkeys(names.values(), channels)
-            else:
-                continue
-            known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
-            return
-
-    def takes(self, key: str, channels: int) -> bool:
-        """Checks whether a set may become tokens of `channels` channels; a `varied` set must have this layout."""
-        if key in self.varied and (not _is_last(self.image(key)) or self.image(key).channels != channels):
-            return False
-        return key not in self.fixed | self.odd
-
-    def turned(self) -> Iterator[tuple[str, int, int]]:
-        """Yields (tensor, channels, lines) of tensors that are an image with the channels last, [1, H, W, C].
-
-        Moves make one from the other, and an operator needs the layout of the image [1, C, H, W]. In C order, the
-        tensor holds the pixels of the image one after another, or parts of each pixel, such as the anchors of a
-        detector: [1, A, H, W, C] of [1, A * C, H, W].
-        """
-        for node in self.graph.nodes:
-            if not isinstance(node.operator, Move):
-                continue
-            made, after = node.output, self.image(node.output)
-            for given, sources in self.origins(made):
-                before = self.image(given)
-                if self.is_kept(given) and (channels := _piece(before, after, sources)) > 1:
-                    yield made, channels, _lines(before, after, sources, channels)
-                    break
-                if self.is_kept(made) and np.array_equal(_positions(before)[sources], np.arange(before.elements)):
-                    yield given, after.channels, after.rows
-                    break
-
-    def origins(self, name: str) -> Iterator[tuple[str, Ints]]:
-        """Yields (source, its elements that the tensor `name` takes) along a chain of moves, the nearest source first.
-
-        The chain ends at a source with fewer elements than the tensor, at a move of several inputs, or one that adds
-        zeros. Elements are numbered pixel by pixel.
-        """
-        elements = self.image(name).elements
-        sources = np.arange(elements)
-        while (node := self.made.get(name)) is not None and isinstance(node.operator, Move | Rename):
-            if isinstance(node.operator, Move):
-                sources = node.operator.sources.reshape(-1)[sources]
-            name = node.inputs[0]
-            if len(node.inputs) > 1 or self.image(name).elements < elements or sources.min() < 0:
-                return
-            yield name, sources
-
-    def is_kept(self, name: str) -> bool:
-        """Checks whether a tensor has several pixels and channels, and is an image that keeps its layout."""
-        key, image = self.alike.find(name), self.image(name)
-        stays = key in self.odd or (key in self.fixed and not _is_last(image))
-        return stays and min(image.pixels, image.channels) > 1
-
-    def is_same_order(self, node: Node) -> bool:
-        """Checks whether a move keeps the elements in C order, so that it only changes the layout."""
-        assert isinstance(node.operator, Move)
-        given, made = self.image(node.inputs[0]), self.image(node.output)
-        if given.elements != made.elements:
-            return False
-        return np.array_equal(_positions(given)[node.operator.sources.reshape(-1)], _positions(made))
-
-    def keeps_tokens(self, node: Node, count: int) -> bool:
-        """Checks whether a move takes the elements of each of `count` tokens from the tokens of the same number.
-
-        It may take some of their channels, as a split does, or the channels of several operands, and add zeros.
-        """
-        assert isinstance(node.operator, Move)
-        given, made = [self.image(name) for name in node.inputs], self.image(node.output)
-        sources = node.operator.sources.reshape(-1)
-        if any(image.elements % count for image in (*given, made)):
-            return False
-        token = np.concatenate([_positions(image) // (image.elements // count) for image in given])
-        taken, wanted = sources >= 0, _positions(made) // (made.elements // count)
-        return bool(taken.any()) and np.array_equal(token[sources[taken]], wanted[taken])
-
-    def picks_tokens(self, node: Node, channels: int) -> bool:
-        """Checks whether a move only permutes, repeats or drops whole tokens of `channels` channels."""
-        assert isinstance(node.operator, Move)
-        given, made = [self.image(name) for name in node.inputs], self.image(node.output)
-        if any(image.elements % channels for image in (*given, made)):
-            return False
-        tokens = _moved_from(node.operator, given, made).reshape(-1, channels)
-        starts = tokens[:, 0]
-        return bool((starts >= 0).all() and not (starts % channels).any() and (np.diff(tokens, axis=1) == 1).all())
-
-    def with_sums(self, known: dict[str, int]) -> dict[str, int]:
-        """Adds the sets of sums over the channels of tokens.
-
-        A set whose layout would change is dropped if a pool reads or writes it that is neither such a sum nor over all
-        tokens, or if another tensor than such a sum is broadcast to its pixels. Nothing can be broadcast to the pixels
-        of sums.
-        """
-        pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
-        banned = self.fixed | self.odd | known.keys()
-        while True:
-            changed = known.keys() - self.fixed
-            over = {n.output for given, _, n in pools if given in changed and self.is_over_tokens(n, known[given])}
-            adds = [given in changed and self.adds_channels(node, known[given]) for given, _, node in pools]
-            others = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if not is_sum}
-            sums = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if is_sum} - banned - others
-            read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
-            wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
-            wrong |= sums.intersection([*(given for given, *_ in pools), *(made for made, _ in self.repeated)])
-            if not wrong & (changed | sums):
-                self.sums, self.over = sums, over
-                return known | dict.fromkeys(sums, 1)
-            known = {key: count for key, count in known.items() if key not in wrong or key in self.fixed}
-            banned |= wrong & sums
-
-    def adds_channels(self, node: Node, channels: int) -> bool:
-        """Checks whether each result of a pool is the sum of `channels` consecutive elements in C order."""
-        if not isinstance(node.operator, Pool) or node.operator.function != "sum":
-            return False
-        elements = self.image(node.inputs[0]).elements
-        return self.puts_together(node, np.arange(elements).reshape(-1, channels))
-
-    def is_over_tokens(self, node: Node, channels: int) -> bool:
-        """Checks whether a pool reduces all tokens of `channels` elements in C order, each channel separately."""
-        elements = self.image(node.inputs[0]).elements
-        return self.puts_together(node, np.arange(elements).reshape(-1, channels).T)
-
-    def puts_together(self, node: Node, wanted: Ints) -> bool:
-        """Checks whether each result of a pool reduces the elements in its row of `wanted`; both in C order."""
-        given, made = self.image(node.inputs[0]), self.image(node.output)
-        if wanted.size != given.elements or made.elements != len(wanted):
-            return False
-        positions = _positions(given).reshape(given.pixels, given.channels)
-        if isinstance(node.operator, Pool):
-            read = input_pixels(node.operator.window)
-            if read.shape[1] != wanted.shape[1] or (read < 0).any():
-                return False
-            positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
-        return np.array_equal(np.sort(positions, axis=1), wanted[_positions(made)])
-
-    def lines(self, channels: dict[str, int]) -> dict[str, int]:
-        """Returns the number of lines of each set: the heads of adjacent products of computed tensors, or image lines.
-
-        It is 1 if there are neither, or if the tokens of a set do not divide into equal lines.
-        """
-        near = DisjointSets()
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool) and node.output not in self.over:
-                near.join(self.alike.find(node.output), self.alike.find(node.inputs[0]))
-        heads: dict[str, set[int]] = {}
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Dot):
-                for name in (*node.inputs, node.output):
-                    heads.setdefault(near.find(self.alike.find(name)), set()).add(node.operator.batch)
-        chosen = {key: heads[near.find(key)] for key in channels if near.find(key) in heads}
-        rows = self.rows(near, channels)
-        found: dict[str, int] = {}
-        for key, count in channels.items():
-            lines = chosen.get(key) or rows.get(near.find(key), {1})
-            most = max(lines) if len(lines) == 1 else 1
-            found[key] = most if self.image(key).elements % (most * count) == 0 else 1
-        return found
-
-    def rows(self, near: DisjointSets, channels: dict[str, int]) -> dict[str, set[int]]:
-        """Returns set of `near` -> numbers of rows of the images whose pixels are its tokens.
-
-        near: sets with equal numbers of lines; sets that a move only lays out anew are joined, in place.
-        """
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Move) and len(node.inputs) == 1:
-                given, made = (self.alike.find(name) for name in (node.inputs[0], node.output))
-                if given in channels and channels[given] == channels.get(made) and self.is_same_order(node):
-                    near.join(given, made)
-        found: dict[str, set[int]] = {}
-        for name, count, rows in self.turned():
-            if channels.get(self.alike.find(name)) == count:
-                found.setdefault(near.find(self.alike.find(name)), set()).add(rows)
-        for node in self.graph.nodes:
-            key = near.find(self.alike.find(node.output))
-            if key in found and isinstance(node.operator, Requantise) and _differs(node.operator, (0, 1)):
-                # Its constants belong to the rows of the image in its present layout.
-                found[key].add(self.image(node.output).rows)
-        return found
-
-
-def _differs(operator: Requantise, axes: tuple[int, ...]) -> bool:
-    """Checks whether constants differ along axes of the image [rows, width, channels]."""
-    arrays = (array for term in operator.terms for array in (term.multiplier, term.offset))
-    return any(array.shape[axis] > 1 for array in arrays for axis in axes)
-
-
-def _is_last(image: Image) -> bool:
-    """Checks whether the channels are the last dimension that is larger than 1, and there are several pixels."""
-    behind = image.shape[image.channel_axis + 1 :]
-    return image.pixels > 1 and all(n == 1 for n in behind)
-
-
-def _piece(given: Image, made: Image, sources: Ints) -> int:
-    """Returns the length of the runs of neighbouring channels that make up a moved image in C order; 0 if it varies.
-
-    sources: for each element of `made`, counted pixel by pixel, the element of `given` that it is.
-    """
-    element = _in_order(sources, made)
-    starts = np.flatnonzero(np.diff(element, prepend=-1) * (element % given.channels != 0) != 1)
-    return made.elements // len(starts) if len({*np.diff(starts, append=made.elements).tolist()}) == 1 else 0
-
-
-def _lines(given: Image, made: Image, sources: Ints, channels: int) -> int:
-    """Returns the number of lines of runs (`_piece`) such that each line comes from one line of `given`; else 1."""
-    row = _in_order(sources, made)[::channels] // (given.channels * given.width)
-    if len(row) % given.width:
-        return 1
-    lines = row.reshape(-1, given.width)
-    return len(lines) if (lines == lines[:, :1]).all() else 1
-
-
-def _in_order(values: Ints, image: Image) -> Ints:
-    """Reorders values of the elements of an image from pixel by pixel to C order."""
-    return image.from_pixels(values.reshape(image.rows, image.width, image.channels)).reshape(-1)
-
-
-def _may_change(pool: Pool) -> bool:
-    """Checks whether a pool can get another layout: a sum, or a maximum over whole dimensions."""
-    window = pool.window
-    whole = all(size in (1, pixels) for size, pixels in zip(window.kernel, window.in_dims, strict=True))
-    return pool.function == "sum" or (whole and not any(window.pads))
-
-
 def _over_all(image: Image) -> Window:
     """Returns the window of a pool over all pixels."""
     lines, point = (image.rows, image.width), (1, 1)
     return Window(lines, point, lines, point, (0, 0), point)
-
-
-def _positions(image: Image) -> Ints:
-    """Returns for each element, counted pixel by pixel, its position in C order."""
-    return image.to_pixels(np.arange(image.elements).reshape(image.shape)).reshape(-1)
-
-
-def _moved_from(operator: Move, given: list[Image], made: Image) -> Ints:
-    """Returns result element of a move -> element of its operands, both in C order; -1 for a zero."""
-    firsts = np.cumsum([0, *(image.elements for image in given)])
-    place = np.concatenate([*(_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
-    found = np.empty(operator.sources.size, np.int64)
-    found[_positions(made)] = place[operator.sources.reshape(-1)]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +109,7 @@ class _Changed:
             yield Node(node.name, node.op_type, step, (name,), result)
             name = result
         back = self.tensors[node.output].image
-        sources = _positions(back).reshape(back.pixels, back.channels)
+        sources = c_positions(back).reshape(back.pixels, back.channels)
         yield Node(node.name, node.op_type, Move(sources), (name,), node.output)
 
     def operator(self, node: Node) -> Operator:
@@ -484,7 +139,7 @@ class _Changed:
     def moved(self, node: Node, operator: Move) -> Move:
         """Returns the same move between the new layouts."""
         given = [self.graph.tensors[n].image for n in node.inputs]
-        wanted = _moved_from(operator, given, self.graph.tensors[node.output].image)
+        wanted = moved_from(operator, given, self.graph.tensors[node.output].image)
         return move([self.tensors[n].image for n in node.inputs], wanted, self.tensors[node.output].image)
 
     def constant(self, node: Node, constant: Constant) -> Constant:

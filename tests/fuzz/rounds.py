@@ -16,7 +16,7 @@ from raptor.api import Program
 from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
 from raptor.driver import Driver, Stopped
-from raptor.output import files
+from raptor.output import files, round_files
 from raptor.output.writer import HostedArtifacts
 from tests.all_graphs.builder import TOLERANCE
 from tests.all_graphs.cases import Case, build
@@ -100,7 +100,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     if not (out / files.ROUNDS).is_file():
         print(_without_rounds(out, case))
         return
-    found = storage.read(files.Rounds, out, files.ROUNDS)
+    found = storage.read(round_files.Rounds, out, files.ROUNDS)
     figures = raptor.simulate(out, mode="throughput").reloading
     assert figures is not None
     assert figures.batch_ns >= figures.writing_ns >= 0

@@ -11,7 +11,7 @@ import raptor
 from raptor.analysis.explain import explain
 from raptor.cli import app
 from raptor.cli.explain_view import write
-from raptor.output.files import Rounds
+from raptor.output.round_files import Rounds
 from raptor.reporting.facts import gather
 from raptor.reporting.page import report_page
 from tests.frontend.support import random

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from raptor.mapping.decision import Matrix
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.even_out import movable
-from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph
+from raptor.spatial.ir import Copy, SpatialGraph
 from raptor.spatial.operations import Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import to_first_readers

@@ -13,8 +13,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import raptor
 from raptor.mapping.decision import ByLine
 from raptor.mapping.recurrent import relaying
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.copies import Copies
-from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import relay_values, to_first_readers

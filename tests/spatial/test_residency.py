@@ -1,6 +1,7 @@
 """Residency: the core of a tile, the tile that was made last, copies of pixels of a line."""
 
-from raptor.spatial.ir import Compute, Copy
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy
 from raptor.spatial.line_grid import Cell
 from raptor.spatial.residency import Residency
 from raptor.spatial.tiles import Tile

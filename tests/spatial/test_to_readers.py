@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from raptor.mapping.decision import ByLine, Decision, Matrix
-from raptor.spatial.ir import Compute, Copy, Part, TensorParts
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy, Part, TensorParts
 from raptor.spatial.placed import Partition
 from raptor.spatial.to_readers import move_to_readers
 from raptor.target.layout import Image, Region

@@ -10,7 +10,8 @@ from onnx import ModelProto
 from raptor.common.errors import VerifyError
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, chip, conv_model, passes

@@ -11,7 +11,7 @@ import raptor
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import DotGrid
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import BodyOp
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.operations import Dot, Move
 from tests.frontend.support import make_model, node
 from tests.pipeline import Passes, by_line, check, line_flow, passes

@@ -13,7 +13,8 @@ from raptor.common.errors import VerifyError
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import Graph, Move
 from raptor.spatial import SpatialGraph
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.origins import Origins
 from raptor.spatial.verify_moves import verify_moves

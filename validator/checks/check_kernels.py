@@ -164,9 +164,7 @@ def memory_accesses(
             is_product = rules[op, Rule.UNIT] == MATRIX
             # NOTE: widths that were never set are found by another rule; here one byte is assumed.
             width_in, width_out = max(np.int64(widths[i, 0]), np.int64(1)), max(np.int64(widths[i, 1]), np.int64(1))
-            rows, cols = np.int64(1), np.int64(1)
-            if is_product and 0 <= c[i] < groups:
-                rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]
+            rows, cols = _matrix(shapes, shape_first[core], np.int64(c[i]), groups if is_product else 0)
             for step in range(3):  # reads first, then the write
                 slot = (step + 1) % 3
                 width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
@@ -182,10 +180,7 @@ def memory_accesses(
                 if start < 0:
                     faults[i] |= np.uint8(BELOW_ZERO)
                     continue
-                if end > limit:
-                    faults[i] |= np.uint8(BEYOND_MEMORY)
-                if used[core] >= 0 and end > used[core]:
-                    faults[i] |= np.uint8(BEYOND_USED)
+                faults[i] |= _beyond(end, limit, used[core])
                 if end > top:
                     continue
                 if slot == RD:
@@ -196,6 +191,21 @@ def memory_accesses(
                 elif end - start == size and not _all_set(cover, start, end):
                     faults[i] |= np.uint8(UNWRITTEN)
         cover[:dirty] = 0
+
+
+@helper
+def _matrix(shapes, first, group, groups):
+    """Returns the rows and columns of a group's matrix; 1 and 1 if the core has no such group."""
+    if 0 <= group < groups:
+        return np.int64(shapes[first + group, 0]), np.int64(shapes[first + group, 1])
+    return np.int64(1), np.int64(1)
+
+
+@helper
+def _beyond(end, limit, used):
+    """Returns the faults of an access that ends at `end`; see `memory_accesses`."""
+    found = np.uint8(BEYOND_MEMORY) if end > limit else np.uint8(0)
+    return found | np.uint8(BEYOND_USED) if used >= 0 and end > used else found
 
 
 @helper

@@ -10,7 +10,8 @@ from pathlib import Path
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import GroupWrite, Round, Rounds, Segments
+from raptor.output.files import GroupWrite, Segments
+from raptor.output.round_files import Round, Rounds
 from raptor.target.device_file import DeviceFile
 from validator.program import Program
 

@@ -41,20 +41,10 @@ def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C
     Returns a `Stop`. `tables` and `log` are declared in `state`; `g` holds the counters `Global`. `pipeline` is None
     for the fast path: numba then leaves out the branches for anything else, and compiles nothing that they call.
     """
-    core, thread = tables.core, tables.thread
+    thread = tables.thread
     heap_time, heap_id, run, zero = tables.heap_time, tables.heap_thread, tables.run, tables.next_delta
-    count = core.shape[0]
-    g[Global.TICK] = 1
-    insert(g, heap_time, heap_id, chip.period_ps, 0)
-    for c in range(count):
-        if core[c, Core.ENDED] == 0:
-            core[c, Core.PC] = core[c, Core.FIRST] - 1
-            core[c, Core.ARRIVED] = 1
-            if pipeline is None:
-                next_instruction(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
-            else:
-                leave(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
-                call(g, tables, count, _SECOND_TICK, c)
+    count = tables.core.shape[0]
+    _begin(chip, program, tables, log, rounds, g, pipeline)
     while g[Global.UNFINISHED] > 0:
         if not to_next_event(chip, tables, g, count):
             return Stop.BLOCKED
@@ -102,6 +92,23 @@ def simulate(chip, program, tables, log, rounds, g, pipeline) -> int:  # noqa: C
             if g[Global.FAULT] != 0:
                 return g[Global.FAULT]
     return Stop.DONE
+
+
+@bare_helper
+def _begin(chip, program, tables, log, rounds, g, pipeline):
+    """Starts the clock, and lets each core that has not ended fetch its first instruction in the second tick."""
+    core, count = tables.core, tables.core.shape[0]
+    g[Global.TICK] = 1
+    insert(g, tables.heap_time, tables.heap_thread, chip.period_ps, 0)
+    for c in range(count):
+        if core[c, Core.ENDED] == 0:
+            core[c, Core.PC] = core[c, Core.FIRST] - 1
+            core[c, Core.ARRIVED] = 1
+            if pipeline is None:
+                next_instruction(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
+            else:
+                leave(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
+                call(g, tables, count, _SECOND_TICK, c)
 
 
 @bare_helper

@@ -10,7 +10,7 @@ from pathlib import Path
 from raptor.common import arguments
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
-from raptor.output.files import Rounds
+from raptor.output.round_files import Rounds
 from validator.hosted.listing import chip_folders, has_rounds, is_hosted, not_modelled, one_segment, read_segments
 from validator.hosted.rounds import read_device, read_rounds
 from validator.options import Mode

@@ -11,12 +11,10 @@ import numpy as np
 
 from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import ImportFunction, Refusal, importer
-from raptor.frontend.selection import choice, is_finite
-from raptor.frontend.truth import is_above
-from raptor.graph.ir import Constant
+from raptor.frontend.registry import ImportFunction, importer
 
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 Activation = Callable[[Formula, Value], Value]

@@ -6,10 +6,11 @@ import numpy as np
 
 from raptor.frontend import truth
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import NeedsConstantError
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import NeedsConstantError, importer
+from raptor.frontend.registry import importer
 from raptor.frontend.whole import BoundRefusal, is_within, limits_of
 from raptor.graph.ir import Constant, Tensor
 

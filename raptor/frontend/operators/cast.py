@@ -9,10 +9,11 @@ from onnx import TensorProto
 
 from raptor.frontend import steps, truth
 from raptor.frontend.formulas import Formula
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shape import lower_rename
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.frontend.views import integers_as_they_are
 from raptor.frontend.whole import is_small_float, limits_of
 from raptor.graph.ir import Tensor

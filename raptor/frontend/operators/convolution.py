@@ -5,10 +5,11 @@ import numpy.typing as npt
 
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import require_bias
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.frontend.windows import padded_window, spatial_dims
 from raptor.graph.constants import owned
 from raptor.graph.ir import Filter, Floats, Tensor

@@ -8,9 +8,10 @@ import numpy as np
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.moves import c_order
 
 LARGEST = 4

@@ -8,9 +8,10 @@ import numpy as np
 from raptor.frontend import division, selection
 from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import Constant, Floats, Map
 
 MOST_VARIED = 15

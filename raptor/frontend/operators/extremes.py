@@ -10,10 +10,11 @@ from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import Floats, Tensor
 
 MOST_TAKEN = 32

@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.constants import Shape
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import Floats, Indices, Tensor
 from raptor.graph.moves import c_order
 from raptor.target.layout import Image

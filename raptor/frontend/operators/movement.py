@@ -11,9 +11,10 @@ from raptor.frontend import selection
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import Shape
 from raptor.frontend.formulas import Formula
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
-from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.frontend.scattering import choose, choose_slices, scatter
 from raptor.frontend.takes import table_of, take
 from raptor.graph.ir import Indices

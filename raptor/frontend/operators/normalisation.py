@@ -9,9 +9,10 @@ import numpy.typing as npt
 from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import Floats, Tensor
 from raptor.graph.moves import c_order
 

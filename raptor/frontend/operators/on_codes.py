@@ -8,7 +8,8 @@ from onnx import TensorProto
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import affine, run
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import MOVES, rule
+from raptor.frontend.operator_sets import MOVES
+from raptor.frontend.registry import rule
 from raptor.frontend.views import Affine, Joined, TableView
 
 _FIRST_WITH_INPUTS = 11

@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.building import Builder, constant_ints
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.graph.moves import c_order
 from raptor.target.layout import Image

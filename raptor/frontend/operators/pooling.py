@@ -12,9 +12,10 @@ from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.frontend.windows import Padded, padded_window
 from raptor.graph.ir import Pool, Tensor
 from raptor.graph.window import Window

@@ -9,9 +9,10 @@ from raptor.frontend.constants import Shape, natural_image
 from raptor.frontend.contraction import Contraction, Factor
 from raptor.frontend.einsum import parse
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import (
     Dot,
     Filter,

@@ -8,13 +8,16 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.codes import CODES, Coded, CodeType, Place, Steps, code_type, steps
+from raptor.frontend.codes import CODES, Coded, CodeType, Steps
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import NO_ATTRIBUTES, affine, virtual, widened
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.operator_sets import CONTRIBUTED
 from raptor.frontend.operators.quantise import coded, dequantise, quantise
 from raptor.frontend.ranges import OverflowFault, Range, narrowest
-from raptor.frontend.registry import CONTRIBUTED, NeedsConstantError, Refusal, importer
+from raptor.frontend.read_quantiser import Place, code_type, steps
+from raptor.frontend.registry import importer
 from raptor.frontend.views import Affine, broadcast_pixels
 from raptor.graph.ir import Constant, Map
 from raptor.target.element import integer

@@ -3,12 +3,15 @@
 import numpy as np
 from onnx import helper
 
-from raptor.frontend.codes import Coded, Steps, code_type, quantised, quantiser
+from raptor.frontend.codes import Coded, Steps, quantised
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.operator_sets import CONTRIBUTED
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import CONTRIBUTED, Refusal, importer
+from raptor.frontend.read_quantiser import code_type, quantiser
+from raptor.frontend.registry import importer
 from raptor.frontend.views import Affine, Term, integers_as_they_are
 from raptor.graph.ir import Bound, Map, Rename, Tensor
 from raptor.target.element import integer

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators import activations
 from raptor.frontend.operators.activations import Activation
-from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.constants import owned
 from raptor.graph.ir import (
     Constant,

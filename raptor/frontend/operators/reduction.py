@@ -10,9 +10,10 @@ import numpy as np
 from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, constant_ints
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import Tensor
 from raptor.graph.moves import c_order
 from raptor.target.layout import Image

@@ -7,10 +7,11 @@ import numpy as np
 
 from raptor.frontend.building import Builder, indices
 from raptor.frontend.constants import Shape
+from raptor.frontend.import_refusal import NeedsConstantError, Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.interpolation import Axis, Method, Taps, taps
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.ir import ConstantTensor, Floats, Stencil, Tensor
 from raptor.graph.moves import c_order
 from raptor.graph.window import Table

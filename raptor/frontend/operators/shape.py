@@ -7,10 +7,11 @@ import numpy as np
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
-from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.registry import importer
 from raptor.graph.constants import owned
 from raptor.graph.ir import Concat, ConstantTensor, Rename, Tensor
 from raptor.target.layout import Image

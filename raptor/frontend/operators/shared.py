@@ -2,8 +2,8 @@
 
 import math
 
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import Refusal
 from raptor.graph.ir import Tensor
 
 

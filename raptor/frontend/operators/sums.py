@@ -8,13 +8,14 @@ from raptor.frontend import axes
 from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.codes import Coded, Ints
 from raptor.frontend.constants import natural_image
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import affine, bias, centred, mapped, settled, single, wide_enough
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.pooling import Counts, counts_of, require_inferred
 from raptor.frontend.operators.weighted import alike
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal, rule
+from raptor.frontend.registry import rule
 from raptor.frontend.tables import tabulate
 from raptor.frontend.views import Affine, Term, broadcast_pixels
 from raptor.frontend.windows import padded_window

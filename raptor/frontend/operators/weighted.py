@@ -7,11 +7,12 @@ import numpy as np
 
 from raptor.frontend.building import Builder
 from raptor.frontend.codes import Coded, Ints, Shape
+from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import bias, centred, run, single, virtual, widened
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import require_bias
-from raptor.frontend.registry import Refusal, rule
+from raptor.frontend.registry import rule
 from raptor.frontend.views import Affine, Term
 from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.moves import c_order

@@ -9,6 +9,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.check import first_line, label
 from raptor.frontend.libraries import defined
+from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.qonnx import chains
 from raptor.frontend.qonnx.codes import (
     BIPOLAR,
@@ -30,7 +31,7 @@ from raptor.frontend.qonnx.codes import (
 from raptor.frontend.qonnx.layers import Layer, Stream, coded_floats, is_plain, is_ternary, output_axis
 from raptor.frontend.qonnx.writing import OPSET, Writer
 from raptor.frontend.reading import graphs_of
-from raptor.frontend.registry import STANDARD_DOMAINS, op_reason
+from raptor.frontend.registry import op_reason
 
 _MOVES = frozenset(
     ("Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Gather")

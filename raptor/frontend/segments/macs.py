@@ -9,8 +9,8 @@ from typing import Any
 from onnx import NodeProto
 
 from raptor.frontend.nodes import attributes_of
+from raptor.frontend.operator_sets import CONTRIBUTED, STANDARD_DOMAINS
 from raptor.frontend.reading import subgraphs
-from raptor.frontend.registry import CONTRIBUTED, STANDARD_DOMAINS
 from raptor.frontend.segments.pieces import Types
 
 _LEARNING = "ai.onnx.ml"
