@@ -15,6 +15,7 @@ from raptor import frontend, pipeline
 from raptor.analysis.whole_tensors import WholeTensor, whole_tensors
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
+from raptor.driver import Driver
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
 from raptor.mapping.decide import Stored
@@ -240,7 +241,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         binds=_bottleneck(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
-        whole=whole_tensors(mapped.graph, mapped.decision, arch),
+        whole=whole_tensors(mapped, arch),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
     )
@@ -342,7 +343,8 @@ def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipel
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
     decision, _ = read_mapping(storage.check_regular(folder, files.MAPPING), str(path), graph, arch)
-    return graph, pipeline.decide(graph, arch, Stored(decision, str(path))), arch
+    mapped = pipeline.decide(graph, arch, Stored(decision, str(path)))
+    return graph, pipeline.complete(mapped, arch, driver=Driver(verified=False)).mapped, arch
 
 
 _CHAINED = "in a chain of layers between two attentions, whose cores are chosen together"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from raptor import pipeline
 from raptor.driver import Driver
-from raptor.graph.ir import Graph
-from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.decision import ByLine
+from raptor.pipeline import Mapped
 from raptor.spatial import Partition
 from raptor.spatial.costs import Costs
 from raptor.target.arch import Target
@@ -23,11 +23,11 @@ class WholeTensor:
     work_ns: float
 
 
-def whole_tensors(graph: Graph, decision: Decision, arch: Target) -> tuple[WholeTensor, ...]:
-    """Returns the tensors that the mapping of a rewritten graph puts together or cuts, most work first."""
-    if not isinstance(decision.flow, ByLine):
+def whole_tensors(mapped: Mapped, arch: Target) -> tuple[WholeTensor, ...]:
+    """Returns the tensors that a complete mapping puts together or cuts, most work first."""
+    if not isinstance(mapped.decision.flow, ByLine):
         return ()
-    cut = pipeline.run(graph, decision, arch, driver=Driver(verified=False), upto="partition")[Partition].graph
+    cut = pipeline.run(mapped, arch, driver=Driver(verified=False), upto="partition")[Partition].graph
     costs = Costs(arch, cut.filters)
     work_ns: dict[str, float] = {}
     for compute in cut.computes:

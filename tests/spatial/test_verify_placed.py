@@ -22,7 +22,6 @@ from raptor.spatial import (
     verify_schedule,
 )
 from raptor.spatial.ir import Copy
-from raptor.spatial.orders import STORED
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
 
@@ -209,7 +208,7 @@ def test_layer_by_layer_fetches_are_numbered_through():
     done = passes(make_model(nodes, {"x": (1, 40, 8, 8)}, ["y"], weights), **CHIP)
     flow = done.decision.flow
     assert isinstance(flow, ByLine)
-    by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch, STORED)
+    by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch)
     verify_schedule(by_layer, done.on_chip)
     assert {fetch.node for fetch in by_layer.fetches} == {"first", "second"}
     steps = [step.node for _, step in by_layer.steps()]
