@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,8 +220,10 @@ def test_layer_by_layer_fetches_are_numbered_through():
 
 
 @pytest.mark.parametrize("name", ["partition", "place_cores", "schedule"])
-def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch):
-    """A pass that goes wrong is told by its name, not by a pass after it."""
+def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A pass that goes wrong is told by its name, not by a pass after it. With a stored mapping, all of them run."""
+    model = conv_model((1, 3, 8, 8), 4, pads=(1, 1, 1, 1))
+    passes(model, **CHIP, emit_mapping=tmp_path / "mapping.json")
 
     def shifted(value: Partition | PlacedGraph | Schedule) -> object:
         if isinstance(value, Schedule):
@@ -236,7 +239,7 @@ def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch):
     lowering = tuple(wrong if step is right else step for step in pipeline.LOWERING)
     monkeypatch.setattr("raptor.pipeline.LOWERING", lowering)
     with pytest.raises(InternalError, match=f"^{name} failed after"):
-        passes(conv_model((1, 3, 8, 8), 4, pads=(1, 1, 1, 1)), **CHIP)
+        passes(model, **CHIP | {"mapping": tmp_path / "mapping.json"})
 
 
 def test_they_print_what_was_decided(good: Passes):
