@@ -67,7 +67,7 @@ class Relay(Known):
 
 @dataclass(frozen=True, slots=True)
 class Refinement(Known):
-    """What differs from the plain lowering of a decision.
+    """The differences of a decision from the plain lowering of its other records.
 
     `lowering`: digest of the plain lowering, whose computes are numbered; empty if nothing differs. `sunk`: computes of
     model inputs only, on the cores of their first readers. `constants`: cores that produce their constants. `balanced`:
