@@ -1,4 +1,4 @@
-"""What is decided about single computes: it replays from the file, and records that break a program are refused."""
+"""Choices about single computes: they replay from the file, and records that break a program are refused."""
 
 import json
 from collections.abc import Callable, Mapping
