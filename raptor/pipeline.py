@@ -226,7 +226,8 @@ def run(
     try:
         return _run(LOWERING, values, driver or Driver(), upto, known or {}, kept)
     except RefinementError as e:
-        raise UserError(f"{mapped.label}: decision.refinement: {e}; null has it decided anew") from e
+        label = f"{mapped.label}: " if mapped.label else ""
+        raise UserError(f"{label}decision.refinement: {e}; null has it decided anew") from e
 
 
 def prepare(

@@ -141,13 +141,18 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(entry, (*path, key))
 
 
-def mutated(stored: dict[str, Any], rng: randoms.Random) -> tuple[dict[str, Any], str]:
-    """A copy in which one part is another, and what was done.
+def mutated(
+    stored: dict[str, Any], rng: randoms.Random, inside: tuple[str, ...] = ("decision",)
+) -> tuple[dict[str, Any], str]:
+    """A copy in which one part `inside` a part is another, and what was done.
 
     Where something else than the refinement is, that is to be decided anew: it is about other computes.
     """
     found = copy.deepcopy(stored)
-    ways = list(places(found["decision"], ("decision",)))
+    whole: Any = found
+    for key in inside:
+        whole = whole[key]
+    ways = list(places(whole, inside))
     by_depth = {len(way): [w for w in ways if len(w) == len(way)] for way in ways}
     *way, last = rng.choice(by_depth[rng.choice(sorted(by_depth))])
     parent: Any = found

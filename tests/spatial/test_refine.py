@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from onnx import ModelProto
 
 import raptor
-from raptor.common.errors import UserError
+from raptor.common.errors import CapacityError, UserError
 from raptor.mapping.refinement import (
     MovedComputes,
     ProducedConstants,
@@ -34,6 +35,7 @@ from tests.spatial.test_make_constants import MODEL as ATTENTION
 from tests.spatial.test_relays import CHIP as IDLE
 from tests.spatial.test_relays import both_ways, deep
 from tests.spatial.test_to_readers import gated
+from tests.test_stored_mappings import mutated
 
 Case = tuple[ModelProto, Mapping[str, Any]]
 Change = Callable[[Refinement], Refinement]
@@ -227,6 +229,29 @@ def test_a_wrong_file_is_named(tmp_path: Path):
     message = r"m\.json'?: decision\.refinement: lowering: made for other computes.*; null has it decided anew"
     with pytest.raises(UserError, match=message):
         raptor.compile(deep(), mapping=path, **IDLE)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)])
+def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_path: Path):
+    model, chip = CASES[name]
+    raptor.compile(model, mapping="rows", emit_mapping=tmp_path / "m.json", **chip)
+    stored = json.loads((tmp_path / "m.json").read_bytes())
+    for seed in seeds:
+        changed, how = mutated(stored, Random(seed), ("decision", "refinement"))
+        (tmp_path / "changed.json").write_text(json.dumps(changed))
+        try:
+            program = raptor.compile(model, mapping=tmp_path / "changed.json", **chip)
+        except CapacityError:
+            continue  # such as local memory: no fault of the file
+        except UserError as e:
+            said = str(e)
+        except raptor.RaptorError as e:
+            pytest.fail(f"seed {seed}, {how}: {e}")
+        else:
+            said = "changed.json"
+            assert program.validate(samples=1).verdict == "pass", f"seed {seed}, {how}"
+        assert "changed.json" in said, f"seed {seed}, {how}: {said}"
 
 
 def test_without_a_refinement_it_is_decided_anew(tmp_path: Path):
