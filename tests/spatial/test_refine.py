@@ -256,9 +256,10 @@ def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_p
 
 def test_without_a_refinement_it_is_decided_anew(tmp_path: Path):
     """The order stays that of the file."""
+    model, chip = CASES["relays"]
     path = tmp_path / "m.json"
-    first = raptor.compile(deep(), mapping="rows", emit_mapping=path, **IDLE)
+    first = raptor.compile(model, mapping="rows", emit_mapping=path, **chip)
     stored = json.loads(path.read_bytes())
     stored["decision"]["refinement"] = None
     path.write_text(json.dumps(stored))
-    assert streams(raptor.compile(deep(), mapping=path, **IDLE)) == streams(first)
+    assert streams(raptor.compile(model, mapping=path, **chip)) == streams(first)
