@@ -22,7 +22,7 @@ from raptor.mapping.refinement import (
     Relay,
     RelayedTile,
 )
-from raptor.spatial import partition, refine
+from raptor.spatial import partition, refine, verify_partition
 from raptor.spatial.lower_graph import lower_graph
 from raptor.spatial.move_computes import move_computes, moves_to
 from tests.pipeline import Passes, conv_model, line_flow, passes
@@ -97,6 +97,27 @@ def test_a_file_replays_without_a_search(name: str, tmp_path: Path, monkeypatch:
 def streams(program: raptor.Program) -> dict[int, bytes]:
     assert program.artifacts is not None
     return {core: records.tobytes() for core, records in program.artifacts.records.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_records_replay_on_a_faster_chip_of_the_same_sizes(name: str, tmp_path: Path):
+    """What is recorded depends on times, but what it is about does not."""
+    model, chip = CASES[name]
+    raptor.compile(model, mapping="rows", emit_mapping=tmp_path / "m.json", **chip)
+    fields = {"matrix_config.adc_latency_cycle": 1}
+    again = raptor.compile(model, mapping=tmp_path / "m.json", fields=fields, **chip)
+    assert again.report.warnings[-1].endswith("differs in something else; replayed as it is")
+
+
+def test_computes_may_move_before_relays_begin(skipped: Passes):
+    records = replace(refinement(skipped), near=(MovedComputes(FREE, FREE + 1, 59),))
+    found = partition(skipped.chosen, replace(skipped.decision, refinement=records), skipped.arch)
+    verify_partition(found, skipped.arch)
+    changed = [
+        i for i, cores in enumerate(zip(found.cores, skipped.partition.cores, strict=True)) if len(set(cores)) > 1
+    ]
+    assert changed == [FREE]
+    assert found.cores[FREE] == 59
 
 
 def test_a_refined_decision_stays_as_it_is(case: tuple[str, Passes]):
