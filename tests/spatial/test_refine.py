@@ -101,7 +101,7 @@ def streams(program: raptor.Program) -> dict[int, bytes]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_records_replay_on_a_faster_chip_of_the_same_sizes(name: str, tmp_path: Path):
-    """What is recorded depends on times, but what it is about does not."""
+    """Records depend on times; the computes that they number do not."""
     model, chip = CASES[name]
     raptor.compile(model, mapping="rows", emit_mapping=tmp_path / "m.json", **chip)
     fields = {"matrix_config.adc_latency_cycle": 1}
