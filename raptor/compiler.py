@@ -34,7 +34,7 @@ from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.search.mappings import search
-from raptor.spatial import Partition, Schedule
+from raptor.spatial import Partition
 from raptor.spatial.orders import BALANCED, STORED, Aim
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
@@ -153,8 +153,8 @@ def choose(graph: Graph, request: CompileRequest, driver: Driver) -> Chosen:
     return Chosen(Stored(decision, label), notes=notes)
 
 
-PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.LOWERING)
-"""All passes, in order. `--stop-after`, dumps and messages name them after their functions."""
+PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.COMPLETION, *pipeline.LOWERING)
+"""All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
 
 PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
 
@@ -181,14 +181,14 @@ def compile_loaded(model: Model, request: CompileRequest, driver: Driver) -> Art
     graph = pipeline.prepare(model.graph, arch, request.requantising, driver=driver)
     chosen = choose(graph, request, driver)
     mapped = pipeline.decide(graph, arch, chosen.source, driver=driver)
-    known = chosen.known or None  # nothing is kept longer than needed if nothing is known
-    values = pipeline.run(mapped.graph, mapped.decision, arch, aim=chosen.aim, driver=driver, known=known)
+    completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
+    values = pipeline.run(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
     driver.start_checks()
     if sum(len(stream.records) for stream in values[Streams].cores.values()) <= MOST_KEPT:
         driver.keep(values)
     else:
         driver.finish()  # else the checks that run beside hold what they look at
-    decision = replace(mapped.decision, flow=values[Schedule].flow)
+    decision = completed.mapped.decision
     mapping = mapping_file(decision, graph, arch)
     trials = chosen.source.trials if isinstance(chosen.source, Stored) else ()
     if options.mapping.emit_mapping is not None:

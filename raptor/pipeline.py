@@ -6,23 +6,28 @@ results of earlier passes. Its result replaces the value of the same type. A pas
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
+from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
+from raptor.common.errors import UserError
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decide import Decided, Mapper, Stored, choose_branches, choose_fusion, choose_units, map
 from raptor.mapping.decision import Decision
 from raptor.mapping.paces import paced, usual_pace
 from raptor.mapping.plan_cache import PlanCache
+from raptor.mapping.refinement import RefinementError
 from raptor.mapping.rows import NothingStreamsError
 from raptor.mapping.strategies import Strategy
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
+from raptor.spatial.choose_order import Ordered
 from raptor.spatial.orders import STORED, Aim
+from raptor.spatial.refine import Refined
 from raptor.target.arch import Target
 from raptor.transforms.choices import Rewrites
 from raptor.transforms.choose_recipes import Requantising, choose_recipes, verify_graph
@@ -73,7 +78,10 @@ DECISION: tuple[Pass, ...] = (
     streaming(compose_gathers),
     map,
 )
-"""Rewrites, the choices that some of them need, and the decision about the rewritten graph."""
+"""Rewrites, the choices that some of them need, and the decision about the layers of the graph that is left."""
+
+COMPLETION: tuple[Pass, ...] = (spatial.refine, spatial.choose_order)
+"""Passes that complete the decision: what they decide depends on the computes, so they lower the graph, too."""
 
 LOWERING: tuple[Pass, ...] = (
     spatial.partition,
@@ -85,7 +93,7 @@ LOWERING: tuple[Pass, ...] = (
     pim.allocate,
     codegen.generate,
 )
-"""Passes after the decision, down to instruction streams."""
+"""Passes after the decision, which decide no more where and when something is computed."""
 
 _PARTITIONED: Pass = spatial.place_cores
 """The pass after which the checks of the results so far are started, in parallel with the passes that follow.
@@ -139,10 +147,22 @@ def takes(step: Pass) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A graph with all rewrites, and the decision, which has a record for every layer of the prepared graph."""
+    """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
+
+    `label`: the name of the file that the decision is from in messages; empty for others.
+    """
 
     graph: Graph
     decision: Decision
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A mapped graph with a complete decision. `known`: results of passes of `LOWERING` that deciding took."""
+
+    mapped: Mapped
+    known: Mapping[str, Any]
 
 
 def decide(
@@ -167,29 +187,47 @@ def decide(
         if not isinstance(source, Strategy) or source.fallback is None:
             raise
         return decide(graph, arch, source.fallback.at_pace(pace), driver=driver, cache=cache)
-    return Mapped(values[Graph], values[Decided].decision)
+    return Mapped(values[Graph], values[Decided].decision, source.label if isinstance(source, Stored) else "")
+
+
+def complete(mapped: Mapped, arch: Target, *, aim: Aim = STORED, driver: Driver | None = None) -> Completed:
+    """Decides what depends on the computes: refinement and order of work, the latter by `aim`.
+
+    A decision that has a refinement is complete. Results of passes are not checked here, but where they are lowered.
+    Raises `CapacityError` if the chip is too small.
+    """
+    timed = paced(arch, mapped.decision.pace)
+    values = _run(COMPLETION, Values(mapped.graph, mapped.decision, timed, aim), driver or Driver())
+    refined, ordered = values[Refined], values[Ordered]
+    made = {"partition": refined.partition, "place_cores": ordered.placed, "schedule": ordered.schedule}
+    known = {name: result for name, result in made.items() if result is not None}
+    return Completed(replace(mapped, decision=ordered.decision), known)
 
 
 def run(
-    graph: Graph,
-    decision: Decision,
+    mapped: Mapped,
     arch: Target,
     *,
-    aim: Aim = STORED,
     driver: Driver | None = None,
     upto: str = "",
-    known: Results | None = None,
+    known: Mapping[str, Any] | None = None,
+    kept: Results | None = None,
 ) -> Values:
-    """Lowers a rewritten graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
+    """Lowers a graph by a complete decision, up to the pass `upto`, or to the end. Returns the last value of each type.
 
-    The order of work is chosen by `aim`; the flow of `Schedule` names it. `known`: results of an earlier run for the
-    same decision: their passes are not run again, but the results are verified and dumped like others; new results
-    are added.
+    A pass whose result is `known` from a run for the same decision is not run again, but its result is checked and
+    shown like any other. `kept` gets the result of each pass.
 
-    Raises `CapacityError` if the chip is too small.
+    Raises `CapacityError` if the chip is too small, and `UserError` if the refinement of a stored decision is not for
+    these computes.
     """
-    timed = paced(arch, decision.pace)  # for every pass, so that nothing in the program depends on other times
-    return _run(LOWERING, Values(graph, decision, timed, aim), driver or Driver(), upto, known)
+    timed = paced(arch, mapped.decision.pace)  # for every pass, so that nothing in the program depends on other times
+    values = Values(mapped.graph, mapped.decision, timed)
+    try:
+        return _run(LOWERING, values, driver or Driver(), upto, known or {}, kept)
+    except RefinementError as e:
+        label = f"{mapped.label}: " if mapped.label else ""
+        raise UserError(f"{label}decision.refinement: {e}; null has it decided anew") from e
 
 
 def prepare(
@@ -200,11 +238,19 @@ def prepare(
 
 
 def _run(
-    passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "", known: Results | None = None
+    passes: tuple[Pass, ...],
+    values: Values,
+    driver: Driver,
+    upto: str = "",
+    known: Mapping[str, Any] = MappingProxyType({}),
+    kept: Results | None = None,
 ) -> Values:
     for step in passes:
-        stage = step if known is None else _once(step, known)
-        values = values.with_(driver.run(stage, partial(verify, values), *values.for_(step)))
+        stage = _returning(step, known[step.__name__]) if step.__name__ in known else step
+        result = driver.run(stage, partial(verify, values), *values.for_(step))
+        values = values.with_(result)
+        if kept is not None:
+            kept[step.__name__] = result
         if step is _PARTITIONED:
             driver.start_checks()
         if step.__name__ == upto:
@@ -212,14 +258,12 @@ def _run(
     return values
 
 
-def _once(step: Pass, known: Results) -> Pass:
-    """Memoises a pass in `known`, by its name."""
+def _returning(step: Pass, result: object) -> Pass:
+    """Returns a pass of the same name, with a known result."""
 
     @wraps(step)
-    def stage(*args: Any) -> Any:
-        if step.__name__ not in known:
-            known[step.__name__] = step(*args)
-        return known[step.__name__]
+    def stage(*_: Any) -> Any:
+        return result
 
     return stage
 

@@ -30,6 +30,7 @@ from raptor.mapping.decision import (
 from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.strategies import rows_with
 from raptor.pim import GlobalMemory, PimProgram
+from raptor.pipeline import Mapped
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
@@ -74,6 +75,10 @@ class Passes:
     streams: Streams
 
     @property
+    def mapped(self) -> Mapped:
+        return Mapped(self.chosen, self.decision)
+
+    @property
     def spatial(self) -> SpatialGraph:
         return self.partition.graph
 
@@ -90,7 +95,7 @@ LAYOUTS = (
 
 _PASS = {
     "graph": "fold_relu",
-    "decision": "map",
+    "decision": "choose_order",
     "chosen": "compose_gathers",
     "partition": "partition",
     "on_chip": "place_cores",
@@ -111,7 +116,7 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
-    results = recorder.results | {"map": recorder.results["map"].decision}
+    results = recorder.results | {"choose_order": recorder.results["choose_order"].decision}
     return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
 
 

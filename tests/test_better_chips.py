@@ -11,7 +11,7 @@ import raptor
 from raptor.codegen import Streams
 from raptor.mapping.paces import Pace, usual_pace
 from raptor.mapping.strategies import ROWS, STRATEGIES
-from raptor.pipeline import decide, run
+from raptor.pipeline import complete, decide, run
 from raptor.spatial.orders import BALANCED
 from raptor.target import arch as architectures
 from tests.pipeline import passes
@@ -146,6 +146,6 @@ def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
         chip = {name: values[end] for name, values in NUMBERS.items()}
         arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
         mapped = decide(graph, arch, ROWS.at_pace(pace))
-        streams = run(mapped.graph, mapped.decision, arch, aim=BALANCED)[Streams]
+        streams = run(complete(mapped, arch, aim=BALANCED).mapped, arch)[Streams]
         found.add(b"".join(streams.cores[i].records.tobytes() for i in sorted(streams.cores)))
     assert len(found) == 1

@@ -25,6 +25,7 @@ from raptor.common.errors import (
 from raptor.device import errors as device_errors
 from raptor.explore.store import UnreachableError
 from raptor.graph.recipes import NoRecipeError
+from raptor.mapping.refinement import RefinementError
 from raptor.mapping.rows import NothingStreamsError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
@@ -46,6 +47,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         UnsupportedError([UnsupportedNode("a", "Loop", "no loops", ("b",)), UnsupportedNode("b", "If", "no branches")]),
         IncompleteError("input 'x' (1,H): H has no size", ["--dim", "H=SIZE"]),
         UnknownError("no float64 kernel"),
+        RefinementError("lowering: made for other computes"),
         NothingStreamsError("no layer can be computed by line on a chip of this size"),
         NoRecipeError("requantisation does not fit 32-bit integers"),
         InternalError("map failed"),

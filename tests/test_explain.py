@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import astuple, replace
@@ -29,6 +30,7 @@ from raptor.target.isa import OPCODE
 from raptor.target.timing import mvmul_ns
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import by_line, passes
+from tests.spatial.test_refine import CASES
 from validator.programs import read_program
 from validator.simulate import builtin, cycle_model, simulated_chip
 from validator.simulate.work import work_of
@@ -308,6 +310,42 @@ def test_programs_of_integers_say_what_rounding_costs(tmp_path: Path, capsys: py
     status, shown, _ = _run(capsys, out)
     assert status == 0
     assert "of it to round sums to integers of fewer bits" in " ".join(shown.split())
+
+
+KINDS = {"sunk": ["sunk", "order"], "constants": ["constants", "order"], "balanced": ["balanced", "order"]}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_decided_after_the_layers_are_placed(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Cores are those of the chip, where the simulator finds them at work."""
+    model, chip = CASES[name]
+    program = raptor.compile(model, mapping="rows", **chip)
+    out = program.save(tmp_path / "out")
+    found = explain(out)
+    assert [change.kind for change in found.changes] == KINDS[name]
+    change = found.changes[0]
+    assert change.count
+    assert program.artifacts is not None
+    assert set(change.cores) <= {core for core, records in program.artifacts.records.items() if len(records)}
+    status, shown, _ = _run(capsys, out)
+    assert status == 0
+    assert f"- {name}: {change.why}" in " ".join(shown.split())
+    assert "- order: work of each core in the order of sample" in shown
+
+
+def test_relays_are_explained(tmp_path: Path):
+    model, chip = CASES["relays"]
+    found = explain(raptor.compile(model, mapping="rows", **chip).save(tmp_path / "out"))
+    relays, order = found.changes
+    assert relays.nodes == ("my_rnn",)
+    assert re.match(r"\d+ values on \d+ idle cores until they are read: a sample would else occupy", relays.why)
+    assert order.why.startswith("work of each core in the order of sample 3 in a list schedule")
+
+
+@pytest.mark.parametrize("mapping", ["raptor", "pixelwise"])
+def test_other_strategies_have_no_such_choice(mapping: str, tmp_path: Path):
+    found = explain(raptor.compile(models.build("lenet5", seed=0), mapping=mapping, cores=400).save(tmp_path / "out"))
+    assert found.changes == ()
 
 
 def test_whole_tensors_are_named(tmp_path: Path):

@@ -776,8 +776,7 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     found = search(result.graph, result.arch, objective, 3)
     for trial in found.trials:
         assert trial.decision
-        graph = pipeline.decide(result.graph, result.arch, Stored(trial.decision)).graph
-        built = pipeline.run(graph, trial.decision, result.arch)
+        built = pipeline.run(pipeline.decide(result.graph, result.arch, Stored(trial.decision)), result.arch)
         assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
     assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
     assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
@@ -798,7 +797,8 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     model = models.build("lenet5")
     streamed = passes(model, mapping=None, cores=60, optimize="latency", effort=1)
     path = tmp_path / "mapping.json"
-    decision = replace(streamed.decision, flow=replace(line_flow(streamed.decision), streamed=False))
+    flow = replace(line_flow(streamed.decision), streamed=False)
+    decision = replace(streamed.decision, flow=flow, refinement=None)
     path.write_bytes(mapping_file(decision, streamed.graph, streamed.arch).to_json())
     check(model, mapping=str(path), cores=60)
     by_layer = passes(model, mapping=str(path), cores=60)

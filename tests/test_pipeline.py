@@ -34,7 +34,7 @@ def test_every_pass_finds_what_it_takes():
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
     known |= {Decision, Aim}
-    for step in pipeline.LOWERING:
+    for step in (*pipeline.COMPLETION, *pipeline.LOWERING):
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
     for kind, check in pipeline.INVARIANTS.items():
@@ -64,15 +64,15 @@ def test_a_pass_that_is_none():
 
 def test_lowering_up_to_a_pass():
     result = passes(MODEL, mapping="rows", cores=4)
-    values = pipeline.run(result.chosen, result.decision, result.arch, upto="partition")
+    values = pipeline.run(result.mapped, result.arch, upto="partition")
     assert values[Partition].graph.computes
     assert [c.results for c in values[Partition].graph.computes] == [c.results for c in result.spatial.computes]
 
 
 def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
     result, known = passes(MODEL, mapping="rows", cores=4), pipeline.Results()
-    given = result.chosen, result.decision, result.arch
-    values = pipeline.run(*given, driver=Driver(verified=False), known=known)
+    given = result.mapped, result.arch
+    values = pipeline.run(*given, driver=Driver(verified=False), kept=known)
     assert list(known) == [step.__name__ for step in pipeline.LOWERING]
     again = Driver()
     assert pipeline.run(*given, driver=again, known=known)[Streams] is values[Streams]

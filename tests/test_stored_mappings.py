@@ -125,8 +125,8 @@ def test_what_is_emitted_is_what_is_stored(model: onnx.ModelProto, tmp_path: Pat
 
 
 def test_a_file_of_an_earlier_version_says_so(model: onnx.ModelProto, stored: dict[str, Any], tmp_path: Path):
-    (tmp_path / "m.json").write_text(json.dumps(stored | {"version": 2, "mapping": {}}))
-    with pytest.raises(UserError, match=r"of an earlier version \(format 2, not 3\): compile the model again"):
+    (tmp_path / "m.json").write_text(json.dumps(stored | {"version": 3}))
+    with pytest.raises(UserError, match=r"format 3, not 4\): make it anew with raptor compile MODEL --emit-mapping"):
         raptor.compile(model, mapping=tmp_path / "m.json", **CHIP)
 
 
@@ -141,10 +141,18 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(entry, (*path, key))
 
 
-def mutated(stored: dict[str, Any], rng: randoms.Random) -> tuple[dict[str, Any], str]:
-    """A copy in which one part is another, and what was done."""
+def mutated(
+    stored: dict[str, Any], rng: randoms.Random, inside: tuple[str, ...] = ("decision",)
+) -> tuple[dict[str, Any], str]:
+    """A copy in which one part `inside` a part is another, and what was done.
+
+    Where something else than the refinement is, that is to be decided anew: it is about other computes.
+    """
     found = copy.deepcopy(stored)
-    ways = list(places(found["decision"], ("decision",)))
+    whole: Any = found
+    for key in inside:
+        whole = whole[key]
+    ways = list(places(whole, inside))
     by_depth = {len(way): [w for w in ways if len(w) == len(way)] for way in ways}
     *way, last = rng.choice(by_depth[rng.choice(sorted(by_depth))])
     parent: Any = found
@@ -152,6 +160,8 @@ def mutated(stored: dict[str, Any], rng: randoms.Random) -> tuple[dict[str, Any]
         parent = parent[key]
     how = rng.choice(CHANGES)
     how(parent, last, rng)
+    if "refinement" in found["decision"] and "refinement" not in way:
+        found["decision"]["refinement"] = None
     return found, f"{how.__name__} {[*way, last]}"
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor import frontend, pipeline
+from raptor.analysis.refinements import Change, changes
 from raptor.analysis.whole_tensors import WholeTensor, whole_tensors
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
+from raptor.driver import Driver
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
 from raptor.mapping.decide import Stored
@@ -46,7 +48,7 @@ from validator.simulate.work import Split, Work, split_of, work_of
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 4
+VERSION = 5
 SAMPLES = 16
 FULL = 0.9
 """Share of the interval above which a part of the chip counts as the bottleneck."""
@@ -153,13 +155,13 @@ class Cutting:
 class Explanation:
     """The result of `explain`. Times are in ns.
 
-    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `whole`:
-    tensors that are assembled from lines or cut into lines, because some operator does not stream. `vector`: nodes with
-    work on vector units, most work first; only for integer programs, where most of it is requantisation. `what_if`:
-    results with one part of the chip twice as fast, for each part; empty unless requested. `rounds`: for a program in
-    rounds, where it was cut and why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch
-    with writing, `interval_ns` is this time divided by the samples of the batch, and the bounds are for the longest
-    round.
+    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
+    what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
+    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
+    work first; only for integer programs, where most of it is requantisation. `what_if`: results with one part of the
+    chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds, where it was cut and
+    why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
+    is this time divided by the samples of the batch, and the bounds are for the longest round.
     """
 
     program: str
@@ -171,6 +173,7 @@ class Explanation:
     binds: str
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
     whole: tuple[WholeTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
@@ -230,6 +233,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     bounds = _bounds(done, report.cores_available)
     graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))
+    changed, partition = changes(mapped, arch)
     return Explanation(
         program=str(folder),
         model=manifest.model,
@@ -240,7 +244,8 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         binds=_bottleneck(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
-        whole=whole_tensors(mapped.graph, mapped.decision, arch),
+        changes=changed,
+        whole=whole_tensors(partition.graph, arch) if isinstance(mapped.decision.flow, ByLine) else (),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
     )
@@ -266,6 +271,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> Explanation:
         binds=f"{share}; {writing}. In it: {longest.binds}",
         layers=tuple(layer for part in parts for layer in part.layers),
         warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)),
+        changes=tuple(change for part in parts for change in part.changes),
         whole=tuple(tensor for part in parts for tensor in part.whole),
         vector=tuple(work for part in parts for work in part.vector),
         rounds=Cutting(rounds.batch, rounds.estimated_ns, rounds.split, rounds.cuts, rounds.alternatives),
@@ -342,7 +348,8 @@ def _read_decision(folder: Path, manifest: files.Manifest) -> tuple[Graph, pipel
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
     decision, _ = read_mapping(storage.check_regular(folder, files.MAPPING), str(path), graph, arch)
-    return graph, pipeline.decide(graph, arch, Stored(decision, str(path))), arch
+    mapped = pipeline.decide(graph, arch, Stored(decision, str(path)))
+    return graph, pipeline.complete(mapped, arch, driver=Driver(verified=False)).mapped, arch
 
 
 _CHAINED = "in a chain of layers between two attentions, whose cores are chosen together"

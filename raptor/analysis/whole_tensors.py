@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass
 
-from raptor import pipeline
-from raptor.driver import Driver
-from raptor.graph.ir import Graph
-from raptor.mapping.decision import ByLine, Decision
-from raptor.spatial import Partition
+from raptor.spatial import SpatialGraph
 from raptor.spatial.costs import Costs
 from raptor.target.arch import Target
 
@@ -23,11 +19,8 @@ class WholeTensor:
     work_ns: float
 
 
-def whole_tensors(graph: Graph, decision: Decision, arch: Target) -> tuple[WholeTensor, ...]:
-    """Returns the tensors of a rewritten graph that are assembled or cut, most work first."""
-    if not isinstance(decision.flow, ByLine):
-        return ()
-    cut = pipeline.run(graph, decision, arch, driver=Driver(verified=False), upto="partition")[Partition].graph
+def whole_tensors(cut: SpatialGraph, arch: Target) -> tuple[WholeTensor, ...]:
+    """Returns the tensors that the computes of a mapping by line put together or cut, most work first."""
     costs = Costs(arch, cut.filters)
     work_ns: dict[str, float] = {}
     for compute in cut.computes:

@@ -64,6 +64,7 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
     for line in _reasons(found):
         console.print(line)
     console.print()
+    _print_changes(found, console)
     console.print("Time of each layer's busiest core", style="bold")
     times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
     _print_table(times, _TIME_LEGEND, console)
@@ -82,6 +83,15 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
         console.print(_what_if(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow")
+
+
+def _print_changes(found: Explanation, console: Console) -> None:
+    """Prints what is decided after the layers are placed, if there is such a choice."""
+    if found.changes:
+        console.print("Decided after the layers were placed", style="bold")
+        for change in found.changes:
+            console.print(f"- {change.kind}: {change.why}")
+        console.print()
 
 
 def _rounds(found: Cutting) -> Iterator[str]:

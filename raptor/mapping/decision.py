@@ -1,8 +1,10 @@
 """The decision: how each layer is computed, and on which cores (docs/developers/mapping.md).
 
-A strategy looks at Graph and Target and returns a `Decision`, a frozen value; later passes only apply it. Each layer
-has one record, and the record's class says how the layer is computed. A mapping file holds the same value: therefore
-its arrays and objects are those of `raptor.common.strict`, and a field `kind` tells a reader the class.
+A strategy looks at Graph and Target and returns a `Decision`, a frozen value. Each layer has one record, and the
+record's class says how the layer is computed. Two passes complete it: `raptor.spatial.refine` adds what it decides
+about single computes, and `raptor.spatial.choose_order` names the order of work. Later passes only apply the decision.
+A mapping file holds the same value: therefore its arrays and objects are those of `raptor.common.strict`, and a field
+`kind` tells a reader the class.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ from raptor.graph.ir import (
     Numbers,
 )
 from raptor.mapping.paces import StoredPace
+from raptor.mapping.refinement import Refinement
 from raptor.transforms.choices import JoinedLayer, OnVectorUnit, Rewrites, described
 
 Range = Pair[int, int]
@@ -210,10 +213,12 @@ Flow = ByTile | ByLine | ByPixel
 
 @dataclass(frozen=True, slots=True)
 class Decision(Known):
-    """The complete decision of a strategy about a model and a chip.
+    """The decision about a model and a chip.
 
     `tile`: number of channels of a tile. `flow`: the kind of values that cores pass on. `layers`: the record of each
     layer, by `filter_key`. `pace`: the times by which the layers were divided, and by which the work is put in order.
+    `refinement`: what differs from the plain lowering of these records; None until it is decided, without which the
+    decision cannot be lowered.
     """
 
     strategy: str
@@ -221,6 +226,7 @@ class Decision(Known):
     flow: Annotated[Flow, Field(discriminator="kind")]
     layers: Named[Annotated[Layer, Field(discriminator="kind")]]
     pace: StoredPace = "own"
+    refinement: Refinement | None = None
 
     @property
     def cores(self) -> Iterator[int]:
@@ -251,6 +257,8 @@ class Decision(Known):
             first, *more = _layer_lines(layer)
             yield f"  %{name}: {first}"
             yield from (f"    {line}" for line in more)
+        if self.refinement is not None:
+            yield from (f"  {line}" for line in self.refinement.lines())
 
 
 def _flow_lines(flow: Flow) -> Iterator[str]:

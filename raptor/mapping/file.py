@@ -20,14 +20,14 @@ from raptor.mapping.check import other_layers, record_faults
 from raptor.mapping.decision import Decision
 from raptor.target.arch import Target, hardware_json
 
-VERSION = 3
+VERSION = 4
 LIMIT_BYTES = 2**30
 
 
 class MappingFile(Schema):
     """A decision, and the model and chip that it was made for. Digests are SHA-256."""
 
-    version: Literal[3] = VERSION
+    version: Literal[4] = VERSION
     model: str = Field(description="digest of operators and shapes; not of weights: a model trained again replays")
     target: str = Field(description="digest of architecture, network table and element width")
     xbar: Pair[int, int] = Field(description="rows and columns of a crossbar")
@@ -102,7 +102,8 @@ def _read(path: Path, label: str) -> MappingFile:
         version = _Versioned.model_validate_json(content).version
         if isinstance(version, int) and version < VERSION:
             raise UserError(
-                f"{label}: of an earlier version (format {version}, not {VERSION}): compile the model again"
+                f"{label}: of an earlier version (format {version}, not {VERSION}): make it anew with "
+                "raptor compile MODEL --emit-mapping FILE and the options that it was made with"
             )
         return MappingFile.model_validate_json(content)
     except OSError as e:

@@ -28,9 +28,8 @@ from raptor.mapping.paces import SEARCHED, Pace, is_small
 from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_with
 from raptor.mapping.trial import Cost, Trial
 from raptor.pim import PimProgram
-from raptor.pipeline import Mapped, Results, decide, run
+from raptor.pipeline import Mapped, Results, complete, decide, run
 from raptor.search.cost import cost_for
-from raptor.spatial import Schedule
 from raptor.spatial.orders import BALANCED, Aim
 from raptor.target.arch import Target
 
@@ -137,12 +136,12 @@ class _Trials:
         name, unverified = candidate.name, Driver(verified=False)
         try:
             mapped = candidate.decide(self.graph, self.arch)
-            values = run(mapped.graph, mapped.decision, self.arch, aim=candidate.aim, driver=unverified, known=known)
+            completed = complete(mapped, self.arch, aim=candidate.aim, driver=unverified)
+            values = run(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
         except CapacityError as e:
             return _RunningTrial(Trial(name, self.objective, fault=e))
-        ordered = replace(mapped.decision, flow=values[Schedule].flow)
         cost = simulated(values[PimProgram], values[Streams])
-        return _RunningTrial(Trial(name, self.objective, ordered), cost, known)
+        return _RunningTrial(Trial(name, self.objective, completed.mapped.decision), cost, known)
 
     def end(self, begun: "_RunningTrial | None") -> None:
         """Waits for the cost of a trial, and keeps its pass results only if it is the best so far."""

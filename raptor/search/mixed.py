@@ -203,5 +203,6 @@ class _Search:
         with without_collector():
             graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
             mapped = pipeline.decide(graph, self.chip, ROWS)
-            values = pipeline.run(mapped.graph, mapped.decision, self.chip, aim=BALANCED, driver=driver)
+            completed = pipeline.complete(mapped, self.chip, aim=BALANCED, driver=driver)
+            values = pipeline.run(completed.mapped, self.chip, driver=driver, known=completed.known)
             return cost_for(self.goal, values[PimProgram], values[Streams], self.chip).figure(self.goal)

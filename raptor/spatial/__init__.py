@@ -1,9 +1,11 @@
 """SpatialIR, a graph of computes on tiles, and the passes that build it, place it on cores and schedule it."""
 
+from raptor.spatial.choose_order import choose_order
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
 from raptor.spatial.placed import Fetch, Partition, PlacedGraph, Schedule
+from raptor.spatial.refine import refine
 from raptor.spatial.schedule import schedule
 from raptor.spatial.verify_placed import verify_partition, verify_placed, verify_schedule
 from raptor.spatial.verify_tiles import verify
@@ -14,8 +16,10 @@ __all__ = [
     "PlacedGraph",
     "Schedule",
     "SpatialGraph",
+    "choose_order",
     "partition",
     "place_cores",
+    "refine",
     "schedule",
     "verify",
     "verify_partition",

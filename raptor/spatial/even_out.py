@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.decision import ByLine
 from raptor.mapping.knobs import patience_on
+from raptor.mapping.refinement import MovedComputes
 from raptor.spatial.costs import Costs
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import Copy
 from raptor.spatial.mesh_placement import usable
+from raptor.spatial.move_computes import movable, move_computes, moves_to
 from raptor.spatial.orders import balanced_cost
 from raptor.spatial.placed import Partition
 from raptor.spatial.spans import Times, work_of
@@ -40,46 +41,32 @@ _HALVINGS = 5
 """Number of steps of the binary search for the occupancy limit."""
 
 
-def even_out(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with long computes moved off the busiest cores, or `partition` if no move is better.
+def even_out(partition: Partition, flow: ByLine, arch: Target) -> tuple[MovedComputes, ...]:
+    """Returns moves of long computes off the busiest cores; none if that is better.
 
-    Computes stay on their chip. Only streamed decisions are changed: layer by layer, cores work in turn, so even loads
-    gain nothing. Where products of computed tensors have cores of their own, the mapping has balanced these chains
-    already.
+    Computes stay on their chip. `flow`: that of the decision. Where products of computed tensors have cores of their
+    own, the mapping has balanced these chains already.
     """
-    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or decision.flow.products:
-        return partition
-    if not partition.cores:
-        return partition
+    if flow.products:
+        return ()
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
-    flow, costs = graph.dataflow, Costs(arch, graph.filters)
-    of_form = np.array([costs.op_ns(op, compute) for op, compute in flow.forms])
-    work_ns = np.bincount(flow.op_compute, of_form[flow.op_form], len(cores)).astype(np.float64)
+    table, costs = graph.dataflow, Costs(arch, graph.filters)
+    of_form = np.array([costs.op_ns(op, compute) for op, compute in table.forms])
+    work_ns = np.bincount(table.op_compute, of_form[table.op_form], len(cores)).astype(np.float64)
     core_ns = np.bincount(cores, work_ns, len(usable(arch))).astype(np.float64)
-    messages_ns = _elements(flow, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
+    messages_ns = _elements(table, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
     is_long = (work_ns >= _LEAST * core_ns.max()) & (work_ns >= messages_ns)
     long = np.flatnonzero(movable(partition) & is_long)
     enough_ns = _UNEVEN * float((core_ns - np.bincount(cores[long], work_ns[long], len(core_ns))).max())
     if not len(long) or core_ns.max() <= enough_ns:
-        return partition
-    # NOTE: the decision's patience identifies an order that is chosen later, so it is not used here.
+        return ()
     patience_ns, times = patience_on(arch), Times.of(partition, 0.0, arch)
     chip = np.arange(len(core_ns)) // arch.cores_per_chip
-    moves = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
-    _, *moved = moves.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
-    others = [Partition(graph, tuple(state.cores.tolist()), partition.positions) for state in moved]
-    works = [(partition, times.work), *((other, work_of(other, arch)) for other in others)]
+    balancing = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
+    _, *moved = balancing.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
+    others = [moves_to(state.cores, partition) for state in moved]
+    works = [((), times.work), *((moves, work_of(move_computes(partition, moves), arch)) for moves in others)]
     return min(works, key=lambda choice: balanced_cost(choice[1], patience_ns))[0]
-
-
-def movable(partition: Partition) -> npt.NDArray[np.bool_]:
-    """Returns whether each compute can run on any core: no matrix, no copy, and no other compute fills its results."""
-    flow = partition.graph.dataflow
-    found = np.array([not compute.matrices for compute in partition.graph.computes], np.bool_)
-    found[flow.op_compute[flow.is_form(Copy)]] = False
-    makers = np.bincount(flow.op_result, minlength=len(flow.tiles))
-    found[flow.op_compute[makers[flow.op_result] > 1]] = False
-    return found
 
 
 def _elements(flow: Dataflow, computes: int) -> Floats:

@@ -7,7 +7,7 @@ needs.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -17,9 +17,9 @@ from msgspec import structs
 
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
-from raptor.mapping.decision import ByLine, Decision, Matrix
-from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.ir import SpatialGraph
+from raptor.mapping.decision import Matrix
+from raptor.mapping.refinement import ProducedConstants, RefinementError
+from raptor.spatial.ir import BodyOp, Compute, SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -62,32 +62,103 @@ class _Constants:
         """Returns the distinct constants, keyed by their bytes."""
         return {tile.values.tobytes(): tile for tile in self.uses.values()}
 
-    def fitting(self, free: int, arch: Target) -> "_Constants":
-        """Returns the constants that fit into `free` crossbars, the largest first."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the constants, each once, in order of their first use."""
+        return tuple(dict.fromkeys(name for name, _ in self.uses))
+
+    def without(self, loaded: Collection[str]) -> "_Constants":
+        """Returns the constants but those of these names."""
+        return replace(self, uses={use: tile for use, tile in self.uses.items() if use[0] not in loaded})
+
+    def too_many(self, free: int, arch: Target) -> tuple[str, ...]:
+        """Returns the names of the constants that do not fit into `free` crossbars, if the largest go first."""
         room, kept = free * arch.outputs_per_xbar, set[bytes]()
         for key, tile in sorted(self.values().items(), key=lambda item: -item[1].elements):
             if tile.elements <= room:
                 room -= tile.elements
                 kept.add(key)
-        return replace(self, uses={use: tile for use, tile in self.uses.items() if tile.values.tobytes() in kept})
+        return tuple(dict.fromkeys(name for (name, _), t in self.uses.items() if t.values.tobytes() not in kept))
+
+    def xbars(self, arch: Target) -> int:
+        """Returns the number of crossbars that hold the distinct constants."""
+        return -(-sum(tile.elements for tile in self.values().values()) // arch.outputs_per_xbar)
 
     def is_worth_it(self, arch: Target) -> bool:
         """True if the product takes less time than the loads."""
-        different = self.values().values()
-        xbars = -(-sum(tile.elements for tile in different) // arch.outputs_per_xbar)
-        product = mvmul_ns(arch, xbars) + load_ns(arch, 1) + 2 * ISSUE_NS
-        return product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in different)
+        product = mvmul_ns(arch, self.xbars(arch)) + load_ns(arch, 1) + 2 * ISSUE_NS
+        return product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in self.values().values())
 
 
-def make_constants(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with products that produce constants, if `ByLine.makes_constants` is set."""
-    if not isinstance(decision.flow, ByLine) or not decision.flow.makes_constants:
-        return partition
-    used = _used_xbars(partition)
-    constants, readers = _constants_of(partition)
-    fitting = (c.fitting(arch.xbars_per_core - used[c.core], arch) for c in constants)
-    chosen = {c.first: c for c in fitting if c.is_worth_it(arch)}
-    return _with_products(partition, chosen, readers, arch) if chosen else partition
+@dataclass(frozen=True, slots=True)
+class ConstantUses:
+    """The constants of a partition that crossbars could produce. readers: numbers of the computes that read any.
+
+    Crossbars hold finite numbers, so others (the mask of an attention) are loaded.
+    """
+
+    by_core: Mapping[int, _Constants]
+    readers: Sequence[int]
+
+    @classmethod
+    def of(cls, partition: Partition) -> "ConstantUses":
+        """Finds the constants of each core, and the computes that read them."""
+        by_core: dict[int, _Constants] = {}
+        readers: list[int] = []
+        stem = _free_stem(partition.graph)
+        is_number: dict[str, bool] = {}
+        for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
+            for op in compute.body:
+                for tile, shape in _wanted(op):
+                    if tile.name not in is_number:
+                        is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
+                    if is_number[tile.name]:
+                        readers.append(i)
+                        if core not in by_core:
+                            by_core[core] = _Constants(stem, core, i)
+                        by_core[core].uses[tile.name, shape] = tile
+        return cls(by_core, [*dict.fromkeys(readers)])
+
+
+def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> tuple[ProducedConstants, ...]:
+    """Returns the cores on which a product takes less time than the loads of the constants that fit."""
+    used, chosen = _used_xbars(partition), list[ProducedConstants]()
+    for core, constants in sorted(uses.by_core.items()):
+        loaded = constants.too_many(arch.xbars_per_core - used[core], arch)
+        if not constants.without(loaded).is_worth_it(arch):
+            continue
+        if chosen and (chosen[-1].stop, chosen[-1].loaded) == (core, loaded):
+            chosen[-1] = replace(chosen[-1], stop=core + 1)
+        else:
+            chosen.append(ProducedConstants(core, core + 1, loaded))
+    return tuple(chosen)
+
+
+def make_constants(
+    partition: Partition, uses: ConstantUses, chosen: Sequence[ProducedConstants], arch: Target
+) -> Partition:
+    """Returns the partition with the products of the `chosen` cores; the partition itself if there are none."""
+    kept = [uses.by_core[core].without(run.loaded) for run in chosen for core in range(run.first, run.stop)]
+    return _with_products(partition, {c.first: c for c in kept}, uses.readers, arch) if kept else partition
+
+
+def check_constants(
+    partition: Partition, uses: ConstantUses, chosen: Sequence[ProducedConstants], arch: Target
+) -> None:
+    """Raises `RefinementError` for a core without such constants, or without crossbars for them."""
+    used, end = _used_xbars(partition), 0
+    for i, run in enumerate(chosen):
+        if not end <= run.first < run.stop <= arch.usable_cores:
+            raise RefinementError(f"constants[{i}]: {run}, expected some of {end} to {arch.usable_cores}, in order")
+        for core in range(run.first, run.stop):
+            constants, loaded = uses.by_core.get(core), set(run.loaded)
+            if constants is None or not loaded < set(constants.names):
+                names = () if constants is None else constants.names
+                raise RefinementError(f"constants[{i}]: {run}, but the constants of core {core} are {names}")
+            free, needed = arch.xbars_per_core - used[core], constants.without(loaded).xbars(arch)
+            if needed > free:
+                raise RefinementError(f"constants[{i}]: need {needed} crossbars of core {core}, it has {free} free")
+        end = run.stop
 
 
 def _used_xbars(partition: Partition) -> defaultdict[int, int]:
@@ -103,28 +174,6 @@ def _used_xbars(partition: Partition) -> defaultdict[int, int]:
     for (core, _, _), xbars in held.items():
         used[core] += xbars
     return used
-
-
-def _constants_of(partition: Partition) -> tuple[Sequence[_Constants], Sequence[int]]:
-    """Returns the constants of each core, and the numbers of the computes that read them.
-
-    Crossbars hold finite numbers, so others (the mask of an attention) are loaded.
-    """
-    by_core: dict[int, _Constants] = {}
-    readers: list[int] = []
-    stem = _free_stem(partition.graph)
-    is_number: dict[str, bool] = {}
-    for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
-        for op in compute.body:
-            for tile, shape in _wanted(op):
-                if tile.name not in is_number:
-                    is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
-                if is_number[tile.name]:
-                    readers.append(i)
-                    if core not in by_core:
-                        by_core[core] = _Constants(stem, core, i)
-                    by_core[core].uses[tile.name, shape] = tile
-    return [*by_core.values()], [*dict.fromkeys(readers)]
 
 
 def _free_stem(graph: SpatialGraph) -> str:

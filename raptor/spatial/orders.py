@@ -66,16 +66,19 @@ _Candidate = tuple[float, "Ints", Order]
 """Cost, order of the steps, and its identification."""
 
 STORED = Aim()
-"""Use the order that the decision names."""
+"""Keep the order that the decision names."""
 
 BALANCED = Aim("both", (1.0, 0.4), 2)
 """Default objective of a new decision."""
 
 
+def named_order(work: "Work", named: Order) -> "Ints":
+    """Returns the order of the steps that a decision names."""
+    return _orders(work, named.patience_ns, named.sample + 1)[named.sample]
+
+
 def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
-    """Returns the best order and its identification. With `STORED`, this is the order `named`."""
-    if aim == STORED:
-        return _orders(work, named.patience_ns, named.sample + 1)[named.sample], named
+    """Returns the best order by `aim`, with patiences relative to that of `named`, and its identification."""
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
     with Threads(_THREADS) as pool:
         candidates = [

@@ -1,63 +1,16 @@
-"""Pass from Graph to Partition: lowering to SpatialIR, then the passes that move computes between virtual cores."""
+"""Pass from Graph to Partition: the lowering of a complete decision, which decides nothing."""
 
-from raptor.graph.ir import Filter, Graph, Move, Take
-from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision
-from raptor.spatial.even_out import even_out
-from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
-from raptor.spatial.lower_pixels import PixelLowering
-from raptor.spatial.lower_tiles import TileLowering
-from raptor.spatial.lower_tokens import TokenLowering
-from raptor.spatial.make_constants import make_constants
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Decision
+from raptor.spatial.lower_graph import lower_graph
 from raptor.spatial.placed import Partition
-from raptor.spatial.relays import relay_values
-from raptor.spatial.to_readers import move_to_readers
+from raptor.spatial.refine import apply_refinement
 from raptor.target.arch import Target
 
 
 def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
-    """Cuts every tensor into tiles and every layer into computes, each on the virtual core that was decided."""
-    lowering = _lowering(graph, decision, arch)
-    for name in graph.inputs:
-        lowering.bind_input(name)
-    for node in graph.nodes:
-        lowering.lower(node)
-    lowering.finish()
-    filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
-    take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
-    # A view may exist as regions only, which `verify_views` proves.
-    views = lowering.view_uses
-    moved = lowering.tensors.keys() - views.keys()
-    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
-    computes, cores, positions = zip(*lowering.computes, strict=True) if lowering.computes else ((), (), ())
-    # NOTE: by pixel, a tensor is stacked from tiles or cut into them, so its tiles do not show the origin of elements.
-    by_pixel = isinstance(decision.flow, ByPixel)
-    move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
-    cut = SpatialGraph(
-        graph.name,
-        graph.numbers,
-        graph.inputs,
-        graph.outputs,
-        lowering.tensors,
-        {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
-        filter_of,
-        take_of,
-        move_of,
-        lowering.literals,
-        computes,
-        views,
-        lowering.product_uses,
-    )
-    placed = move_to_readers(Partition(cut, cores, positions), decision)
-    even = even_out(make_constants(placed, decision, arch), decision, arch)
-    return relay_values(even, decision, arch)
+    """Cuts every tensor into tiles and every layer into computes, each on the virtual core that was decided.
 
-
-def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
-    match decision.flow:
-        case ByTile():
-            return TileLowering(graph, decision, arch)
-        case ByLine():
-            return TokenLowering(graph, decision, arch)
-        case ByPixel():
-            return PixelLowering(graph, decision, arch)
+    Raises `RefinementError` if the refinement of a stored decision does not fit these computes.
+    """
+    return apply_refinement(lower_graph(graph, decision, arch), decision, arch)

@@ -10,11 +10,8 @@ Three frozen values, each made by one pass and checked by a verifier in `raptor.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import msgspec
-
-from raptor.mapping.decision import Flow
-from raptor.spatial.compute_op import Compute
-from raptor.spatial.ir import SpatialGraph, Tile
+from raptor.common.quickly_made import quickly_made
+from raptor.spatial.ir import Compute, SpatialGraph, Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +54,12 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
 class Schedule:
     """Global order of all computes. It decides which core waits for which, never what is computed.
 
-    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them. flow: the
-    flow of the decision, with the identification of this order, by which it can be made again.
+    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them.
     """
 
     placed: PlacedGraph
     fetches: tuple[Fetch, ...]
     order: tuple[int, ...]
-    flow: Flow
 
     def steps(self) -> Iterator[tuple[int, Compute | Fetch]]:
         """Yields (core, compute or fetch) in the order of the schedule."""

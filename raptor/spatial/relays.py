@@ -15,12 +15,11 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from msgspec import structs
 
-from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.knobs import patience_on
-from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.even_out import movable
-from raptor.spatial.ir import Copy
+from raptor.mapping.refinement import MovedComputes, RefinementError, Relay, RelayedTile
+from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.mesh_placement import usable
+from raptor.spatial.move_computes import movable, move_computes, moves_to
 from raptor.spatial.needs import Needs
 from raptor.spatial.operations import OneResult
 from raptor.spatial.placed import Partition
@@ -37,38 +36,39 @@ MEMORY = 0.5
 """Share of a core's local memory that relayed values may fill; its buffers need the rest."""
 
 
-def relay_values(partition: Partition, decision: Decision, arch: Target) -> Partition:
-    """Returns the partition with long-lived values relayed through idle cores, if that halves the longest occupancy.
+def choose_relays(partition: Partition, arch: Target) -> tuple[tuple[MovedComputes, ...], tuple[Relay, ...]]:
+    """Returns moves to first readers, and then relays through idle cores, if they halve the longest occupancy.
 
-    The occupancy of a core lasts from its first to its last work of a sample. Only streamed flows are changed.
+    The occupancy of a core lasts from its first to its last work of a sample.
     """
-    flow = decision.flow
-    if not isinstance(flow, ByLine) or not flow.streamed or not partition.cores:
-        return partition
+    nothing = (), ()
     idle = sorted(set(range(len(usable(arch)))).difference(partition.cores))
     if len(idle) <= WORTH or not chains_lie_apart(partition, WORTH):
-        return partition
-    # NOTE: the decision's patience identifies an order that is chosen later, so it is not used here.
+        return nothing
     patience_ns = patience_on(arch)
     times = Times.of(partition, patience_ns, arch)
     span_ns = times.span_ns()
     if span_ns < WORTH * times.busiest_ns:
-        return partition
+        return nothing
     near = to_first_readers(partition, times)
-    if near.cores != partition.cores:
-        times = Times.of(near, patience_ns, arch)
+    if near:
+        times = Times.of(move_computes(partition, near), patience_ns, arch)
     slots, reached_ns = _best_slots(times, len(idle), arch)
     if span_ns < WORTH * reached_ns:
-        return partition
+        return nothing
     groups = slots.groups(times.kept())
-    relays = _Relays(near, times.problem.needs, slots, idle)
-    for number, (group, members) in enumerate(groups.items()):
-        relays.pass_on(number, group, members)
-    return relays.in_order()
+    return near, tuple(_relay(slots, idle, number, *group) for number, group in enumerate(groups.items()))
 
 
-def to_first_readers(partition: Partition, times: Times) -> Partition:
-    """Returns the partition with some computes on the core that reads their result first.
+def _relay(slots: "Slots", idle: Sequence[int], number: int, group: "_Group", members: Sequence[Kept]) -> Relay:
+    """Returns the relay of a group of values, through a core of each of its slots; groups of a slot take turns."""
+    made, read, *_ = group
+    cores = tuple(idle[slot * slots.wide + number % slots.wide] for slot in range(made, read + 1))
+    return Relay(cores, tuple(RelayedTile(each.tile.name, each.reader) for each in members))
+
+
+def to_first_readers(partition: Partition, times: Times) -> tuple[MovedComputes, ...]:
+    """Returns moves of some computes to the core that reads their result first.
 
     These can run on any core, and their own core reads the result only much later, which would occupy it until then.
     """
@@ -82,7 +82,7 @@ def to_first_readers(partition: Partition, times: Times) -> Partition:
     far = movable(partition) & (own_ns > first_ns + WORTH * times.busiest_ns)
     first = np.flatnonzero(far[made] & (at_ns == first_ns[made]))
     cores[made[first]] = cores[reader[first]]
-    return replace(partition, cores=tuple(cores.tolist()))
+    return moves_to(cores, partition)
 
 
 def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]:
@@ -144,51 +144,93 @@ class Slots:
         return self.length_ns + float(busy_ns.max()) / self.wide
 
 
+def relay_values(partition: Partition, relays: Sequence[Relay]) -> Partition:
+    """Returns the partition with the relays; the partition itself if there are none.
+
+    Raises `RefinementError` if a value would have to be relayed before it is made.
+    """
+    if not relays:
+        return partition
+    added = _Relays(partition, _needs(partition))
+    for number, relay in enumerate(relays):
+        added.pass_on(number, relay)
+    return added.in_order()
+
+
+def check_relays(partition: Partition, relays: Sequence[Relay], arch: Target) -> None:
+    """Raises `RefinementError` for a relay through no cores, of tiles that cannot travel so, or to wrong readers."""
+    if not relays:
+        return
+    needs, seen = _needs(partition), set[tuple[str, int]]()
+    pairs = set(zip(needs.reader.tolist(), needs.read.tolist(), strict=True))
+    for i, relay in enumerate(relays):
+        cores = [core for core in relay.cores if 0 <= core < arch.usable_cores]
+        if not cores or len(set(cores)) < len(relay.cores):
+            raise RefinementError(f"relays[{i}].cores: {relay.cores}, expected some of {arch.usable_cores}, each once")
+        kinds = set[tuple[int, ElementType]]()
+        for k, each in enumerate(relay.tiles):
+            at, number = f"relays[{i}].tiles[{k}]", needs.flow.number.get(each.tile, -1)
+            if number < 0 or not needs.makers.some(np.array([number])).any():
+                raise RefinementError(f"{at}.tile: no compute makes {each.tile}")
+            if (each.reader, number) not in pairs or needs.taken[each.reader] not in (-1, number):
+                raise RefinementError(f"{at}.reader: compute {each.reader} does not take {each.tile}")
+            copies = needs.taken[each.reader] == number
+            way = each.tile, -1 - each.reader if copies else partition.cores[each.reader]
+            if way in seen:
+                raise RefinementError(f"{at}: {each.tile} is relayed to the core of compute {each.reader} twice")
+            seen.add(way)
+            kinds.add((needs.flow.tiles[number].channels, needs.flow.tiles[number].element))
+        if len(kinds) != 1:
+            raise RefinementError(f"relays[{i}].tiles: expected tiles of equal channels and types")
+
+
+def _needs(partition: Partition) -> Needs:
+    return Needs.of(partition.graph.dataflow, np.array(partition.cores, np.int64))
+
+
 @dataclass(slots=True)
 class _Relays:
     """Relays to add to a partition.
 
-    needs: dependences of its computes. idle: cores for relays; the cores of a slot are consecutive. added: new
-    computes, with core, position and the number of the compute that they serve. changed: computes that read from a
-    relay, by number.
+    needs: dependences of its computes. added: new computes, with core, position and the number of the compute that they
+    serve. changed: computes that read from a relay, by number.
     """
 
     partition: Partition
     needs: Needs
-    slots: Slots
-    idle: Sequence[int]
     added: list[tuple[Compute, int, float, int]] = field(default_factory=list[tuple[Compute, int, float, int]])
     changed: dict[int, Compute] = field(default_factory=dict[int, Compute])
 
-    def pass_on(self, number: int, group: _Group, members: Sequence[Kept]) -> None:
-        """Packs the tiles of a group into one buffer, and copies it through a core of each slot."""
-        made, read, channels, element = group
-        tiles = {each.tile.name: each.tile for each in members}
+    def pass_on(self, number: int, relay: Relay) -> None:
+        """Packs the tiles of a relay into one buffer, and copies it from core to core. `number`: of the relay."""
+        flow = self.needs.flow
+        tiles = {each.tile: flow.tiles[flow.number[each.tile]] for each in relay.tiles}
         *firsts, elements = np.cumsum([0, *(tile.elements for tile in tiles.values())]).tolist()
         at = dict(zip(tiles, firsts, strict=True))
-        wanted = min(each.reader for each in members)
+        wanted = min(each.reader for each in relay.tiles)
         sources = [(tile, at[name]) for name, tile in tiles.items()]
-        for slot in range(made, read + 1):
-            core = self.idle[slot * self.slots.wide + number % self.slots.wide]
-            held = Tile(f"{members[0].tile.name}.kept{number}@{core}", 1, elements // channels, channels, element)
-            for tile, first in sources:
-                self.add(wanted, core, Copy(held, tile, 0, first, tile.elements))
+        first = sources[0][0]
+        for core in relay.cores:
+            name = f"{first.name}.kept{number}@{core}"
+            held = Tile(name, 1, elements // first.channels, first.channels, first.element)
+            for tile, begin in sources:
+                self.add(wanted, core, Copy(held, tile, 0, begin, tile.elements))
             sources = [(held, 0)]
-        for each in members:
-            self.take(each, sources[0][0], at[each.tile.name])
+        for each in relay.tiles:
+            self.take(each.reader, tiles[each.tile], sources[0][0], at[each.tile])
 
-    def take(self, kept: Kept, source: Tile, first: int) -> None:
-        """Redirects all reads of a tile on a core to another tile, from element `first` on."""
-        if kept.step == kept.reader:
-            compute = self.partition.graph.computes[kept.reader]
+    def take(self, reader: int, tile: Tile, source: Tile, first: int) -> None:
+        """Redirects all reads of a tile on the core of a reader to another tile, from element `first` on."""
+        if self.needs.taken[reader] >= 0:
+            compute = self.partition.graph.computes[reader]
             op = compute.body[0]
             assert isinstance(op, Copy)
             taken = Copy(op.result, source, first + op.first, op.at, op.elements)
-            self.changed[kept.reader] = structs.replace(compute, body=(taken, *compute.body[1:]))
+            self.changed[reader] = replace(compute, body=(taken, *compute.body[1:]))
             return
-        tile, core = kept.tile, self.partition.cores[kept.reader]
-        own = structs.replace(tile, name=f"{tile.name}.kept@{core}")
-        self.add(kept.reader, core, Copy(own, source, first, 0, tile.elements))
+        core = self.partition.cores[reader]
+        own = replace(tile, name=f"{tile.name}.kept@{core}")
+        self.add(reader, core, Copy(own, source, first, 0, tile.elements))
         for i in self.readers(tile, core):
             compute = self.changed.get(i, self.partition.graph.computes[i])
             self.changed[i] = structs.replace(compute, body=tuple([_reading(op, tile, own) for op in compute.body]))
@@ -210,6 +252,8 @@ class _Relays:
         rows = [(self.changed.get(i, compute), core, at, i) for i, (compute, core, at) in enumerate(old)]
         rows += self.added
         order = _sorted([compute for compute, *_ in rows], [key for *_, key in rows])
+        if len(order) < len(rows):
+            raise RefinementError("relays: a value would have to be relayed before it is made")
         computes, cores, positions, _ = zip(*[rows[i] for i in order], strict=True)
         return Partition(replace(self.partition.graph, computes=computes), cores, positions)
 

@@ -5,7 +5,7 @@ order, so it decides which core waits for which, never what is computed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from raptor.spatial.costs import Costs
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import TakeRows
 from raptor.spatial.needs import Needs
-from raptor.spatial.orders import STORED, Aim, Order, best_order
+from raptor.spatial.orders import Order, named_order
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
@@ -35,27 +35,25 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) -> Schedule:
-    """Returns the computes in a global order: by start time if the flow is by line, else unchanged.
+def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
+    """Returns the computes in a global order: the list schedule that the decision names if it is by line, else as is.
 
-    Ties are broken by `Problem.rank`. `flow` of the result is the flow of the decision, completed with the
-    identification of the order that was chosen by `aim`.
+    Ties are broken by `Problem.rank`.
     """
     count, flow = len(placed.graph.computes), decision.flow
     if not isinstance(flow, ByLine) or not count:
-        return Schedule(placed, (), tuple(range(count)), flow)
+        return Schedule(placed, (), tuple(range(count)))
     order: list[int] = []
     fetches: list[Fetch] = []
     name = Order(flow.patience_ns, flow.sample)
     for together in _together(placed, flow):
         problem = Problem.of(arch, placed, together)
-        local, name = best_order(problem.work(), name, aim if flow.streamed else STORED)
+        local = named_order(problem.work(), name)
         first = count + len(fetches)
         numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
         order += numbers[local].tolist()
         fetches += problem.fetched
-    chosen = replace(flow, patience_ns=name.patience_ns, sample=name.sample)
-    return Schedule(placed, tuple(fetches), tuple(order), chosen)
+    return Schedule(placed, tuple(fetches), tuple(order))
 
 
 def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:

@@ -8,22 +8,22 @@ mask, and only then begins the next sample. On the core of its first reader noth
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import ByLine, Decision
-from raptor.spatial.even_out import movable
+from raptor.mapping.refinement import MovedComputes
 from raptor.spatial.ir import Copy
+from raptor.spatial.move_computes import movable, moves_to
 from raptor.spatial.placed import Partition
 from raptor.spatial.spans import reads
 
 Ints = npt.NDArray[np.int64]
 
 
-def move_to_readers(partition: Partition, decision: Decision) -> Partition:
-    """Returns the partition with input-only computes of core 0 moved to the cores of their first readers.
+def sink_to_readers(partition: Partition) -> tuple[MovedComputes, ...]:
+    """Returns moves of input-only computes from core 0 to the cores of their first readers.
 
-    A compute stays if something on core 0 reads its result. Only streamed decisions are changed.
+    A compute stays if something on core 0 reads its result.
     """
-    if not isinstance(decision.flow, ByLine) or not decision.flow.streamed or not _may_move(partition):
-        return partition
+    if not _may_move(partition):
+        return ()
     cores = np.array(partition.cores, np.int64)
     given, reader = reads(partition)
     free = _from_inputs(movable(partition) & (cores == 0), given, reader)
@@ -34,7 +34,7 @@ def move_to_readers(partition: Partition, decision: Decision) -> Partition:
         wanted = cores[reader[low:high]]
         if len(wanted) and 0 not in wanted:
             cores[compute] = wanted[0]
-    return Partition(partition.graph, tuple(cores.tolist()), partition.positions)
+    return moves_to(cores, partition)
 
 
 def _may_move(partition: Partition) -> bool:

@@ -42,7 +42,9 @@ JOINED = "raptor/transforms/fuse_horizontally.py"
 LAYOUTS = "raptor/transforms/token_layouts.py"
 LAYOUT, AXES, POOLS = "raptor/transforms/lay_out_tokens.py", "raptor/frontend/axes.py", "raptor/spatial/line_pools.py"
 CUT_LINES = "raptor/transforms/split_rows.py"
-RELAYS, MOVABLE, TOKENS = (f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "lower_tokens"))
+RELAYS, EVEN, MOVES, TOKENS = (
+    f"raptor/spatial/{name}.py" for name in ("relays", "even_out", "move_computes", "lower_tokens")
+)
 CHECKED, UNFOLDED = "raptor/mapping/check.py", "raptor/mapping/line_unfolding.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
@@ -69,6 +71,7 @@ EARLY, LINES = "raptor/transforms/sink_transposes.py", "raptor/spatial/lower_lin
 PACES, SUMS = "raptor/mapping/paces.py", "raptor/transforms/fuse_parallel_branches.py"
 COPIES = "raptor/spatial/copies.py"
 _PACE = "tests/test_better_chips.py::test_the_usual_pace_depends_on_the_time_of_a_product"
+REFINE, _REFINE = "raptor/spatial/refine.py", "tests/spatial/test_refine.py::test_"
 _EVEN = "tests/spatial/test_even_out.py::test_"
 _FIRST, _RELAYS = "tests/spatial/test_first_readers.py::test_", "tests/spatial/test_relays.py::test_"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
@@ -227,9 +230,9 @@ WRONG: tuple[Wrong, ...] = (
     # Paces by default, and work that is evened out
     Wrong(f"{_PACE}[fields4-products x4]", Defect(PACES, "crossbars_ns(arch) > SLOWER *", "crossbars_ns(arch) < SLOWER *")),
     Wrong(f"{_PACE}[fields1-bench]", Defect(PACES, "if not is_small(graph):", "if False:")),
-    Wrong(f"{_EVEN}work_moves_only_if_a_schedule_finds_that_better[0]", Defect(MOVABLE, "return min(works,", "return max(works,")),
-    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "tried.busiest_ns <= found.busiest_ns", "tried.busiest_ns < 0")),
-    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(MOVABLE, "(last_ns - first_ns <= limit_ns) & (", "(")),
+    Wrong(f"{_EVEN}work_moves_only_if_a_schedule_finds_that_better[0]", Defect(EVEN, "return min(works,", "return max(works,")),
+    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(EVEN, "tried.busiest_ns <= found.busiest_ns", "tried.busiest_ns < 0")),
+    Wrong(f"{_EVEN}the_least_limit_occupies_cores_for_less_time", Defect(EVEN, "(last_ns - first_ns <= limit_ns) & (", "(")),
     # Work at its first readers, and relays
     Wrong(f"{_RELAYS}copies", Defect(COPIES, "if at >= step or op.at > first", "if op.at > first")),
     Wrong(f"{_RELAYS}copies", Defect(COPIES, "return found if alike else None", "return found")),
@@ -238,12 +241,18 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_FIRST}it_stays_if_its_own_core_does_not_read_it", Defect(RELAYS, "np.full(len(cores), -np.inf)", "np.full(len(cores), np.inf)")),
     Wrong(f"{_FIRST}it_goes_to_the_first_of_its_readers", Defect(RELAYS, "far[made] & (at_ns == first_ns[made])", "far[made]")),
     Wrong(f"{_FIRST}what_belongs_to_its_core_stays", Defect(RELAYS, "far = movable(partition) & ", "far = ")),
-    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[copy]", Defect(MOVABLE, "found[flow.op_compute[flow.is_form(Copy)]] = False", "found[:0] = False")),
-    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[matrix]", Defect(MOVABLE, "[not compute.matrices for", "[True for")),
-    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[shared]", Defect(MOVABLE, "makers[flow.op_result] > 1", "makers[flow.op_result] > 9")),
-    Wrong(f"{_RELAYS}what_has_moved_is_relayed_from_there", Defect(RELAYS, "if near.cores != partition.cores:", "if near.cores == partition.cores:")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[copy]", Defect(MOVES, "found[flow.op_compute[flow.is_form(Copy)]] = False", "found[:0] = False")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[matrix]", Defect(MOVES, "[not compute.matrices for", "[True for")),
+    Wrong(f"{_FIRST}what_belongs_to_its_core_stays[shared]", Defect(MOVES, "makers[flow.op_result] > 1", "makers[flow.op_result] > 9")),
+    Wrong(f"{_RELAYS}what_has_moved_is_relayed_from_there", Defect(RELAYS, "    if near:", "    if not near:")),
     Wrong(f"{_RELAYS}an_output_of_some_states", Defect(TOKENS, "if node.output in self.readers or any(", "if node.output or any(")),
     # What is replayed
+    Wrong(f"{_REFINE}a_wrong_record_is_refused", Defect(REFINE, "if records.lowering != lowering_digest(lowered):", "if not records.lowering:")),
+    Wrong(f"{_REFINE}a_wrong_record_is_refused", Defect(MOVES, "if not end <= move.first < move.stop <= count:", "if not move.first < move.stop <= count:")),
+    Wrong(f"{_REFINE}constants_need_free_crossbars", Defect("raptor/spatial/make_constants.py", "if needed > free:", "if needed < 0:")),
+    Wrong(f"{_REFINE}a_value_cannot_be_relayed_before_it_is_made", Defect(RELAYS, "if len(order) < len(rows):", "if not order:")),
+    Wrong(f"{_REFINE}records_make_the_same_program_again", Defect(REFINE, 'if records.balanced:\n        yield', 'if records.near:\n        yield')),
+    Wrong(f"{_REFINE}without_a_refinement_it_is_decided_anew", Defect("raptor/spatial/choose_order.py", "if aim == STORED or not", "if not")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_another_model_of_the_same_layers_is_refused", Defect(STORED, "if stored.model != model_digest(graph):", "if not stored.model:")),

@@ -9,27 +9,38 @@ from typing import Any
 MOST = 12
 """Differences that are shown of a file."""
 
-EMITTED, STORED = Path("mapping.json"), Path("out/mapping.json")
-NEW_LINES = "out/manifest.json.files.mapping.json: only after", "out/digests.txt: mapping.json"
-"""Lines about a stored decision where there was none; the second where it is too large to be kept whole."""
+MAPPINGS = Path("mapping.json"), Path("out/mapping.json")
+NEW_LINES = ("out/manifest.json.files.mapping.json.", "out/digests.txt: mapping.json")
+"""Beginnings of lines about a decision of another format; the second is for one too large to be kept whole."""
 
 
 def explained(before: Path, after: Path, name: Path) -> bool:
-    """The one difference that is expected: decisions are stored in another format, and with every output.
+    """The one difference that is expected: since format 4 a decision has its refinement, which was found anew before.
 
-    Since format 3 of the mapping file a layer has one record of its kind, so the files of both formats cannot be
-    compared; and `mapping.json` stands in the output, with its entry in the manifest, where there was none. What the
-    decisions do is in the streams, which must be equal.
+    All else in it must be equal. What the refinement does is in the streams, which must be equal, too.
     """
-    if name == EMITTED and all((f / name).exists() for f in (before, after)):
-        return [json.loads((f / name).read_text())["version"] for f in (before, after)] == [2, 3]
-    return name == STORED and not _stores(before)
+    return _formats(before, after, name) == (3, 4) and _plain(before / name) == _plain(after / name)
+
+
+def _formats(before: Path, after: Path, name: Path) -> tuple[int, ...]:
+    """The versions of a mapping file at both commits; empty if it is none, or not at both."""
+    if name not in MAPPINGS or not all((f / name).exists() for f in (before, after)):
+        return ()
+    return tuple(json.loads((f / name).read_text())["version"] for f in (before, after))
+
+
+def _plain(path: Path) -> Any:
+    """A mapping file without its version and the refinement."""
+    found = json.loads(path.read_text())
+    del found["version"]
+    found["decision"].pop("refinement", None)
+    return found
 
 
 def differences(before: Path, after: Path) -> Iterator[str]:
     """A line for each file or value that differs; none if all bytes are equal."""
     names = sorted({p.relative_to(f) for f in (before, after) for p in f.rglob("*") if p.is_file()})
-    expected = () if _stores(before) else NEW_LINES
+    expected = NEW_LINES if _formats(before, after, MAPPINGS[0]) == (3, 4) else ()
     for name in names:
         old, new = before / name, after / name
         if explained(before, after, name):
@@ -37,13 +48,7 @@ def differences(before: Path, after: Path) -> Iterator[str]:
         if not (old.exists() and new.exists()):
             yield f"{name}: only {'before' if old.exists() else 'after'}"
         elif old.read_bytes() != new.read_bytes():
-            yield from islice((line for line in _of_file(name, old, new) if line not in expected), MOST)
-
-
-def _stores(recorded: Path) -> bool:
-    """Tells whether that commit stored its decision in the output."""
-    manifest = recorded / "out" / "manifest.json"
-    return manifest.exists() and STORED.name in json.loads(manifest.read_text())["files"]
+            yield from islice((line for line in _of_file(name, old, new) if not line.startswith(expected)), MOST)
 
 
 def _of_file(name: Path, old: Path, new: Path) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pytest
 import raptor
 from raptor.analysis.explain import explain
 from raptor.spatial.even_out import _Moves, _State, even_out
+from raptor.spatial.move_computes import move_computes
 from raptor.spatial.placed import Partition
 from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
@@ -46,7 +47,7 @@ def changed(before: Partition, after: Partition) -> list[int]:
 def test_long_work_leaves_the_busiest_core():
     found = passes(detector(), **CHIP, mapping="rows")
     before = all_on_one(found)
-    after = even_out(before, found.decision, found.arch)
+    after = move_computes(before, even_out(before, line_flow(found.decision), found.arch))
     moved = changed(before, after)
     assert moved
     assert not any(before.graph.computes[i].matrices for i in moved)
@@ -59,14 +60,7 @@ def test_work_moves_only_if_a_schedule_finds_that_better(best: int, monkeypatch:
     found = passes(detector(), **CHIP, mapping="rows")
     before, costs = all_on_one(found), iter(float(k != best) for k in range(3))
     monkeypatch.setattr("raptor.spatial.even_out.balanced_cost", lambda _work, _patience_ns: next(costs))
-    assert bool(changed(before, even_out(before, found.decision, found.arch))) == bool(best)
-
-
-def test_layer_by_layer_nothing_moves():
-    found = passes(detector(), **CHIP, mapping="rows")
-    before = all_on_one(found)
-    by_layer = replace(found.decision, flow=replace(line_flow(found.decision), streamed=False))
-    assert even_out(before, by_layer, found.arch) is before
+    assert bool(even_out(before, line_flow(found.decision), found.arch)) == bool(best)
 
 
 def test_the_program_is_right():
@@ -111,10 +105,3 @@ def test_the_least_limit_occupies_cores_for_less_time():
     assert longest.cores.tolist() == [1, 0]
     assert least.cores.tolist() == [2, 0]
     assert least.busiest_ns == longest.busiest_ns == 11.0
-
-
-def test_a_stored_mapping_moves_the_same_work(tmp_path):
-    found = passes(depthwise_blocks(), xbar=64, cores=40, mapping="rows", emit_mapping=tmp_path / "mapping.json")
-    again = passes(depthwise_blocks(), xbar=64, cores=40, mapping=str(tmp_path / "mapping.json"))
-    assert line_flow(found.decision).patience_ns != line_flow(again.decision).patience_ns
-    assert again.partition.cores == found.partition.cores

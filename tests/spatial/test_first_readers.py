@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from raptor.mapping.decision import Matrix
-from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.even_out import movable
-from raptor.spatial.ir import Copy, SpatialGraph
+from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph
+from raptor.spatial.move_computes import movable, move_computes
 from raptor.spatial.operations import Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.relays import to_first_readers
@@ -59,7 +58,7 @@ def times_of(found: Partition, begins_ns: Sequence[float]) -> Times:
 def core_of_made(found: Partition, readers_ns: Sequence[float] = (FIRST, SECOND, OWN)) -> int:
     """The core to which the work of core 0 goes; all of it goes to one, and its readers stay."""
     count = len(found.cores) - len(READERS)
-    after = to_first_readers(found, times_of(found, [0.0] * count + list(readers_ns)))
+    after = move_computes(found, to_first_readers(found, times_of(found, [0.0] * count + list(readers_ns))))
     assert after.cores[count:] == found.cores[count:]
     (core,) = set(after.cores[:count])
     return core

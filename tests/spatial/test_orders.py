@@ -7,11 +7,11 @@ import pytest
 
 import models
 import raptor
-from raptor.mapping.decision import ByLine
+from raptor.mapping.knobs import patience_on
 from raptor.spatial.costs import OF_CLASS
 from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
-from raptor.spatial.orders import BALANCED, STORED, Aim, Order, best_order
+from raptor.spatial.orders import BALANCED, Aim, Order, best_order, named_order
 from raptor.spatial.schedule import Problem, pairs
 from raptor.spatial.schedule_kernel import Work
 from tests.pipeline import Passes, line_flow, passes
@@ -28,7 +28,7 @@ def done() -> Passes:
 def named(done: Passes, aim: Aim) -> tuple[list[int], Order]:
     """The order that is chosen by an aim, and its name."""
     work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
-    order, name = best_order(work, Order(line_flow(done.decision).patience_ns, 0), aim)
+    order, name = best_order(work, Order(patience_on(done.arch), 0), aim)
     return order.tolist(), name
 
 
@@ -40,8 +40,7 @@ def test_every_operation_has_a_cost():
 
 def test_the_schedule_names_its_order(done: Passes):
     order, name = named(done, BALANCED)
-    flow = done.schedule.flow
-    assert isinstance(flow, ByLine)
+    flow = line_flow(done.decision)
     assert (flow.patience_ns, flow.sample) == (name.patience_ns, name.sample)
     assert list(done.schedule.order) == order
 
@@ -50,7 +49,7 @@ def test_the_name_makes_the_order_again(done: Passes):
     for aim in (EARLY, LATE, BALANCED):
         order, name = named(done, aim)
         work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
-        assert best_order(work, name, STORED)[0].tolist() == order
+        assert named_order(work, name).tolist() == order
 
 
 def test_a_later_sample_has_the_better_interval(done: Passes):
@@ -127,5 +126,5 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
     rng = np.random.default_rng(seed)
     work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
     patience_ns, samples = float(rng.integers(0, 6)), int(rng.integers(1, 4))
-    order, _ = best_order(work, Order(patience_ns, samples - 1), STORED)
+    order = named_order(work, Order(patience_ns, samples - 1))
     assert order.tolist() == plain_order(work, patience_ns, samples)[-1]

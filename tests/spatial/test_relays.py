@@ -11,14 +11,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
-from raptor.mapping.decision import ByLine
 from raptor.mapping.recurrent import relaying
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.copies import Copies
-from raptor.spatial.ir import Copy
+from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.move_computes import move_computes
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.placed import Partition
-from raptor.spatial.relays import relay_values, to_first_readers
+from raptor.spatial.relays import choose_relays, relay_values, to_first_readers
 from raptor.spatial.spans import Times, chains_lie_apart
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
@@ -72,6 +72,11 @@ def relays(partition: Partition) -> list[tuple[int, Copy[Any]]]:
     return [(core, op) for core, c in pairs for op in c.body if isinstance(op, Copy) and ".kept" in op.result.name]
 
 
+def relayed(partition: Partition, arch: Target) -> Partition:
+    near, chosen = choose_relays(partition, arch)
+    return relay_values(move_computes(partition, near), chosen)
+
+
 def interval_ns(program: raptor.Program) -> float:
     found = program.simulate(mode="throughput", samples=8).interval_ns
     assert found is not None
@@ -83,10 +88,6 @@ def far_below(program: raptor.Program, share: float) -> bool:
     latency_ns = program.simulate().latency_ns
     assert latency_ns is not None
     return interval_ns(program) < share * latency_ns
-
-
-def by_layer(found: Passes) -> ByLine:
-    return replace(line_flow(found.decision), streamed=False)
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +251,7 @@ def core_of(partition: Partition, node: str) -> int:
 def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
     before = far_back.partition
     times = Times.of(before, line_flow(far_back.decision).patience_ns, far_back.arch)
-    after = to_first_readers(before, times)
+    after = move_computes(before, to_first_readers(before, times))
     tanh, cores = made_early(before), list(before.cores)
     cores[tanh] = core_of(before, "dense1")
     assert list(after.cores) == cores
@@ -258,7 +259,7 @@ def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
 
 def test_what_has_moved_is_relayed_from_there(far_back: Passes, skipped: Passes):
     """Work that did not wait for another core does so where it is now."""
-    after = relay_values(far_back.partition, far_back.decision, skipped.arch)
+    after = relayed(far_back.partition, skipped.arch)
     hops = relays(after)
     assert after.cores[made_early(after)] == core_of(after, "dense1")
     assert hops[0][1].source.name == "t0.0"
@@ -313,9 +314,7 @@ def test_an_output_of_the_first_pixel():
 
 def test_an_order_of_a_late_sample_is_found_for_relays():
     found = passes(both_ways("RNN"), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
-    flow = found.schedule.flow
-    assert isinstance(flow, ByLine)
-    assert flow.sample > 1
+    assert line_flow(found.decision).sample > 1
 
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
@@ -335,11 +334,6 @@ def test_cores_are_left_for_relays(monkeypatch: pytest.MonkeyPatch, op_type: str
     )
     raptor.compile(model, xbar=16, xbars_per_core=12, cores=100)
     assert set(found) == {waits}
-
-
-def test_nothing_is_relayed_layer_by_layer(skipped: Passes):
-    decision = replace(skipped.decision, flow=by_layer(skipped))
-    assert relay_values(skipped.partition, decision, skipped.arch) is skipped.partition
 
 
 def test_nothing_is_relayed_without_idle_cores():
@@ -376,21 +370,3 @@ def test_a_wrong_value_from_a_relay_is_refused():
     wrong = replace(op, first=op.elements if op.first == 0 else 0)
     computes[i] = replace(computes[i], body=(wrong, *computes[i].body[1:]))
     refused(replace(graph, computes=tuple(computes)), "multiplies|belongs elsewhere")
-
-
-def test_relays_do_not_depend_on_the_order_that_is_chosen_later(
-    far_back: Passes, skipped: Passes, monkeypatch: pytest.MonkeyPatch
-):
-    """A stored mapping names this order, by its patience, and has to give the same program again."""
-    flow, patiences = line_flow(far_back.decision), set[float]()
-
-    def noted(partition: Partition, patience_ns: float, arch: Target) -> Times:
-        patiences.add(patience_ns)
-        return times_of(partition, patience_ns, arch)
-
-    times_of = Times.of
-    monkeypatch.setattr(Times, "of", noted)
-    for patience_ns in (flow.patience_ns, flow.patience_ns / 6):
-        decision = replace(far_back.decision, flow=replace(flow, patience_ns=patience_ns))
-        assert relays(relay_values(far_back.partition, decision, skipped.arch))
-    assert len(patiences) == 1

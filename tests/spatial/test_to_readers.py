@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from raptor.mapping.decision import ByLine, Decision, Matrix
-from raptor.spatial.compute_op import Compute
-from raptor.spatial.ir import Copy, Part, TensorParts
+from raptor.mapping.decision import Matrix
+from raptor.spatial.ir import Compute, Copy, Part, TensorParts
+from raptor.spatial.move_computes import move_computes
 from raptor.spatial.placed import Partition
-from raptor.spatial.to_readers import move_to_readers
+from raptor.spatial.to_readers import sink_to_readers
 from raptor.target.layout import Image, Region
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import check, line_flow, passes
+from tests.pipeline import check, passes
 from tests.spatial.test_first_readers import compute, graph, relu, tile
 from tests.values import replace
 
@@ -42,10 +42,14 @@ def on_the_first_core(found: Partition) -> Partition:
     return replace(found, cores=tuple(0 if compute.node == "gate" else core for core, compute in pairs))
 
 
+def sunk(found: Partition) -> Partition:
+    return move_computes(found, sink_to_readers(found))
+
+
 def test_a_gate_is_made_where_it_is_read():
     found = passes(gated(), **CHIP, mapping="rows")
     before = on_the_first_core(found.partition)
-    after = move_to_readers(before, found.decision)
+    after = sunk(before)
     assert cores_of(before, "gate") == {0}
     assert cores_of(found.partition, "gate") | cores_of(after, "gate") <= cores_of(after, "weigh")
     assert all(
@@ -60,14 +64,7 @@ def test_what_the_first_core_reads_stays_there():
     readers = [i for i, c in enumerate(before.graph.computes) if made & {v.name for op in c.body for v in op.operands}]
     assert len(readers) > 1
     cores = tuple(0 if i == readers[-1] else core for i, core in enumerate(before.cores))
-    assert cores_of(move_to_readers(replace(before, cores=cores), found.decision), "gate") == {0}
-
-
-def test_layer_by_layer_nothing_moves():
-    found = passes(gated(), **CHIP, mapping="rows")
-    by_layer = replace(found.decision, flow=replace(line_flow(found.decision), streamed=False))
-    before = on_the_first_core(found.partition)
-    assert move_to_readers(before, by_layer) is before
+    assert cores_of(sunk(replace(before, cores=cores)), "gate") == {0}
 
 
 def moved(*computes: tuple[int, Compute]) -> list[int]:
@@ -76,7 +73,7 @@ def moved(*computes: tuple[int, Compute]) -> list[int]:
     given = TensorParts("input", "", (8,), image, True, (Part(Region((0, 8), (0, 1)), tile("input")),))
     made = replace(graph(*(c for _, c in computes)), inputs=("input",), tensors={"input": given})
     before = Partition(made, tuple(core for core, _ in computes), (0.0,) * len(computes))
-    return list(move_to_readers(before, Decision("rows", 8, ByLine((16, 16), 0.0), {})).cores)
+    return list(sunk(before).cores)
 
 
 MASK = relu("mask", "input")

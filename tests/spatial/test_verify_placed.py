@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from raptor.spatial import (
     verify_schedule,
 )
 from raptor.spatial.ir import Copy
-from raptor.spatial.orders import STORED
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
 from tests.values import replace
@@ -209,7 +209,7 @@ def test_layer_by_layer_fetches_are_numbered_through():
     done = passes(make_model(nodes, {"x": (1, 40, 8, 8)}, ["y"], weights), **CHIP)
     flow = done.decision.flow
     assert isinstance(flow, ByLine)
-    by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch, STORED)
+    by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch)
     verify_schedule(by_layer, done.on_chip)
     assert {fetch.node for fetch in by_layer.fetches} == {"first", "second"}
     steps = [step.node for _, step in by_layer.steps()]
@@ -220,8 +220,10 @@ def test_layer_by_layer_fetches_are_numbered_through():
 
 
 @pytest.mark.parametrize("name", ["partition", "place_cores", "schedule"])
-def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch):
-    """A pass that goes wrong is told by its name, not by a pass after it."""
+def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A pass that goes wrong is told by its name, not by a pass after it. With a stored mapping, all of them run."""
+    model = conv_model((1, 3, 8, 8), 4, pads=(1, 1, 1, 1))
+    passes(model, **CHIP, emit_mapping=tmp_path / "mapping.json")
 
     def shifted(value: Partition | PlacedGraph | Schedule) -> object:
         if isinstance(value, Schedule):
@@ -237,7 +239,7 @@ def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch):
     lowering = tuple(wrong if step is right else step for step in pipeline.LOWERING)
     monkeypatch.setattr("raptor.pipeline.LOWERING", lowering)
     with pytest.raises(InternalError, match=f"^{name} failed after"):
-        passes(conv_model((1, 3, 8, 8), 4, pads=(1, 1, 1, 1)), **CHIP)
+        passes(model, **CHIP | {"mapping": tmp_path / "mapping.json"})
 
 
 def test_they_print_what_was_decided(good: Passes):

@@ -1,0 +1,44 @@
+"""Pass that completes a decision by the order of work on each core: the best of some list schedules."""
+
+from dataclasses import dataclass, replace
+
+from raptor.mapping.decision import ByLine, Decision
+from raptor.spatial.mesh_placement import place_cores
+from raptor.spatial.orders import STORED, Aim, Order, best_order
+from raptor.spatial.placed import PlacedGraph, Schedule
+from raptor.spatial.refine import Refined
+from raptor.spatial.schedule import Problem, schedule
+from raptor.target.arch import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A complete decision.
+
+    placed, schedule: what the passes of these types make of it, if they had to be made to decide; else None.
+    """
+
+    decision: Decision
+    placed: PlacedGraph | None = None
+    schedule: Schedule | None = None
+
+    def __str__(self) -> str:
+        return f"{self.decision}"
+
+
+def choose_order(refined: Refined, arch: Target, aim: Aim) -> Ordered:
+    """Names the list schedule that is best for `aim`, by its patience and sample (see `ByLine`).
+
+    Only a streamed decision by line has a choice. With `STORED`, and for a decision that was complete before, the order
+    that the decision names stays.
+    """
+    decision, flow = refined.decision, refined.decision.flow
+    if refined.partition is None:
+        return Ordered(decision)
+    placed = place_cores(refined.partition, decision, arch)
+    if aim == STORED or not isinstance(flow, ByLine) or not flow.streamed or not placed.cores:
+        return Ordered(decision, placed, schedule(placed, decision, arch))
+    problem = Problem.of(arch, placed, range(len(placed.cores)))
+    order, name = best_order(problem.work(), Order(flow.patience_ns, flow.sample), aim)
+    chosen = replace(decision, flow=replace(flow, patience_ns=name.patience_ns, sample=name.sample))
+    return Ordered(chosen, placed, Schedule(placed, problem.fetched, tuple(order.tolist())))

@@ -1,0 +1,120 @@
+"""Pass that completes a decision by what it decides about single computes, and the application of these records.
+
+The choices build on each other: each looks at the computes as the records before it leave them.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, RefinementError
+from raptor.spatial.even_out import even_out
+from raptor.spatial.lower_graph import lower_graph
+from raptor.spatial.make_constants import ConstantUses, check_constants, choose_constants, make_constants
+from raptor.spatial.move_computes import check_moves, move_computes
+from raptor.spatial.placed import Partition
+from raptor.spatial.relays import check_relays, choose_relays, relay_values
+from raptor.spatial.to_readers import sink_to_readers
+from raptor.target.arch import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """A decision with its refinement.
+
+    partition: what `raptor.spatial.partition` makes of it, if it had to be made to decide; None for a decision that had
+    its refinement before.
+    """
+
+    decision: Decision
+    partition: Partition | None = None
+
+    def __str__(self) -> str:
+        return f"{self.decision}"
+
+
+def refine(graph: Graph, decision: Decision, arch: Target) -> Refined:
+    """Decides what moves, which constants crossbars produce, and which values idle cores pass on.
+
+    Only decisions by line are refined, and only if streamed does anything move: layer by layer, cores work in turn, so
+    nothing is gained. A decision that has its refinement, because a file or a search had it, stays as it is.
+    """
+    if decision.refinement is not None:
+        return Refined(decision)
+    lowered, flow = lower_graph(graph, decision, arch), decision.flow
+    if not isinstance(flow, ByLine) or not lowered.cores:
+        return Refined(replace(decision, refinement=Refinement()), lowered)
+    sunk = sink_to_readers(lowered) if flow.streamed else ()
+    partition = move_computes(lowered, sunk)
+    constants: tuple[ProducedConstants, ...] = ()
+    if flow.makes_constants:
+        uses = ConstantUses.of(partition)
+        constants = choose_constants(partition, uses, arch)
+        partition = make_constants(partition, uses, constants, arch)
+    balanced = even_out(partition, flow, arch) if flow.streamed else ()
+    partition = move_computes(partition, balanced)
+    near, relays = choose_relays(partition, arch) if flow.streamed else ((), ())
+    partition = relay_values(move_computes(partition, near), relays)
+    found = Refinement("", sunk, constants, balanced, near, relays)
+    if not found.is_empty:
+        found = replace(found, lowering=lowering_digest(lowered))
+    return Refined(replace(decision, refinement=found), partition)
+
+
+def apply_refinement(lowered: Partition, decision: Decision, arch: Target) -> Partition:
+    """Returns the plain lowering of a complete decision with its refinement; itself if nothing differs.
+
+    Raises `RefinementError` for a refinement that was made for other computes, or that would break the program.
+    """
+    *_, refined = lowered, *(after for _, after in refinement_steps(lowered, decision, arch))
+    return refined
+
+
+def refinement_steps(lowered: Partition, decision: Decision, arch: Target) -> Iterator[tuple[str, Partition]]:
+    """Yields each field of the refinement that has records, with the partition after these.
+
+    Raises `RefinementError` as `apply_refinement` does.
+    """
+    records, partition = decision.refinement, lowered
+    assert records is not None, "the decision is complete"
+    if records.is_empty:
+        return
+    _check_refined(records, lowered, decision)
+    if records.sunk:
+        yield "sunk", (partition := _moved("sunk", records.sunk, partition, arch))
+    if records.constants:
+        uses = ConstantUses.of(partition)
+        check_constants(partition, uses, records.constants, arch)
+        yield "constants", (partition := make_constants(partition, uses, records.constants, arch))
+    if records.balanced:
+        yield "balanced", (partition := _moved("balanced", records.balanced, partition, arch))
+    if records.near:
+        yield "near", (partition := _moved("near", records.near, partition, arch))
+    if records.relays:
+        check_relays(partition, records.relays, arch)
+        yield "relays", relay_values(partition, records.relays)
+
+
+def _check_refined(records: Refinement, lowered: Partition, decision: Decision) -> None:
+    """Raises `RefinementError` unless the records are about these computes, and the flow of the decision has such."""
+    flow = decision.flow
+    if not isinstance(flow, ByLine):
+        raise RefinementError(f"only a mapping by line is refined, not one by {flow.kind}")
+    if records.constants and not flow.makes_constants:
+        raise RefinementError("constants: the flow of this mapping makes none")
+    if records.lowering != lowering_digest(lowered):
+        raise RefinementError("lowering: made for other computes, as the mapping or this version cuts them otherwise")
+
+
+def _moved(field: str, moves: Sequence[MovedComputes], partition: Partition, arch: Target) -> Partition:
+    check_moves(field, moves, partition, arch)
+    return move_computes(partition, moves)
+
+
+def lowering_digest(lowered: Partition) -> str:
+    """Returns a SHA-256 digest of the core, the node and the results of each compute."""
+    pairs = zip(lowered.cores, lowered.graph.computes, strict=True)
+    lines = [f"{core} {c.node} {' '.join([tile.name for tile in c.results])}" for core, c in pairs]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
