@@ -1,9 +1,9 @@
 """A compute: work that fits one core, a body of operations on tiles."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from raptor.common.quickly_made import quickly_made
+import msgspec
+
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult
@@ -12,9 +12,7 @@ from raptor.spatial.tiles import Tile
 BodyOp: TypeAlias = OneResult[Tile]
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True, gc=False):
     """Work that fits one core and has no messages inside.
 
     node: the ONNX node. layer: key of the layer in the decision; empty for a layer without weights. matrices: the

@@ -61,9 +61,7 @@ class TakeRows(OneResult[V], frozen=True, gc=False, eq=False):
         return self.ids
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, gc=False):
     """A region of a tensor, and the tile that holds it."""
 
     region: Region

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec import structs
 
 from raptor.graph.ir import (
     Bound,

@@ -19,7 +19,8 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
 from raptor.mapping.refinement import ProducedConstants, RefinementError
-from raptor.spatial.ir import BodyOp, Compute, SpatialGraph
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile

@@ -10,7 +10,8 @@ Three frozen values, each made by one pass and checked by a verifier in `raptor.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from raptor.common.quickly_made import quickly_made
+import msgspec
+
 from raptor.spatial.ir import Compute, SpatialGraph, Tile
 
 

@@ -17,7 +17,8 @@ from msgspec import structs
 
 from raptor.mapping.knobs import patience_on
 from raptor.mapping.refinement import MovedComputes, RefinementError, Relay, RelayedTile
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy
 from raptor.spatial.mesh_placement import usable
 from raptor.spatial.move_computes import movable, move_computes, moves_to
 from raptor.spatial.needs import Needs

@@ -14,7 +14,6 @@ from raptor.spatial.move_computes import move_computes
 from raptor.spatial.placed import Partition
 from tests.frontend.support import add_layer, make_model, node, random
 from tests.pipeline import Passes, check, line_flow, passes
-from tests.values import replace
 
 CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
 

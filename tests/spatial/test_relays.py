@@ -14,7 +14,7 @@ import raptor
 from raptor.mapping.recurrent import relaying
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.copies import Copies
-from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.ir import Copy
 from raptor.spatial.move_computes import move_computes
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.placed import Partition

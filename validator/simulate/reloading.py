@@ -1,15 +1,10 @@
 """Time, energy and wear of rounds: the weights of a program that is larger than the chip are written for each batch."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raptor.output.round_files import Round, Rounds
-from raptor.target.device_file import DeviceFile
-
 if TYPE_CHECKING:
-    from validator.simulate.simulation_report import SimulationReport
+    pass
 
 SHARE = 0.1
 """Part of the time that writing may take at the batch that is reported."""

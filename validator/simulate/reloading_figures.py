@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from raptor.output.files import Round, Rounds
+from raptor.output.round_files import Round, Rounds
 from raptor.target.device_file import DeviceFile
 from validator.simulate.reloading import Reloading, RoundUse
 from validator.simulate.simulation_report import SimulationReport

@@ -15,6 +15,9 @@ from raptor.frontend.import_refusal import Refusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import ImportFunction, importer
+from raptor.frontend.selection import choice, is_finite
+from raptor.frontend.truth import is_above
+from raptor.graph.ir import Constant
 
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 Activation = Callable[[Formula, Value], Value]
