@@ -22,10 +22,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import raptor
-from models.trained import MODEL, Images, load_images
+from models.trained import MODEL, DigitImages, load_images
 from raptor.common.errors import RaptorError
-from validator.load import load
-from validator.run import run
+from validator.load import load_output
+from validator.run import run_program
 
 FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "float": None,
@@ -45,7 +45,7 @@ CALIBRATION = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FormAccuracy:
     """Results of a form. `snr_db`: signal-to-noise ratio of the scores in calibration; None for the float model.
 
     `wanted`, `found`: accuracy on the test images of onnxruntime and of the streams. `other`: images that the two
@@ -73,39 +73,43 @@ def main() -> None:
     if unknown := [name for name in args.forms if name not in FORMS]:
         parser.error(f"no form {unknown[0]!r}; there are: {', '.join(FORMS)}")
     training, test = load_images()
-    test = Images(test.pixels[: args.images], test.digits[: args.images])
+    test = DigitImages(test.pixels[: args.images], test.digits[: args.images])
     chip = None if args.no_streams else {"xbar": args.xbar, "cores": args.cores}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "calibration.npz"
         np.savez(data, image=training.pixels[:CALIBRATION])
-        rows = [measure(name, data, test, chip, Path(folder)) for name in args.forms or FORMS]
+        rows = [measure_form(name, data, test, chip, Path(folder)) for name in args.forms or FORMS]
     show(rows, len(test.digits))
 
 
-def measure(form: str, data: Path, test: Images, chip: Mapping[str, Any] | None, folder: Path) -> Row:
+def measure_form(
+    form: str, data: Path, test: DigitImages, chip: Mapping[str, Any] | None, folder: Path
+) -> FormAccuracy:
     options, path, snr_db = FORMS[form], MODEL, None
     if options is not None:
         quantised = raptor.quantize(MODEL, data=data, **options)
         path, snr_db = quantised.save(folder / "quantised.onnx", force=True), quantised.report.snr_db
-    wanted = np.stack([*by_onnxruntime(path, test)])
-    row = Row(form, path.stat().st_size, snr_db, accuracy(wanted, test))
+    wanted = np.stack([*run_onnxruntime(path, test)])
+    row = FormAccuracy(form, path.stat().st_size, snr_db, accuracy(wanted, test))
     if chip is None:
         return row
     try:
         program = raptor.compile(path, **chip)
         out = program.save(folder / "out", stream_format="pim", weight_format="npz", force=True)
-        found = np.stack([*by_streams(out, test)])
+        found = np.stack([*run_streams(out, test)])
     except RaptorError as error:
-        return Row(form, row.size_bytes, snr_db, row.wanted, fault=str(error).splitlines()[0])
+        return FormAccuracy(form, row.size_bytes, snr_db, row.wanted, fault=str(error).splitlines()[0])
     other = int((found.argmax(1) != wanted.argmax(1)).sum())
-    return Row(form, row.size_bytes, snr_db, row.wanted, accuracy(found, test), other, int((found != wanted).sum()))
+    return FormAccuracy(
+        form, row.size_bytes, snr_db, row.wanted, accuracy(found, test), other, int((found != wanted).sum())
+    )
 
 
-def accuracy(scores: "np.ndarray", test: Images) -> float:
+def accuracy(scores: "np.ndarray", test: DigitImages) -> float:
     return float((scores.argmax(1) == test.digits).mean())
 
 
-def by_onnxruntime(path: Path, test: Images) -> Iterator["np.ndarray"]:
+def run_onnxruntime(path: Path, test: DigitImages) -> Iterator["np.ndarray"]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
@@ -113,13 +117,13 @@ def by_onnxruntime(path: Path, test: Images) -> Iterator["np.ndarray"]:
         yield session.run(None, {"image": pixels[None]})[0][0]
 
 
-def by_streams(out: Path, test: Images) -> Iterator["np.ndarray"]:
-    program = load(out)
+def run_streams(out: Path, test: DigitImages) -> Iterator["np.ndarray"]:
+    program = load_output(out)
     for pixels in test.pixels:
-        yield run(program, {"image": pixels[None]}).outputs["scores"][0]
+        yield run_program(program, {"image": pixels[None]}).outputs["scores"][0]
 
 
-def show(rows: list[Row], images: int) -> None:
+def show(rows: list[FormAccuracy], images: int) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("form", no_wrap=True)
     heads = ("kB", "SNR dB", "onnxruntime", "against float", "streams", "difference", "other class", "scores differ")
@@ -129,7 +133,7 @@ def show(rows: list[Row], images: int) -> None:
     for row in rows:
         snr = "" if row.snr_db is None else f"{row.snr_db:.1f}"
         against = "" if base is None or row.form == "float" else f"{100 * (row.wanted - base):+.2f}"
-        streams = () if row.found is None else compared(row, images)
+        streams = () if row.found is None else format_comparison(row, images)
         table.add_row(row.form, f"{row.size_bytes / 1000:.1f}", snr, f"{row.wanted:.2%}", against, *streams)
     console = Console()
     console.print(table)
@@ -139,7 +143,7 @@ def show(rows: list[Row], images: int) -> None:
             console.print(f"{row.form}: no streams: {row.fault}")
 
 
-def compared(row: Row, images: int) -> tuple[str, ...]:
+def format_comparison(row: FormAccuracy, images: int) -> tuple[str, ...]:
     assert row.found is not None
     difference = f"{100 * (row.found - row.wanted):+.2f}"
     return f"{row.found:.2%}", difference, f"{row.other}", f"{row.differ} of {10 * images}"

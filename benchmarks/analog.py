@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 import raptor
 from models.trained import BINARY_MODEL, MODEL, load_images
 from raptor.target.device_file import load_device
-from validator.accuracy.measure import accuracy
-from validator.accuracy.report import AccuracyReport, Point
+from validator.accuracy.measure import measure_accuracy
+from validator.accuracy.report import AccuracyPoint, AccuracyReport
 
 BINARY = "binary"
 """The separately trained network with weights and activations 1 and -1, which is not quantised here."""
@@ -64,32 +64,32 @@ def main() -> None:
         folder = Path(name)
         np.savez(folder / "calibration.npz", image=training.pixels[:200])
         np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
-        outs = {form: compiled(form, folder) for form in args.forms}
+        outs = {form: compile_form(form, folder) for form in args.forms}
         images, int8 = folder / "test.npz", outs.get("int8")
         if "forms" in args.tables:
-            forms(outs, images, args.chips)
+            measure_forms(outs, images, args.chips)
         if "converters" in args.tables and BINARY in outs:
-            converters(outs[BINARY], images)
+            measure_converters(outs[BINARY], images)
         if int8 is not None:
-            of_int8(int8, images, args.chips, args.tables, args.plot)
+            measure_int8(int8, images, args.chips, args.tables, args.plot)
 
 
-def of_int8(out: Path, images: Path, chips: int, tables: Sequence[str], plots: Path | None) -> None:
+def measure_int8(out: Path, images: Path, chips: int, tables: Sequence[str], plots: Path | None) -> None:
     if "converters" in tables:
-        knee = converters(out, images)
+        knee = measure_converters(out, images)
         if plots:
             draw_knee(knee, plots / "analog-converters.svg")
     if "times" in tables:
-        drift = times(out, images, chips)
+        drift = measure_drift(out, images, chips)
         if plots:
             draw_drift(drift, plots / "analog-drift.svg")
     if "ranges" in tables:
-        ranges(out, images)
+        measure_ranges(out, images)
     if "cuts" in tables:
-        cuts(out, images, chips)
+        measure_cuts(out, images, chips)
 
 
-def compiled(form: str, folder: Path) -> Path:
+def compile_form(form: str, folder: Path) -> Path:
     options, model = FORMS[form], BINARY_MODEL if form == BINARY else MODEL
     if options is not None and form != BINARY:
         options = dict(options, data=folder / "calibration.npz")
@@ -101,31 +101,31 @@ def compiled(form: str, folder: Path) -> Path:
     return raptor.compile(model, **CHIP, **cells).save(folder / form)
 
 
-def forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
+def measure_forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
     table = Table(box=None, title=f"Top-1, %: exact, ISAAC, and the mean of {chips} chips of each device")
     for name in ("form", "onnxruntime", "exact", "isaac", *DEVICES):
         table.add_column(name, justify="left" if name == "form" else "right")
     for form, out in outs.items():
-        exact = accuracy(out, data)
-        cells = [f"{100 * (exact.reference.top1 or 0) if exact.reference else 0:.1f}", percent(exact)]
+        exact = measure_accuracy(out, data)
+        cells = [f"{100 * (exact.reference.top1 or 0) if exact.reference else 0:.1f}", format_percent(exact)]
         if FORMS[form] is not None:
-            cells.append(percent(accuracy(out, data, crossbar="sliced", device=load_device("isaac"))))
+            cells.append(format_percent(measure_accuracy(out, data, crossbar="sliced", device=load_device("isaac"))))
             # A weight of 1 or -1 would use a small part of the range of a cell of 4 bits.
             cells_of = {"cell_bits": "1"} if form == BINARY else {}
             noisy = (
-                accuracy(out, data, crossbar="noisy", device=load_device(d), settings=cells_of, chips=chips)
+                measure_accuracy(out, data, crossbar="noisy", device=load_device(d), settings=cells_of, chips=chips)
                 for d in DEVICES
             )
-            cells += [spread(report) for report in noisy]
+            cells += [format_spread(report) for report in noisy]
         table.add_row(form, *cells)
         print(form, *cells, flush=True)
     Console().print(table)
 
 
-def converters(out: Path, data: Path) -> Sequence[Point]:
+def measure_converters(out: Path, data: Path) -> Sequence[AccuracyPoint]:
     """Measures accuracy by rows driven at once and bits of the converters, whose range covers all sums."""
     sweep = {"rows_at_once": ROWS, "adc_bits": BITS}
-    found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
+    found = measure_accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
     show(
         "Top-1, %, by rows driven at once and bits of converters (range full)",
         "rows",
@@ -137,10 +137,12 @@ def converters(out: Path, data: Path) -> Sequence[Point]:
     return found
 
 
-def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
+def measure_drift(out: Path, data: Path, chips: int) -> Sequence[AccuracyPoint]:
     """Measures accuracy of a PCM chip by time since programming and compensation of drift."""
     sweep = {"compensation": MITIGATIONS, "seconds": tuple(TIMES.values())}
-    found = accuracy(out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips).sweep
+    found = measure_accuracy(
+        out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips
+    ).sweep
     show(
         "Top-1, %, of PCM by compensation and time",
         "compensation",
@@ -152,68 +154,72 @@ def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
     return found
 
 
-def ranges(out: Path, data: Path) -> None:
+def measure_ranges(out: Path, data: Path) -> None:
     """Measures accuracy by range and bits of the converters."""
     sweep = {"adc_range": RANGES, "adc_bits": BITS}
-    found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32).sweep
+    found = measure_accuracy(
+        out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32
+    ).sweep
     show("Top-1, %, by range and bits of converters", "range", BITS, found, "adc_range", "adc_bits")
 
 
-def cuts(out: Path, data: Path, chips: int) -> None:
+def measure_cuts(out: Path, data: Path, chips: int) -> None:
     """Measures accuracy by the largest stored weight: clipping weights reduces the effect of errors of the cells."""
-    points: list[Point] = []
+    points: list[AccuracyPoint] = []
     for name in DEVICES:
         device = load_device(name)
-        found = accuracy(out, data, crossbar="noisy", device=device, sweep={"cut_weights": CUTS}, chips=chips).sweep
+        found = measure_accuracy(
+            out, data, crossbar="noisy", device=device, sweep={"cut_weights": CUTS}, chips=chips
+        ).sweep
         points += (replace(p, settings={"device": name, **p.settings}) for p in found)
     show("Top-1, %, by the largest stored weight", "device", CUTS, points, "device", "cut_weights")
 
 
-def show(title: str, head: str, columns: Sequence[str], points: Sequence[Point], row: str, column: str) -> None:
+def show(title: str, head: str, columns: Sequence[str], points: Sequence[AccuracyPoint], row: str, column: str) -> None:
     table = Table(box=None, title=title)
     for name in (head, *columns):
         table.add_column(name, justify="right")
-    for name, line in lines(points, row):
+    for name, line in group_points(points, row):
         table.add_row(name, *(f"{100 * (p.top1 or 0):.1f}" for p in line))
     Console().print(table)
 
 
-def lines(points: Sequence[Point], row: str) -> Iterator[tuple[str, list[Point]]]:
+def group_points(points: Sequence[AccuracyPoint], row: str) -> Iterator[tuple[str, list[AccuracyPoint]]]:
     for name in dict.fromkeys(p.settings[row] for p in points):
         yield name, [p for p in points if p.settings[row] == name]
 
 
-def percent(report: AccuracyReport) -> str:
+def format_percent(report: AccuracyReport) -> str:
     return f"{100 * (report.top1 or 0):.1f}"
 
 
-def spread(report: AccuracyReport) -> str:
+def format_spread(report: AccuracyReport) -> str:
     found = [100 * (chip.top1 or 0) for chip in report.chips]
     return f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})"
 
 
-def draw_knee(points: Sequence[Point], path: Path) -> None:
+def draw_knee(points: Sequence[AccuracyPoint], path: Path) -> None:
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
     _, axes = plt.subplots(figsize=(5.5, 3.4))
-    for name, line in lines(points, "rows_at_once"):
+    for name, line in group_points(points, "rows_at_once"):
         axes.plot(
             [p.settings["adc_bits"] for p in line], [100 * (p.top1 or 0) for p in line], "o-", label=f"{name} rows"
         )
-    finish(plt, axes, "bits of converters", path)
+    save_plot(plt, axes, "bits of converters", path)
 
 
-def draw_drift(points: Sequence[Point], path: Path) -> None:
+def draw_drift(points: Sequence[AccuracyPoint], path: Path) -> None:
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
     _, axes = plt.subplots(figsize=(5.5, 3.4))
-    for name, line in lines(points, "compensation"):
+    for name, line in group_points(points, "compensation"):
         heights = [100 * (p.top1 or 0) for p in line]
         axes.plot([*TIMES], heights, "o-", label="no compensation" if name == "none" else f"a factor for each {name}")
-    finish(plt, axes, "time since programming", path)
+    save_plot(plt, axes, "time since programming", path)
 
 
-def finish(plt: Any, axes: Any, label: str, path: Path) -> None:
+def save_plot(plt: Any, axes: Any, label: str, path: Path) -> None:
     plt.rcParams |= {"svg.hashsalt": "raptor", "svg.fonttype": "none", "font.size": 9}
     axes.set_xlabel(label)
     axes.set_ylabel("top-1, %")

@@ -36,7 +36,7 @@ MAPPINGS = {DEFAULT_STRATEGY: f"{DEFAULT_STRATEGY}, default", "raptor": "raptor"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """Measurements and baselines of a model, mapping and stream format."""
 
     model: str
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="runs of each command; the median counts")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
             path = Path(folder) / f"{name}.onnx"
@@ -72,11 +72,11 @@ def main() -> None:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 
-def measure(name: str, mapping: str, path: Path, out: Path, streams: str, repeat: int) -> Row:
+def measure(name: str, mapping: str, path: Path, out: Path, streams: str, repeat: int) -> BenchRow:
     compiled = compile_command(path, out, repeat, streams=streams, xbar=128, cores=200, mapping=mapping)
     validated = validate_command(out, repeat)
     instructions, products = compiled.facts["instructions"], compiled.facts["mvmul"]
-    return Row(
+    return BenchRow(
         name,
         mapping,
         streams,
@@ -132,7 +132,7 @@ def onnxruntime_baseline(path: Path) -> float:
     return _seconds(lambda: session.run(None, feed))
 
 
-def show(rows: list[Row]) -> None:
+def show(rows: list[BenchRow]) -> None:
     table = Table(box=box.MARKDOWN, title="seconds, whole cold process, median")
     for i, name in enumerate(next(_cells(rows[0]))):
         table.add_column(name, justify="left" if i < 3 else "right", no_wrap=True)
@@ -142,7 +142,7 @@ def show(rows: list[Row]) -> None:
     Console(width=220).print(_stage_table(rows))
 
 
-def _cells(row: Row) -> Iterator[Mapping[str, str]]:
+def _cells(row: BenchRow) -> Iterator[Mapping[str, str]]:
     execute = row.validate.stages["run"]
     instructions = row.compile.facts["instructions"]
     yield {
@@ -170,7 +170,7 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
     }
 
 
-def _stage_table(rows: list[Row]) -> Table:
+def _stage_table(rows: list[BenchRow]) -> Table:
     names = list(rows[0].compile.stages)
     table = Table(box=box.MARKDOWN, title="compile, seconds by stage")
     texts = ("model", "mapping", "streams")

@@ -19,7 +19,7 @@ from measure import ROOT
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
-from raptor.analysis.explain import Bounds, explain
+from raptor.analysis.explain import TimeBounds, explain
 from raptor.common.option_values import Objective
 
 MODELS = (
@@ -52,28 +52,28 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoundRow:
     """Times of a model in ns, the bounds on its interval, and the local memory of the fullest core in bytes."""
 
     model: str
     latency_ns: float
     interval_ns: float
-    bounds: Bounds
+    bounds: TimeBounds
     local_bytes: int
 
     @property
-    def largest(self) -> str:
+    def largest_bound(self) -> str:
         """Name of the largest bound, and its share of the interval."""
         bounds = self.bounds
         named = {"even work": bounds.average, "port": bounds.port, f"core of `{bounds.node}`": bounds.busiest}
         name = max(named, key=lambda n: named[n])
         return f"{name}, {named[name] / self.interval_ns:.0%}"
 
-    def cells(self) -> tuple[str, ...]:
+    def format_cells(self) -> tuple[str, ...]:
         """Returns the cells of a line of the table."""
         bounds = self.bounds
         times = (self.latency_ns, self.interval_ns, bounds.average, bounds.busiest, bounds.port)
-        return self.model, *(f"{ns / 1e6:.3g}" for ns in times), self.largest, f"{self.local_bytes / 1e3:.0f}"
+        return self.model, *(f"{ns / 1e6:.3g}" for ns in times), self.largest_bound, f"{self.local_bytes / 1e3:.0f}"
 
 
 def main() -> None:
@@ -83,20 +83,20 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=200, help="cores of the chip")
     parser.add_argument("--optimize", choices=get_args(Objective), help="search for the mapping")
     args = parser.parse_args()
-    print(line(HEAD), line(("---", *["---:"] * (len(HEAD) - 3), "---", "---:")), sep="\n", flush=True)
+    print(format_line(HEAD), format_line(("---", *["---:"] * (len(HEAD) - 3), "---", "---:")), sep="\n", flush=True)
     for name in args.models:
-        print(line(measure(name, args.arch, args.cores, args.optimize).cells()), flush=True)
+        print(format_line(measure(name, args.arch, args.cores, args.optimize).format_cells()), flush=True)
 
 
-def measure(name: str, arch: str, cores: int, optimize: Objective | None = None) -> Row:
+def measure(name: str, arch: str, cores: int, optimize: Objective | None = None) -> BoundRow:
     """Compiles a model and explains the program."""
     program = raptor.compile(models.build(name), arch=arch, cores=cores, optimize=optimize)
     with tempfile.TemporaryDirectory() as folder:
         found = explain(program.save(Path(folder) / "out", stream_format="pim", weight_format="npz"))
-    return Row(name, found.latency_ns, found.interval_ns, found.bounds, program.report.peak_local_bytes)
+    return BoundRow(name, found.latency_ns, found.interval_ns, found.bounds, program.report.peak_local_bytes)
 
 
-def line(cells: tuple[str, ...]) -> str:
+def format_line(cells: tuple[str, ...]) -> str:
     """Returns a line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 

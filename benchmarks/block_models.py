@@ -18,11 +18,11 @@ BLOCKS: dict[str, Callable[[], ModelProto]] = {}
 """Name of a block -> function that builds its model."""
 
 
-def random(*shape: int, seed: int = 0) -> Array:
+def random_weights(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
 
 
-class Block:
+class BlockBuilder:
     """Builder of a model with one input "x". Its methods add nodes and constants, and return their result names."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Block:
 
     def weights(self, *shape: int) -> str:
         """Adds random weights, scaled for sums over all dimensions but the first."""
-        return self.const(random(*shape, seed=len(self.constants)) / np.float32(np.sqrt(np.prod(shape[1:]))))
+        return self.const(random_weights(*shape, seed=len(self.constants)) / np.float32(np.sqrt(np.prod(shape[1:]))))
 
     def conv(
         self,
@@ -72,11 +72,11 @@ class Block:
         return self.op("Conv", x, self.weights(outputs, inputs // groups, *[kernel] * dims), **given)
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
-        return self.op("MatMul", x, self.const(random(inputs, outputs, seed=len(self.constants)) / inputs**0.5))
+        return self.op("MatMul", x, self.const(random_weights(inputs, outputs, seed=len(self.constants)) / inputs**0.5))
 
     def norm(self, x: str, channels: int) -> str:
         """Adds a layer norm."""
-        scale, bias = self.const(1 + random(channels) / 10), self.const(random(channels, seed=1) / 10)
+        scale, bias = self.const(1 + random_weights(channels) / 10), self.const(random_weights(channels, seed=1) / 10)
         return self.op("LayerNormalization", x, scale, bias, axis=-1)
 
     def heads(self, x: str, tokens: int, count: int, channels: int, order: list[int], batch: int = 1) -> str:
@@ -84,19 +84,19 @@ class Block:
         return self.op("Transpose", self.op("Reshape", x, self.ints(batch, tokens, count, channels)), perm=order)
 
 
-def block(*shape: int) -> Callable[[Callable[[Block], str]], Callable[[Block], str]]:
+def register_block(*shape: int) -> Callable[[Callable[[BlockBuilder], str]], Callable[[BlockBuilder], str]]:
     """Decorator: registers a function that builds a block in `BLOCKS`. `shape`: of the input of the block."""
 
-    def add(build: Callable[[Block], str]) -> Callable[[Block], str]:
-        BLOCKS[build.__name__] = lambda: model(build, shape)
+    def add(build: Callable[[BlockBuilder], str]) -> Callable[[BlockBuilder], str]:
+        BLOCKS[build.__name__] = lambda: build_model(build, shape)
         return build
 
     return add
 
 
-def model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
+def build_model(build: Callable[[BlockBuilder], str], shape: tuple[int, ...]) -> ModelProto:
     """Returns the model of a block with an input of this shape."""
-    made = Block()
+    made = BlockBuilder()
     result = build(made)
     graph = helper.make_graph(
         made.nodes,
@@ -109,8 +109,8 @@ def model(build: Callable[[Block], str], shape: tuple[int, ...]) -> ModelProto:
     return infer_shapes(made_model)  # for the shape of the output
 
 
-@block(1, 16, 16, 16)
-def cbam(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def cbam(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     m = b.op("ReduceMean", x, axes=[1])
     q = b.op("ReduceMax", x, axes=[1])
@@ -119,8 +119,8 @@ def cbam(b: Block) -> str:
     return b.conv(b.op("Mul", x, a), 32, 16)
 
 
-@block(1, 16, 16, 16)
-def eca(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def eca(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     g = b.op("GlobalAveragePool", x)
     g = b.op("Reshape", g, b.ints(1, 1, 32))
@@ -129,38 +129,38 @@ def eca(b: Block) -> str:
     return b.conv(b.op("Mul", x, g), 32, 16)
 
 
-@block(1, 16, 16, 16)
-def groupnorm(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def groupnorm(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     y = b.op("Reshape", x, b.ints(1, 4, -1))
     y = b.op("InstanceNormalization", y, b.const(np.ones(4, np.float32)), b.const(np.zeros(4, np.float32)))
     y = b.op("Reshape", y, b.ints(1, 32, 16, 16))
-    y = b.op("Add", b.op("Mul", y, b.const(random(32, 1, 1))), b.const(random(32, 1, 1, seed=2)))
+    y = b.op("Add", b.op("Mul", y, b.const(random_weights(32, 1, 1))), b.const(random_weights(32, 1, 1, seed=2)))
     return b.conv(b.op("Relu", y), 32, 16)
 
 
-@block(1, 16, 16, 16)
-def instancenorm(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def instancenorm(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
-    y = b.op("InstanceNormalization", x, b.const(1 + random(32) / 10), b.const(random(32, seed=1)))
+    y = b.op("InstanceNormalization", x, b.const(1 + random_weights(32) / 10), b.const(random_weights(32, seed=1)))
     return b.conv(b.op("Relu", y), 32, 16)
 
 
-@block(1, 16, 16, 16)
-def pixelshuffle(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def pixelshuffle(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 64)
     y = b.op("DepthToSpace", x, blocksize=2, mode="CRD")
     return b.conv(y, 16, 3)
 
 
-@block(1, 3, 32, 32)
-def focus(b: Block) -> str:
+@register_block(1, 3, 32, 32)
+def focus(b: BlockBuilder) -> str:
     y = b.op("SpaceToDepth", "x", blocksize=2)
     return b.conv(b.conv(y, 12, 32), 32, 16)
 
 
-@block(1, 3, 32, 32)
-def focus_slices(b: Block) -> str:
+@register_block(1, 3, 32, 32)
+def focus_slices(b: BlockBuilder) -> str:
     ps = []
     for r in (0, 1):
         for c in (0, 1):
@@ -169,8 +169,8 @@ def focus_slices(b: Block) -> str:
     return b.conv(b.conv(y, 12, 32), 32, 16)
 
 
-@block(1, 16, 16, 16)
-def aspp(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def aspp(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     br = [b.conv(x, 32, 16, 1), b.conv(x, 32, 16, 3, dilation=2), b.conv(x, 32, 16, 3, dilation=4)]
     g = b.conv(b.op("GlobalAveragePool", x), 32, 16, 1)
@@ -178,16 +178,16 @@ def aspp(b: Block) -> str:
     return b.conv(b.op("Concat", *br, g, axis=1), 64, 16, 1)
 
 
-@block(1, 16, 28, 28)
-def atrous(b: Block) -> str:
+@register_block(1, 16, 28, 28)
+def atrous(b: BlockBuilder) -> str:
     """Kernels that reach over most of the image, as DeepLab has them."""
     x = b.conv("x", 16, 64)
     br = [b.conv(x, 64, 32, 1), *(b.conv(x, 64, 32, 3, dilation=rate) for rate in (6, 12, 18))]
     return b.conv(b.op("Concat", *br, axis=1), 128, 32, 1)
 
 
-@block(1, 16, 16, 16)
-def fpn(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def fpn(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     d = b.conv(x, 32, 32, stride=2)
     up = b.op(
@@ -202,8 +202,8 @@ def fpn(b: Block) -> str:
     return b.conv(b.op("Add", up, x), 32, 16)
 
 
-@block(1, 64, 32)
-def swin_window(b: Block) -> str:
+@register_block(1, 64, 32)
+def swin_window(b: BlockBuilder) -> str:
     size, side, channels, heads = 8, 4, 32, 2
     x = b.norm("x", channels)
     x = b.op("Reshape", x, b.ints(1, size // side, side, size // side, side, channels))
@@ -217,7 +217,7 @@ def swin_window(b: Block) -> str:
     )
     s = b.op(
         "Softmax",
-        b.op("Add", b.op("Mul", b.op("MatMul", q, k), b.floats(0.25)), b.const(random(1, heads, 16, 16))),
+        b.op("Add", b.op("Mul", b.op("MatMul", q, k), b.floats(0.25)), b.const(random_weights(1, heads, 16, 16))),
         axis=-1,
     )
     o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 2, 1, 3]), b.ints(4, 16, channels))
@@ -228,8 +228,8 @@ def swin_window(b: Block) -> str:
     return b.op("Add", o, "x")
 
 
-@block(1, 64, 16)
-def patch_merge(b: Block) -> str:
+@register_block(1, 64, 16)
+def patch_merge(b: BlockBuilder) -> str:
     x = b.op("Reshape", "x", b.ints(1, 8, 8, 16))
     ps = [
         b.op("Slice", x, b.ints(r, c), b.ints(9999, 9999), b.ints(1, 2), b.ints(2, 2)) for r in (0, 1) for c in (0, 1)
@@ -238,8 +238,8 @@ def patch_merge(b: Block) -> str:
     return b.linear(b.norm(y, 64), 64, 32)
 
 
-@block(1, 49, 32)
-def mixer(b: Block) -> str:
+@register_block(1, 49, 32)
+def mixer(b: BlockBuilder) -> str:
     y = b.op("Transpose", b.norm("x", 32), perm=[0, 2, 1])
     y = b.linear(b.op("Relu", b.linear(y, 49, 64)), 64, 49)
     y = b.op("Add", b.op("Transpose", y, perm=[0, 2, 1]), "x")
@@ -247,8 +247,8 @@ def mixer(b: Block) -> str:
     return b.op("Add", y, z)
 
 
-@block(1, 49, 32)
-def gmlp(b: Block) -> str:
+@register_block(1, 49, 32)
+def gmlp(b: BlockBuilder) -> str:
     y = b.linear(b.norm("x", 32), 32, 64)
     u, v = b.ops(2, "Split", y, b.ints(*[32, 32]), axis=2)
     v = b.op("Transpose", b.norm(v, 32), perm=[0, 2, 1])
@@ -256,8 +256,8 @@ def gmlp(b: Block) -> str:
     return b.op("Add", b.linear(b.op("Mul", u, v), 32, 32), "x")
 
 
-@block(1, 20, 32)
-def swiglu_rms(b: Block) -> str:
+@register_block(1, 20, 32)
+def swiglu_rms(b: BlockBuilder) -> str:
     s = b.op("ReduceMean", b.op("Mul", "x", "x"), axes=[2])
     r = b.op("Div", "x", b.op("Sqrt", b.op("Add", s, b.floats(1e-5))))
     g = b.linear(r, 32, 64)
@@ -265,10 +265,10 @@ def swiglu_rms(b: Block) -> str:
     return b.op("Add", b.linear(b.op("Mul", b.op("Mul", g, b.op("Sigmoid", g)), u), 64, 32), "x")
 
 
-@block(1, 20, 32)
-def rope(b: Block) -> str:
-    c = b.const(random(1, 20, 32))
-    s = b.const(random(1, 20, 32, seed=3))
+@register_block(1, 20, 32)
+def rope(b: BlockBuilder) -> str:
+    c = b.const(random_weights(1, 20, 32))
+    s = b.const(random_weights(1, 20, 32, seed=3))
 
     def rot(z):
         a = b.op("Slice", z, b.ints(0), b.ints(16), b.ints(2))
@@ -281,8 +281,8 @@ def rope(b: Block) -> str:
     return b.linear(b.op("MatMul", p, v), 32, 32)
 
 
-@block(1, 40, 32)
-def conformer_conv(b: Block) -> str:
+@register_block(1, 40, 32)
+def conformer_conv(b: BlockBuilder) -> str:
     y = b.linear(b.norm("x", 32), 32, 64)
     u, v = b.ops(2, "Split", y, b.ints(*[32, 32]), axis=2)
     y = b.op("Mul", u, b.op("Sigmoid", v))
@@ -293,8 +293,8 @@ def conformer_conv(b: Block) -> str:
     return b.op("Add", b.linear(y, 32, 32), "x")
 
 
-@block(1, 16, 64)
-def tcn(b: Block) -> str:
+@register_block(1, 16, 64)
+def tcn(b: BlockBuilder) -> str:
     y = "x"
     ci = 16
     for d in (1, 2, 4):
@@ -303,29 +303,29 @@ def tcn(b: Block) -> str:
     return y
 
 
-@block(1, 16, 256)
-def dilated_residuals(b: Block) -> str:
+@register_block(1, 16, 256)
+def dilated_residuals(b: BlockBuilder) -> str:
     y = b.conv("x", 16, 32, 1, dims=1)
     for d in (1, 2, 4, 8, 16, 32):
         y = b.op("Add", y, b.op("Relu", b.conv(y, 32, 32, 3, dilation=d, dims=1)))
     return y
 
 
-@block(1, 20, 32)
-def embed_mean(b: Block) -> str:
+@register_block(1, 20, 32)
+def embed_mean(b: BlockBuilder) -> str:
     y = b.op("ReduceMean", b.op("Relu", b.linear("x", 32, 64)), axes=[1], keepdims=0)
     return b.linear(y, 64, 10)
 
 
-@block(1, 16, 12, 12)
-def l2norm(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def l2norm(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     n = b.op("ReduceL2", x, axes=[1])
     return b.conv(b.op("Div", x, n), 32, 8)
 
 
-@block(1, 16, 12, 12)
-def channel_shuffle(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def channel_shuffle(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32, groups=2)
     x = b.op("Reshape", x, b.ints(1, 2, 16, 12, 12))
     x = b.op("Transpose", x, perm=[0, 2, 1, 3, 4])
@@ -333,15 +333,15 @@ def channel_shuffle(b: Block) -> str:
     return b.conv(x, 32, 32, groups=2)
 
 
-@block(1, 16, 12, 12)
-def deconv_cat(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def deconv_cat(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32, stride=2)
-    y = b.op("ConvTranspose", x, b.const(random(32, 16, 2, 2)), strides=[2, 2])
+    y = b.op("ConvTranspose", x, b.const(random_weights(32, 16, 2, 2)), strides=[2, 2])
     return b.conv(b.op("Concat", y, "x", axis=1), 32, 8)
 
 
-@block(1, 16, 12, 12)
-def sknet(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def sknet(b: BlockBuilder) -> str:
     u = b.conv("x", 16, 32)
     v = b.conv("x", 16, 32, dilation=2)
     s = b.op("Add", u, v)
@@ -353,8 +353,8 @@ def sknet(b: Block) -> str:
     return b.conv(y, 32, 8)
 
 
-@block(1, 16, 12, 12)
-def yolo_head(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def yolo_head(b: BlockBuilder) -> str:
     x = b.conv(b.conv("x", 16, 32), 32, 3 * 10, 1)
     x = b.op("Reshape", x, b.ints(1, 3, 10, 12, 12))
     x = b.op("Transpose", x, perm=[0, 1, 3, 4, 2])
@@ -362,23 +362,23 @@ def yolo_head(b: Block) -> str:
     return b.op("Reshape", x, b.ints(1, 432, 10))
 
 
-@block(1, 16, 12, 12)
-def ssd_softmax(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def ssd_softmax(b: BlockBuilder) -> str:
     x = b.conv(b.conv("x", 16, 32), 32, 4 * 21, 1)
     x = b.op("Transpose", x, perm=[0, 2, 3, 1])
     x = b.op("Reshape", x, b.ints(1, 576, 21))
     return b.op("Softmax", x, axis=-1)
 
 
-@block(1, 16, 16, 16)
-def seg_head(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def seg_head(b: BlockBuilder) -> str:
     x = b.conv(b.conv("x", 16, 32), 32, 21, 1)
     up = b.op("Resize", x, "", b.floats([1, 1, 2, 2]), mode="linear", coordinate_transformation_mode="half_pixel")
     return b.op("Softmax", up, axis=1)
 
 
-@block(1, 16, 8, 8)
-def dfl(b: Block) -> str:
+@register_block(1, 16, 8, 8)
+def dfl(b: BlockBuilder) -> str:
     x = b.conv(b.conv("x", 16, 32), 32, 64, 1)
     x = b.op("Reshape", x, b.ints(1, 4, 16, 64))
     x = b.op("Transpose", x, perm=[0, 2, 1, 3])
@@ -387,28 +387,28 @@ def dfl(b: Block) -> str:
     return b.op("Reshape", x, b.ints(1, 4, 64))
 
 
-@block(1, 16, 8, 8)
-def upsample_bilinear_x4(b: Block) -> str:
+@register_block(1, 16, 8, 8)
+def upsample_bilinear_x4(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     up = b.op("Resize", x, "", b.floats([1, 1, 4, 4]), mode="linear", coordinate_transformation_mode="align_corners")
     return b.conv(up, 32, 4)
 
 
-@block(1, 8, 8, 20)
-def cnn_lstm(b: Block) -> str:
+@register_block(1, 8, 8, 20)
+def cnn_lstm(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 8, 8))
     x = b.op("Transpose", x, perm=[3, 0, 1, 2])
     x = b.op("Reshape", x, b.ints(20, 1, 64))
-    o = b.op("LSTM", x, b.const(random(1, 64, 64) / 8), b.const(random(1, 64, 16) / 4), hidden_size=16)
+    o = b.op("LSTM", x, b.const(random_weights(1, 64, 64) / 8), b.const(random_weights(1, 64, 16) / 4), hidden_size=16)
     y = b.op("Reshape", o, b.ints(20, 16))
     return b.linear(y, 16, 10)
 
 
-@block(1, 3, 32, 32)
-def vit_cls(b: Block) -> str:
-    x = b.op("Conv", "x", b.const(random(32, 3, 8, 8) / 10), strides=[8, 8])
+@register_block(1, 3, 32, 32)
+def vit_cls(b: BlockBuilder) -> str:
+    x = b.op("Conv", "x", b.const(random_weights(32, 3, 8, 8) / 10), strides=[8, 8])
     x = b.op("Transpose", b.op("Reshape", x, b.ints(1, 32, 16)), perm=[0, 2, 1])
-    x = b.op("Concat", b.const(random(1, 1, 32)), x, axis=1)
+    x = b.op("Concat", b.const(random_weights(1, 1, 32)), x, axis=1)
     x = b.norm(x, 32)
     q, k, v = (b.linear(x, 32, 32) for _ in range(3))
     p = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), axis=-1)
@@ -417,8 +417,8 @@ def vit_cls(b: Block) -> str:
     return b.linear(y, 32, 10)
 
 
-@block(1, 8, 8, 8)
-def maxvit_grid(b: Block) -> str:
+@register_block(1, 8, 8, 8)
+def maxvit_grid(b: BlockBuilder) -> str:
     x = b.conv("x", 8, 32)
     x = b.op("Reshape", x, b.ints(1, 32, 2, 4, 2, 4))
     x = b.op("Transpose", x, perm=[0, 3, 5, 2, 4, 1])
@@ -432,38 +432,38 @@ def maxvit_grid(b: Block) -> str:
     return b.conv(x, 32, 8)
 
 
-@block(8, 64)
-def mlp_batch(b: Block) -> str:
-    x = b.op("Relu", b.op("Gemm", "x", b.const(random(64, 96) / 8), b.const(random(96))))
-    x = b.op("Relu", b.op("Gemm", x, b.const(random(96, 96) / 8), b.const(random(96))))
-    return b.op("Gemm", x, b.const(random(96, 10) / 8), b.const(random(10)))
+@register_block(8, 64)
+def mlp_batch(b: BlockBuilder) -> str:
+    x = b.op("Relu", b.op("Gemm", "x", b.const(random_weights(64, 96) / 8), b.const(random_weights(96))))
+    x = b.op("Relu", b.op("Gemm", x, b.const(random_weights(96, 96) / 8), b.const(random_weights(96))))
+    return b.op("Gemm", x, b.const(random_weights(96, 10) / 8), b.const(random_weights(10)))
 
 
-@block(4, 3, 16, 16)
-def cnn_batch(b: Block) -> str:
+@register_block(4, 3, 16, 16)
+def cnn_batch(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 3, 16))
     x = b.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     x = b.op("Relu", b.conv(x, 16, 32))
     x = b.op("Flatten", b.op("GlobalAveragePool", x))
-    return b.op("Gemm", x, b.const(random(32, 10) / 8), b.const(random(10)))
+    return b.op("Gemm", x, b.const(random_weights(32, 10) / 8), b.const(random_weights(10)))
 
 
-@block(1, 40, 64)
-def ffn_relu(b: Block) -> str:
+@register_block(1, 40, 64)
+def ffn_relu(b: BlockBuilder) -> str:
     return b.op("Add", b.linear(b.op("Relu", b.linear(b.norm("x", 64), 64, 128)), 128, 64), "x")
 
 
-@block(1, 40, 64)
-def ffn_bias_gelu(b: Block) -> str:
-    h = b.op("Add", b.linear(b.norm("x", 64), 64, 128), b.const(random(128)))
+@register_block(1, 40, 64)
+def ffn_bias_gelu(b: BlockBuilder) -> str:
+    h = b.op("Add", b.linear(b.norm("x", 64), 64, 128), b.const(random_weights(128)))
     g = b.op(
         "Mul", b.op("Mul", h, b.op("Add", b.op("Erf", b.op("Div", h, b.floats(1.4142))), b.floats(1.0))), b.floats(0.5)
     )
     return b.op("Add", b.linear(g, 128, 64), "x")
 
 
-@block(1, 4, 128)
-def cnn1d(b: Block) -> str:
+@register_block(1, 4, 128)
+def cnn1d(b: BlockBuilder) -> str:
     x = "x"
     ci = 4
     for co in (16, 32):
@@ -471,17 +471,17 @@ def cnn1d(b: Block) -> str:
         x = b.op("MaxPool", x, kernel_shape=[2], strides=[2])
         ci = co
     x = b.op("Flatten", x)
-    return b.op("Gemm", x, b.const(random(32 * 32, 10) / 30), b.const(random(10)))
+    return b.op("Gemm", x, b.const(random_weights(32 * 32, 10) / 30), b.const(random_weights(10)))
 
 
-@block(1, 16, 32)
-def deconv1d(b: Block) -> str:
+@register_block(1, 16, 32)
+def deconv1d(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 16, 32, dims=1))
-    return b.op("ConvTranspose", x, b.const(random(32, 8, 4)), strides=[2], pads=[1, 1])
+    return b.op("ConvTranspose", x, b.const(random_weights(32, 8, 4)), strides=[2], pads=[1, 1])
 
 
-@block(1, 16, 40)
-def ln_conv1d(b: Block) -> str:
+@register_block(1, 16, 40)
+def ln_conv1d(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32, 5, dims=1)
     y = b.op("Transpose", x, perm=[0, 2, 1])
     y = b.norm(y, 32)
@@ -489,16 +489,16 @@ def ln_conv1d(b: Block) -> str:
     return b.conv(b.op("Relu", y), 32, 16, dims=1)
 
 
-@block(1, 8, 8, 20)
-def gru_crnn(b: Block) -> str:
+@register_block(1, 8, 8, 20)
+def gru_crnn(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 8, 8))
     x = b.op("Transpose", x, perm=[3, 0, 1, 2])
     x = b.op("Reshape", x, b.ints(20, 1, 64))
     o = b.op(
         "GRU",
         x,
-        b.const(random(2, 48, 64) / 8),
-        b.const(random(2, 48, 16) / 4),
+        b.const(random_weights(2, 48, 64) / 8),
+        b.const(random_weights(2, 48, 16) / 4),
         hidden_size=16,
         direction="bidirectional",
     )
@@ -506,41 +506,41 @@ def gru_crnn(b: Block) -> str:
     return b.linear(y, 32, 10)
 
 
-@block(1, 8, 16, 16)
-def adaptive_pool(b: Block) -> str:
+@register_block(1, 8, 16, 16)
+def adaptive_pool(b: BlockBuilder) -> str:
     x = b.conv("x", 8, 32)
     x = b.op("AveragePool", x, kernel_shape=[8, 8], strides=[8, 8])
     x = b.op("Flatten", x)
-    return b.op("Gemm", x, b.const(random(128, 10) / 10), b.const(random(10)))
+    return b.op("Gemm", x, b.const(random_weights(128, 10) / 10), b.const(random_weights(10)))
 
 
-@block(1, 30, 32)
-def attention_pool(b: Block) -> str:
+@register_block(1, 30, 32)
+def attention_pool(b: BlockBuilder) -> str:
     h = b.op("Tanh", b.linear("x", 32, 32))
     s = b.op("Softmax", b.linear(h, 32, 1), axis=1)
     y = b.op("ReduceSum", b.op("Mul", "x", s), b.ints(1), keepdims=0)
     return b.linear(y, 32, 10)
 
 
-@block(1, 16, 12, 12)
-def cosine(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def cosine(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     y = b.op("Flatten", b.op("GlobalAveragePool", x))
     n = b.op("ReduceL2", y, axes=[1])
     return b.linear(b.op("Div", y, n), 32, 10)
 
 
-@block(1, 8, 16, 16)
-def seg_argmax(b: Block) -> str:
+@register_block(1, 8, 16, 16)
+def seg_argmax(b: BlockBuilder) -> str:
     x = b.conv(b.op("Relu", b.conv("x", 8, 32)), 32, 12, 1)
     return b.op("Cast", b.op("ArgMax", x, axis=1), to=1)
 
 
-@block(1, 20, 32)
-def embed_ids(b: Block) -> str:
-    pos = b.const(random(1, 20, 32))
+@register_block(1, 20, 32)
+def embed_ids(b: BlockBuilder) -> str:
+    pos = b.const(random_weights(1, 20, 32))
     x = b.norm(b.op("Add", "x", pos), 32)
-    q, k, v = (b.op("Add", b.linear(x, 32, 32), b.const(random(32))) for _ in range(3))
+    q, k, v = (b.op("Add", b.linear(x, 32, 32), b.const(random_weights(32))) for _ in range(3))
     q, k, v = b.heads(q, 20, 4, 8, [0, 2, 1, 3]), b.heads(k, 20, 4, 8, [0, 2, 3, 1]), b.heads(v, 20, 4, 8, [0, 2, 1, 3])
     s = b.op("Softmax", b.op("Div", b.op("MatMul", q, k), b.floats(2.83)), axis=-1)
     o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 2, 1, 3]), b.ints(1, 20, 32))
@@ -549,8 +549,8 @@ def embed_ids(b: Block) -> str:
     return b.op("Tanh", b.linear(b.op("Reshape", c, b.ints(1, 32)), 32, 32))
 
 
-@block(1, 24, 32)
-def gqa(b: Block) -> str:
+@register_block(1, 24, 32)
+def gqa(b: BlockBuilder) -> str:
     q = b.linear("x", 32, 32)
     k, v = b.linear("x", 32, 16), b.linear("x", 32, 16)
     q = b.op("Transpose", b.op("Reshape", q, b.ints(1, 24, 4, 8)), perm=[0, 2, 1, 3])
@@ -563,56 +563,56 @@ def gqa(b: Block) -> str:
     return b.linear(o, 32, 32)
 
 
-@block(1, 4, 8, 8, 8)
-def conv3d(b: Block) -> str:
-    w = b.const(random(8, 4, 3, 3, 3) / 10)
+@register_block(1, 4, 8, 8, 8)
+def conv3d(b: BlockBuilder) -> str:
+    w = b.const(random_weights(8, 4, 3, 3, 3) / 10)
     x = b.op("Relu", b.op("Conv", "x", w, pads=[1] * 6))
     x = b.op("MaxPool", x, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
-    return b.op("Conv", x, b.const(random(8, 8, 3, 3, 3) / 15), pads=[1] * 6)
+    return b.op("Conv", x, b.const(random_weights(8, 8, 3, 3, 3) / 15), pads=[1] * 6)
 
 
-@block(1, 32, 12, 12)
-def resnext(b: Block) -> str:
+@register_block(1, 32, 12, 12)
+def resnext(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 32, 32, 1))
     x = b.op("Relu", b.conv(x, 32, 32, 3, groups=8))
     return b.op("Add", b.conv(x, 32, 32, 1), "x")
 
 
-@block(1, 16, 12, 12)
-def ghost(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def ghost(b: BlockBuilder) -> str:
     p = b.op("Relu", b.conv("x", 16, 16, 1))
     c = b.op("Relu", b.conv(p, 16, 16, 3, groups=16))
     return b.conv(b.op("Concat", p, c, axis=1), 32, 16, 1)
 
 
-@block(1, 8, 12, 12)
-def prelu_hswish(b: Block) -> str:
-    x = b.op("PRelu", b.conv("x", 8, 32), b.const(np.abs(random(32, 1, 1))))
+@register_block(1, 8, 12, 12)
+def prelu_hswish(b: BlockBuilder) -> str:
+    x = b.op("PRelu", b.conv("x", 8, 32), b.const(np.abs(random_weights(32, 1, 1))))
     x = b.op("HardSwish", b.conv(x, 32, 32))
     return b.conv(x, 32, 8)
 
 
-@block(1, 8, 12, 12)
-def reflect_pad(b: Block) -> str:
+@register_block(1, 8, 12, 12)
+def reflect_pad(b: BlockBuilder) -> str:
     x = b.op("Pad", "x", b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
     x = b.op("Relu", b.conv(x, 8, 32, pads=[0] * 4))
     x = b.op("Pad", x, b.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
     return b.conv(x, 32, 8, pads=[0] * 4)
 
 
-@block(1, 8, 12, 12)
-def lrn(b: Block) -> str:
+@register_block(1, 8, 12, 12)
+def lrn(b: BlockBuilder) -> str:
     x = b.op("LRN", b.conv("x", 8, 32), size=5)
     return b.conv(x, 32, 8)
 
 
-@block(20, 1, 16)
-def gru_simple(b: Block) -> str:
+@register_block(20, 1, 16)
+def gru_simple(b: BlockBuilder) -> str:
     o = b.op(
         "GRU",
         "x",
-        b.const(random(1, 48, 16) / 8),
-        b.const(random(1, 48, 16) / 4),
+        b.const(random_weights(1, 48, 16) / 8),
+        b.const(random_weights(1, 48, 16) / 4),
         hidden_size=16,
         linear_before_reset=1,
     )
@@ -620,17 +620,17 @@ def gru_simple(b: Block) -> str:
     return b.linear(y, 16, 10)
 
 
-@block(1, 4, 16, 16)
-def unet_small(b: Block) -> str:
+@register_block(1, 4, 16, 16)
+def unet_small(b: BlockBuilder) -> str:
     a = b.op("Relu", b.conv("x", 4, 16))
     d = b.op("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
     d = b.op("Relu", b.conv(d, 16, 32))
-    u = b.op("ConvTranspose", d, b.const(random(32, 16, 2, 2) / 6), strides=[2, 2])
+    u = b.op("ConvTranspose", d, b.const(random_weights(32, 16, 2, 2) / 6), strides=[2, 2])
     return b.conv(b.op("Concat", u, a, axis=1), 32, 2)
 
 
-@block(2, 4, 12, 12)
-def siamese(b: Block) -> str:
+@register_block(2, 4, 12, 12)
+def siamese(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 4, 16))
     y = b.op("Flatten", b.op("GlobalAveragePool", x))
     y = b.linear(y, 16, 8)
@@ -639,16 +639,16 @@ def siamese(b: Block) -> str:
     return b.op("Sub", a, c)
 
 
-@block(1, 64)
-def autoencoder(b: Block) -> str:
+@register_block(1, 64)
+def autoencoder(b: BlockBuilder) -> str:
     x = b.op("Relu", b.linear("x", 64, 32))
     x = b.op("Relu", b.linear(x, 32, 8))
     x = b.op("Relu", b.linear(x, 8, 32))
     return b.linear(x, 32, 64)
 
 
-@block(1, 16, 12, 12)
-def swish_se(b: Block) -> str:
+@register_block(1, 16, 12, 12)
+def swish_se(b: BlockBuilder) -> str:
     x = b.conv("x", 16, 32)
     x = b.op("Mul", x, b.op("Sigmoid", x))
     s = b.op("ReduceMean", x, axes=[2, 3])
@@ -658,34 +658,34 @@ def swish_se(b: Block) -> str:
     return b.conv(b.op("Mul", x, s), 32, 16, 1)
 
 
-@block(1, 4, 12, 12)
-def spatial_softmax(b: Block) -> str:
+@register_block(1, 4, 12, 12)
+def spatial_softmax(b: BlockBuilder) -> str:
     x = b.conv("x", 4, 16)
     y = b.op("Softmax", b.op("Reshape", x, b.ints(16, 144)), axis=1)
-    px = b.const(random(144, 2))
+    px = b.const(random_weights(144, 2))
     return b.op("MatMul", y, px)
 
 
-@block(1, 8, 12, 12)
-def dyn_filter_matmul(b: Block) -> str:
+@register_block(1, 8, 12, 12)
+def dyn_filter_matmul(b: BlockBuilder) -> str:
     x = b.op("Reshape", b.conv("x", 8, 16), b.ints(1, 16, 144))
     g = b.op("MatMul", x, b.op("Transpose", x, perm=[0, 2, 1]))
     return b.linear(b.op("Reshape", g, b.ints(1, 256)), 256, 10)
 
 
-def patches(b: Block) -> str:
+def patches(b: BlockBuilder) -> str:
     """Adds a convolution that makes 64 tokens of 32 channels of an image [1, 3, 32, 32]."""
     x = b.op("Conv", "x", b.weights(32, 3, 4, 4), kernel_shape=[4, 4], strides=[4, 4])
     return b.op("Transpose", b.op("Reshape", x, b.ints(1, 32, 64)), perm=[0, 2, 1])
 
 
-def feed_forward(b: Block, x: str, channels: int) -> str:
+def feed_forward(b: BlockBuilder, x: str, channels: int) -> str:
     """Adds a norm, two layers and a shortcut."""
     y = b.op("Relu", b.linear(b.norm(x, channels), channels, 2 * channels))
     return b.op("Add", x, b.linear(y, 2 * channels, channels))
 
 
-def attention(b: Block, query: str, given: str, queries: int, keys: int, channels: int) -> str:
+def attention(b: BlockBuilder, query: str, given: str, queries: int, keys: int, channels: int) -> str:
     """Adds an attention of two heads."""
     q, k, v = (b.linear(x, channels, channels) for x in (query, given, given))
     half = channels // 2
@@ -696,16 +696,16 @@ def attention(b: Block, query: str, given: str, queries: int, keys: int, channel
     return b.linear(o, channels, channels)
 
 
-@block(1, 3, 32, 32)
-def vit_mean(b: Block) -> str:
+@register_block(1, 3, 32, 32)
+def vit_mean(b: BlockBuilder) -> str:
     x = patches(b)
     for _ in range(2):
         x = feed_forward(b, x, 32)
     return b.linear(b.op("ReduceMean", b.norm(x, 32), axes=[1], keepdims=0), 32, 10)
 
 
-@block(1, 3, 32, 32)
-def mixer_model(b: Block) -> str:
+@register_block(1, 3, 32, 32)
+def mixer_model(b: BlockBuilder) -> str:
     x = patches(b)
     for _ in range(2):
         y = b.op("Transpose", b.norm(x, 32), perm=[0, 2, 1])
@@ -714,32 +714,32 @@ def mixer_model(b: Block) -> str:
     return b.linear(b.op("ReduceMean", b.norm(x, 32), axes=[1], keepdims=0), 32, 10)
 
 
-@block(1, 49, 32)
-def resmlp(b: Block) -> str:
+@register_block(1, 49, 32)
+def resmlp(b: BlockBuilder) -> str:
     x = "x"
     for _ in range(2):
-        y = b.op("Add", b.op("Mul", x, b.const(random(32))), b.const(random(32, seed=4)))
+        y = b.op("Add", b.op("Mul", x, b.const(random_weights(32))), b.const(random_weights(32, seed=4)))
         x = b.op("Add", x, b.op("MatMul", b.weights(49, 49), y))
-        y = b.op("Relu", b.linear(b.op("Mul", x, b.const(random(32, seed=5))), 32, 64))
+        y = b.op("Relu", b.linear(b.op("Mul", x, b.const(random_weights(32, seed=5))), 32, 64))
         x = b.op("Add", x, b.linear(y, 64, 32))
     return b.linear(b.op("ReduceMean", x, axes=[1], keepdims=0), 32, 10)
 
 
-@block(1, 64, 32)
-def sentence(b: Block) -> str:
+@register_block(1, 64, 32)
+def sentence(b: BlockBuilder) -> str:
     x = b.op("Add", "x", attention(b, b.norm("x", 32), "x", 64, 64, 32))
     y = b.op("ReduceMean", feed_forward(b, x, 32), axes=[1], keepdims=0)
     return b.op("Div", y, b.op("ReduceL2", y, axes=[1]))
 
 
-@block(1, 128, 32)
-def token_argmax(b: Block) -> str:
+@register_block(1, 128, 32)
+def token_argmax(b: BlockBuilder) -> str:
     x = b.linear(b.op("Relu", b.linear("x", 32, 64)), 64, 21)
     return b.op("Cast", b.op("ArgMax", x, axis=2), to=1)
 
 
-@block(1, 64, 32)
-def stat_pool(b: Block) -> str:
+@register_block(1, 64, 32)
+def stat_pool(b: BlockBuilder) -> str:
     x = b.linear(b.op("Relu", b.linear("x", 32, 64)), 64, 32)
     m = b.op("ReduceMean", x, axes=[1], keepdims=1)
     d = b.op("Sub", x, m)
@@ -747,48 +747,50 @@ def stat_pool(b: Block) -> str:
     return b.linear(b.op("Reshape", b.op("Concat", m, s, axis=2), b.ints(1, 64)), 64, 10)
 
 
-@block(1, 64, 32)
-def perceiver(b: Block) -> str:
-    latent = b.const(random(1, 8, 32))
+@register_block(1, 64, 32)
+def perceiver(b: BlockBuilder) -> str:
+    latent = b.const(random_weights(1, 8, 32))
     x = b.op("Add", attention(b, latent, "x", 8, 64, 32), latent)
     return b.linear(b.op("ReduceMean", feed_forward(b, x, 32), axes=[1], keepdims=0), 32, 10)
 
 
-@block(1, 24, 32)
-def detr_decoder(b: Block) -> str:
-    seen, asked = b.linear(b.norm("x", 32), 32, 32), b.const(random(1, 10, 32))
+@register_block(1, 24, 32)
+def detr_decoder(b: BlockBuilder) -> str:
+    seen, asked = b.linear(b.norm("x", 32), 32, 32), b.const(random_weights(1, 10, 32))
     x = b.norm(b.op("Add", asked, attention(b, asked, seen, 10, 24, 32)), 32)
     x = b.op("Add", x, attention(b, x, x, 10, 10, 32))
     return b.op("Sigmoid", b.linear(feed_forward(b, x, 32), 32, 4))
 
 
-@block(1, 3, 128)
-def pointnet(b: Block) -> str:
+@register_block(1, 3, 128)
+def pointnet(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 3, 32, 1, dims=1))
     x = b.op("Relu", b.conv(x, 32, 64, 1, dims=1))
     x = b.op("ReduceMax", x, axes=[2], keepdims=0)
     return b.linear(b.op("Relu", b.linear(x, 64, 64)), 64, 10)
 
 
-@block(1, 34, 16)
-def gcn(b: Block) -> str:
+@register_block(1, 34, 16)
+def gcn(b: BlockBuilder) -> str:
     adjacent = b.weights(34, 34)
     x = b.op("Relu", b.op("MatMul", adjacent, b.linear("x", 16, 32)))
     return b.op("MatMul", adjacent, b.linear(x, 32, 4))
 
 
-@block(1, 16, 16, 16)
-def anchors(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def anchors(b: BlockBuilder) -> str:
     x = b.conv(b.op("Relu", b.conv("x", 16, 16)), 16, 3 * 8, 1)
     x = b.op("Transpose", b.op("Reshape", x, b.ints(1, 3, 8, 16, 16)), perm=[0, 1, 3, 4, 2])
     middle, size, scores = b.ops(3, "Split", b.op("Sigmoid", x), b.ints(2, 2, 4), axis=4)
-    middle = b.op("Mul", b.op("Add", b.op("Mul", middle, b.floats(2)), b.const(random(1, 3, 16, 16, 2))), b.floats(8))
-    size = b.op("Mul", b.op("Pow", b.op("Mul", size, b.floats(2)), b.floats(2)), b.const(random(1, 3, 1, 1, 2)))
+    middle = b.op(
+        "Mul", b.op("Add", b.op("Mul", middle, b.floats(2)), b.const(random_weights(1, 3, 16, 16, 2))), b.floats(8)
+    )
+    size = b.op("Mul", b.op("Pow", b.op("Mul", size, b.floats(2)), b.floats(2)), b.const(random_weights(1, 3, 1, 1, 2)))
     return b.op("Reshape", b.op("Concat", middle, size, scores, axis=4), b.ints(1, 768, 8))
 
 
-@block(1, 16, 16, 16)
-def anchor_free(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def anchor_free(b: BlockBuilder) -> str:
     x = b.op("Relu", b.conv("x", 16, 16))
     y = b.op("Relu", b.conv(x, 16, 32, stride=2))
     found: list[str] = []
@@ -800,22 +802,22 @@ def anchor_free(b: Block) -> str:
     sides = b.op("Softmax", b.op("Transpose", b.op("Reshape", sides, b.ints(1, 4, 16, 320)), perm=[0, 2, 1, 3]), axis=1)
     sides = b.op("Conv", sides, b.const(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)))
     first, last = b.ops(2, "Split", b.op("Reshape", sides, b.ints(1, 4, 320)), b.ints(2, 2), axis=1)
-    middle = b.const(random(1, 2, 320))
+    middle = b.const(random_weights(1, 2, 320))
     first, last = b.op("Sub", middle, first), b.op("Add", middle, last)
     box = b.op("Concat", b.op("Mul", b.op("Add", first, last), b.floats(0.5)), b.op("Sub", last, first), axis=1)
-    return b.op("Concat", b.op("Mul", box, b.const(random(1, 1, 320))), b.op("Sigmoid", classes), axis=1)
+    return b.op("Concat", b.op("Mul", box, b.const(random_weights(1, 1, 320))), b.op("Sigmoid", classes), axis=1)
 
 
-@block(1, 3, 24, 24)
-def upscaled(b: Block) -> str:
+@register_block(1, 3, 24, 24)
+def upscaled(b: BlockBuilder) -> str:
     x = b.conv("x", 3, 16)
     x = b.op("Add", x, b.conv(b.op("Relu", b.conv(x, 16, 16)), 16, 16))
     x = b.op("DepthToSpace", b.conv(x, 16, 12), blocksize=2)
     return b.op("Add", x, b.op("Resize", "x", "", b.floats([1, 1, 2, 2]), mode="cubic"))
 
 
-@block(1, 64, 32)
-def sdpa(b: Block) -> str:
+@register_block(1, 64, 32)
+def sdpa(b: BlockBuilder) -> str:
     """Attention as PyTorch exports `scaled_dot_product_attention`: queries and turned keys times a factor each."""
     qkv = b.linear(b.norm("x", 32), 32, 96)
     q, k, v = (
@@ -833,8 +835,8 @@ def sdpa(b: Block) -> str:
     return b.op("Add", "x", b.linear(o, 32, 32))
 
 
-@block(1, 8, 16, 16)
-def mix_ffn(b: Block) -> str:
+@register_block(1, 8, 16, 16)
+def mix_ffn(b: BlockBuilder) -> str:
     """A block of PVT v2: attention to a smaller image, and a depthwise convolution over the image of the tokens."""
 
     def tokens(image: str, channels: int, count: int) -> str:
@@ -851,8 +853,8 @@ def mix_ffn(b: Block) -> str:
     return b.op("Add", x, b.linear(y, 32, 16))
 
 
-@block(1, 8, 8, 8)
-def conv_attentions(b: Block) -> str:
+@register_block(1, 8, 8, 8)
+def conv_attentions(b: BlockBuilder) -> str:
     """Attentions over the pixels of an image, with convolutions between, as in Visformer and BoTNet."""
     x = b.conv("x", 8, 16)
     for _ in range(3):
@@ -865,29 +867,29 @@ def conv_attentions(b: Block) -> str:
     return x
 
 
-@block(1, 16, 8, 8)
-def image_attention(b: Block) -> str:
+@register_block(1, 16, 8, 8)
+def image_attention(b: BlockBuilder) -> str:
     """Attention over the pixels of an image, with scaled keys that are channels of it, as in CoAtNet."""
     x = b.conv("x", 16, 32)
     qkv = b.op("Reshape", b.conv(x, 32, 96, 1), b.ints(1, 2, 48, 64))
     q, k, v = b.ops(3, "Split", qkv, axis=2)
     q, v = (b.op("Transpose", each, perm=[0, 1, 3, 2]) for each in (q, v))
     q, k = (b.op("Mul", each, b.floats(0.5)) for each in (q, k))
-    s = b.op("Softmax", b.op("Add", b.op("MatMul", q, k), b.const(random(1, 2, 64, 64))), axis=-1)
+    s = b.op("Softmax", b.op("Add", b.op("MatMul", q, k), b.const(random_weights(1, 2, 64, 64))), axis=-1)
     o = b.op("Reshape", b.op("Transpose", b.op("MatMul", s, v), perm=[0, 1, 3, 2]), b.ints(1, 32, 8, 8))
     return b.op("Add", x, b.conv(o, 32, 32, 1))
 
 
-@block(1, 3, 64, 64)
-def space_to_depth(b: Block) -> str:
+@register_block(1, 3, 64, 64)
+def space_to_depth(b: BlockBuilder) -> str:
     """The stem of TResNet: blocks of 4x4 pixels become channels of the first layer's input."""
     x = b.op("Transpose", b.op("Reshape", "x", b.ints(1, 3, 16, 4, 16, 4)), perm=[0, 3, 5, 1, 2, 4])
     x = b.op("Relu", b.conv(b.op("Reshape", x, b.ints(1, 48, 16, 16)), 48, 32))
     return b.conv(x, 32, 32)
 
 
-@block(1, 8, 12, 12)
-def linear_attention(b: Block) -> str:
+@register_block(1, 8, 12, 12)
+def linear_attention(b: BlockBuilder) -> str:
     """Attention without a softmax: the products of values and keys first, with a channel of ones for their sum."""
     x = b.conv("x", 8, 16)
     qkv = b.op("Reshape", b.conv(x, 16, 48, 1), b.ints(1, 2, 24, 144))
@@ -901,10 +903,10 @@ def linear_attention(b: Block) -> str:
     return b.op("Add", x, b.conv(b.op("Reshape", o, b.ints(1, 16, 12, 12)), 16, 16, 1))
 
 
-@block(1, 26, 32)
-def rope_pairs(b: Block) -> str:
+@register_block(1, 26, 32)
+def rope_pairs(b: BlockBuilder) -> str:
     """Attention whose queries and keys are rotated in pairs of channels, but not the class token in front (EVA-02)."""
-    shape, positions = b.ints(1, 26, 2, 16), (b.const(random(25, 16, seed=k)) for k in (1, 2))
+    shape, positions = b.ints(1, 26, 2, 16), (b.const(random_weights(25, 16, seed=k)) for k in (1, 2))
     cosines, sines = positions
 
     def rotated(z: str) -> str:
@@ -924,12 +926,12 @@ def rope_pairs(b: Block) -> str:
     return b.linear(b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1, 3]), b.ints(1, 26, 32)), 32, 32)
 
 
-@block(1, 16, 16, 16)
-def parallel_convs(b: Block) -> str:
+@register_block(1, 16, 16, 16)
+def parallel_convs(b: BlockBuilder) -> str:
     """Two blocks as MobileOne and RepVGG are trained: the sum of several layers and of a norm of the image."""
 
     def summed(x: str, groups: int, *kernels: int) -> str:
-        statistics = [b.const(1 + random(16, seed=k) ** 2) for k in range(4)]
+        statistics = [b.const(1 + random_weights(16, seed=k) ** 2) for k in range(4)]
         found = b.op("BatchNormalization", x, *statistics)
         for kernel in kernels:
             found = b.op("Add", found, b.conv(x, 16, 16, kernel, groups=groups))
@@ -938,8 +940,8 @@ def parallel_convs(b: Block) -> str:
     return summed(summed(b.op("Relu", b.conv("x", 16, 16)), 16, 3, 3, 1), 1, 3, 1)
 
 
-@block(1, 16, 8, 8)
-def multi_query(b: Block) -> str:
+@register_block(1, 16, 8, 8)
+def multi_query(b: BlockBuilder) -> str:
     """Attention of four heads to the same keys and values, which are pixels of a smaller image (MobileNet-v4)."""
     q = b.op("Transpose", b.op("Reshape", b.conv("x", 16, 64, 1), b.ints(1, 4, 16, 64)), perm=[0, 1, 3, 2])
     q = b.op("Mul", q, b.floats(0.5))

@@ -14,17 +14,17 @@ from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
 import raptor
-from raptor.analysis.explain import Explanation, explain
+from raptor.analysis.explain import MappingExplanation, explain
 
 
-def explained(name: str, cores: int, folder: Path) -> tuple[str, Explanation]:
+def explain_block(name: str, cores: int, folder: Path) -> tuple[str, MappingExplanation]:
     """Compiles and validates a block. Returns the verdict, and the explanation with the bounds."""
     program = raptor.compile(BLOCKS[name](), cores=cores, xbar=128)
     out = program.save(folder / name, stream_format="pim", weight_format="npz")
     return program.validate().verdict, explain(out)
 
 
-def row(name: str, verdict: str, found: Explanation) -> str:
+def format_row(name: str, verdict: str, found: MappingExplanation) -> str:
     """Returns a row of the table; times in us."""
     bounds = found.bounds
     times = (found.latency_ns, found.interval_ns, bounds.average, bounds.port)
@@ -44,8 +44,8 @@ def main() -> None:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for name in options.blocks or BLOCKS:
-            verdict, found = explained(name, options.cores, Path(folder))
-            print(row(name, verdict, found), flush=True)
+            verdict, found = explain_block(name, options.cores, Path(folder))
+            print(format_row(name, verdict, found), flush=True)
             failed |= verdict != "pass"
     sys.exit(int(failed))
 

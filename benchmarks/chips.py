@@ -31,7 +31,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], int]] = {
 LINK_PJ = 13_000
 
 
-def measured(model: Path, out: Path, **chip: Any) -> str:
+def measure_chips(model: Path, out: Path, **chip: Any) -> str:
     """Compiles and simulates. Returns cells: latency, throughput, use of the busiest link, its limit, CPU seconds."""
     start = time.process_time()
     program = raptor.compile(model, arch="bench", optimize="throughput", effort=1, **chip)
@@ -48,14 +48,14 @@ def _throughput(out: Path, arch: Path | None = None) -> str:
     return f"{rate:.1f} | {used:.1%} | {rate / max(1.0, used):.1f}"
 
 
-def rows(name: str, counts: list[int], links: list[str], folder: Path) -> Iterator[str]:
+def format_rows(name: str, counts: list[int], links: list[str], folder: Path) -> Iterator[str]:
     """Yields a row for one chip, and for each number of chips and link."""
     kind, options, cores = MODELS[name]
     model, alone, out = folder / "model.onnx", folder / "alone", folder / "out"
     onnx.save(models.build(kind, **options), model)
-    yield f"| {name} | 1 x {cores} | - | {measured(model, alone, cores=cores)} | | | |"
+    yield f"| {name} | 1 x {cores} | - | {measure_chips(model, alone, cores=cores)} | | | |"
     for count, link in product(counts, links):
-        found = measured(model, out, cores=cores // count, chips=count, link=f"{link}:{LINK_PJ}")
+        found = measure_chips(model, out, cores=cores // count, chips=count, link=f"{link}:{LINK_PJ}")
         unaware = _throughput(alone, out / "arch.json")
         yield f"| {name} | {count} x {cores // count} | {link} | {found} | {unaware} |"
 
@@ -71,7 +71,7 @@ def main() -> None:
     print(f"|---|---|---:|{'---:|' * 8}")
     for name in args.models:
         with tempfile.TemporaryDirectory() as folder:
-            for row in rows(name, args.chips, args.links, Path(folder)):
+            for row in format_rows(name, args.chips, args.links, Path(folder)):
                 print(row, flush=True)
 
 

@@ -27,7 +27,7 @@ _Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CommandTime:
     """A command with its wall and CPU time in seconds, and its peak memory in bytes."""
 
     command: str
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="commands whose text has this in it")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
-    rows: list[Row] = []
+    rows: list[CommandTime] = []
     with tempfile.TemporaryDirectory() as folder:
         for row in chain(*(times_of(Path(folder), args.repeat, args.only) for times_of in (_warm, _cold))):
             print(f"{row.command}: {row.wall_s:.2f} s, {row.cpu_s:.2f} s of CPU", file=sys.stderr, flush=True)
@@ -75,7 +75,7 @@ def main() -> None:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 
-def _warm(folder: Path, repeat: int, only: str) -> Iterator[Row]:
+def _warm(folder: Path, repeat: int, only: str) -> Iterator[CommandTime]:
     for name, sizes, options in _COMPILED:
         text = " ".join(["compile", name, *(f"{k}={v}" for k, v in (sizes | options).items())])
         out = folder / "out"
@@ -87,11 +87,11 @@ def _warm(folder: Path, repeat: int, only: str) -> Iterator[Row]:
         yield _row("validate resnet18", validate_command(folder / "out", repeat, samples=2))
 
 
-def _row(text: str, done: Run) -> Row:
-    return Row(text, done.wall_s, done.cpu_s, done.peak_bytes, done.facts.get("instructions"))
+def _row(text: str, done: Run) -> CommandTime:
+    return CommandTime(text, done.wall_s, done.cpu_s, done.peak_bytes, done.facts.get("instructions"))
 
 
-def _cold(folder: Path, repeat: int, only: str) -> Iterator[Row]:
+def _cold(folder: Path, repeat: int, only: str) -> Iterator[CommandTime]:
     """Yields rows of commands on LeNet-5: with an empty cache of compiled kernels (cold), then with a filled one."""
     path, out = str(_model(folder, "lenet5", {})), str(folder / "lenet5")
     for words in (
@@ -106,9 +106,9 @@ def _cold(folder: Path, repeat: int, only: str) -> Iterator[Row]:
             yield _median(f"{words[0]} lenet5, warm", [times(words, caches[0]) for _ in range(repeat)])
 
 
-def _median(text: str, runs: Sequence[tuple[float, float]]) -> Row:
+def _median(text: str, runs: Sequence[tuple[float, float]]) -> CommandTime:
     wall_s, cpu_s = (statistics.median(column) for column in zip(*runs, strict=True))
-    return Row(text, wall_s, cpu_s)
+    return CommandTime(text, wall_s, cpu_s)
 
 
 def _model(folder: Path, name: str, sizes: _Sizes) -> Path:
@@ -122,7 +122,7 @@ def _model(folder: Path, name: str, sizes: _Sizes) -> Path:
     return path
 
 
-def _show(rows: Sequence[Row]) -> None:
+def _show(rows: Sequence[CommandTime]) -> None:
     table = Table("command", box=box.MARKDOWN, title="seconds of whole processes, median")
     for title in ("wall", "CPU", "GiB", "instructions", "CPU us / instruction"):
         table.add_column(title, justify="right")

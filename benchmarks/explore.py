@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from raptor.explore import driver, tables, workers
-from raptor.explore.jobs import Job, Record
-from raptor.explore.page import study_page
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord
+from raptor.explore.page import render_study_page
 from raptor.explore.study import read_study
 
 STUDY = """
@@ -35,20 +35,22 @@ fields.rob_size = {{ min = 1, max = 16 }}
 """
 
 
-def formula(job: Job) -> Record:
+def evaluate_formula(job: EvaluationJob) -> EvaluationRecord:
     """Returns figures by a formula that resembles the real dependence on the options."""
     o = job.options
     size, cores, bits = float(o["xbar"]), float(o["cores"]), float(o["cell_bits"])
     latency_ns = 1e6 * (1 + 400 * (o["mapping"] == "raptor")) / cores * (1 + 8 / bits) * (1 + 64 / size)
     xbars = cores * o["xbars_per_core"]
     energy_pj = latency_ns * (40 + cores) + 1e6 * bits * size
-    return Record("ok", {"latency_ns": latency_ns, "energy_pj": energy_pj, "xbars": xbars, "cores_used": cores})
+    return EvaluationRecord(
+        "ok", {"latency_ns": latency_ns, "energy_pj": energy_pj, "xbars": xbars, "cores_used": cores}
+    )
 
 
-def at_once(_: Any, jobs: Sequence[Job], __: workers.Limits, done: Any) -> None:
+def evaluate_here(_: Any, jobs: Sequence[EvaluationJob], __: workers.JobLimits, done: Any) -> None:
     """Replaces `workers.evaluate_all`: evaluates the jobs in this process, by `formula`."""
     for index, job in enumerate(jobs):
-        done(index, formula(job))
+        done(index, evaluate_formula(job))
 
 
 def main() -> None:
@@ -57,7 +59,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--sampler", default="nsga2")
     given = parser.parse_args()
-    workers.evaluate_all = at_once
+    workers.evaluate_all = evaluate_here
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model").write_bytes(b"")
@@ -65,13 +67,15 @@ def main() -> None:
         path.write_text(STUDY.format(trials=given.trials, sampler=given.sampler))
         study = read_study(path)
         times: list[float] = []
-        driver.run(study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.count - 160 else None)
+        driver.run_study(
+            study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.count - 160 else None
+        )
         per_trial_ms = 1000 * (time.perf_counter() - times[0]) / 160
         print(f"{given.sampler}: {per_trial_ms:.1f} ms a trial at {given.trials} trials")
         begin = time.perf_counter()
         outcomes = driver.read_outcomes(study)
-        rows = tables.rows(tables.report(study, outcomes))
-        page = study_page(study, outcomes, rows)
+        rows = tables.flatten_report(tables.make_study_report(study, outcomes))
+        page = render_study_page(study, outcomes, rows)
         print(f"page: {len(page.encode()) / 1e6:.1f} MB in {time.perf_counter() - begin:.1f} s")
 
 

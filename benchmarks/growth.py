@@ -26,14 +26,14 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One compilation of a sweep."""
 
     value: float
     run: Run
 
 
-def convolution(size: int, channels: int) -> onnx.ModelProto:
+def build_convolution(size: int, channels: int) -> onnx.ModelProto:
     """Builds one 3x3 convolution with as many channels in as out, on a square image."""
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((channels, channels, 3, 3), dtype=np.float32), "w")
@@ -43,12 +43,12 @@ def convolution(size: int, channels: int) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-WORKING = 200
+WORKING_CORES = 200
 """Number of cores with work in the sweep over the size of the chip."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class GrowthSweep:
     """A sweep over a quantity: the model and the options of the compiler for each of its values."""
 
     name: str
@@ -57,24 +57,24 @@ class Sweep:
     options: Callable[[float], dict[str, object]]
 
 
-def sweeps(mapping: str) -> Iterator[Sweep]:
+def list_sweeps(mapping: str) -> Iterator[GrowthSweep]:
     """Yields the sweeps of a mapping."""
 
     def on(cores: float) -> dict[str, object]:
         return {"cores": int(cores), "mapping": mapping}
 
     widths, channels = [2, 4, 8, 16, 32, 64, 128, 256, 512], [8, 16, 32, 64, 128, 256, 512, 1024]
-    yield Sweep("image width", widths, lambda n: convolution(int(n), 16), lambda _: on(16))
-    yield Sweep("channels", channels, lambda n: convolution(14, int(n)), lambda _: on(144))
-    yield Sweep("cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), on)
+    yield GrowthSweep("image width", widths, lambda n: build_convolution(int(n), 16), lambda _: on(16))
+    yield GrowthSweep("channels", channels, lambda n: build_convolution(14, int(n)), lambda _: on(144))
+    yield GrowthSweep("cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), on)
     if mapping == "rows":  # the default, whose knobs are given without its name
-        yield Sweep(
-            f"cores, {WORKING} work",
+        yield GrowthSweep(
+            f"cores, {WORKING_CORES} work",
             [200, 500, 1000, 2000, 4000],
             lambda _: models.build("squeezenet"),
-            lambda n: {"cores": int(n), "knobs": {"share": WORKING / n}},
+            lambda n: {"cores": int(n), "knobs": {"share": WORKING_CORES / n}},
         )
-    yield Sweep(
+    yield GrowthSweep(
         "width of ResNet-18",
         [0.25, 0.5, 1, 2, 3],
         lambda n: models.build("resnet18", seed=0, width=n),
@@ -89,25 +89,25 @@ def main() -> None:
     parser.add_argument("--sweep", default="", help="only this one")
     parser.add_argument("--plot", type=Path, help="also draw the sweeps to this file (needs matplotlib)")
     args = parser.parse_args()
-    drawn: dict[str, list[Point]] = {}
+    drawn: dict[str, list[SweepPoint]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for sweep in sweeps(args.mapping):
+        for sweep in list_sweeps(args.mapping):
             if args.sweep in ("", sweep.name):
-                drawn[sweep.name] = [*points(sweep, Path(folder), args.repeat)]
+                drawn[sweep.name] = [*compile_points(sweep, Path(folder), args.repeat)]
                 show(sweep.name, drawn[sweep.name])
     if args.plot:
-        plot(drawn, args.plot)
+        plot_sweeps(drawn, args.plot)
 
 
-def points(sweep: Sweep, folder: Path, repeat: int) -> Iterator[Point]:
+def compile_points(sweep: GrowthSweep, folder: Path, repeat: int) -> Iterator[SweepPoint]:
     """Compiles the model for each value."""
     for value in sweep.values:
         path = folder / "model.onnx"
         path.write_bytes(sweep.build(value).SerializeToString())
-        yield Point(value, compile_command(path, folder / "out", repeat, streams="pim", **sweep.options(value)))
+        yield SweepPoint(value, compile_command(path, folder / "out", repeat, streams="pim", **sweep.options(value)))
 
 
-def show(name: str, points: list[Point]) -> None:
+def show(name: str, points: list[SweepPoint]) -> None:
     """Prints the table, as Markdown."""
     base = min(p.run.cpu_s for p in points)
     print(f"\n| {name} | instructions | wall s | CPU s | GiB | us / instruction |\n|---:|---:|---:|---:|---:|---:|")
@@ -118,7 +118,7 @@ def show(name: str, points: list[Point]) -> None:
         print(f"| {point.value:g} | {count:,} | {run.wall_s:.2f} | {run.cpu_s:.2f} | {gib:.2f} | {above} |", flush=True)
 
 
-def plot(drawn: dict[str, list[Point]], path: Path) -> None:
+def plot_sweeps(drawn: dict[str, list[SweepPoint]], path: Path) -> None:
     """Draws the sweeps, in colours that can be read on light and on dark pages."""
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 

@@ -31,7 +31,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FormCosts:
     """One network in one form. latency_ms, energy_mj: of one sample, by the simulator."""
 
     compile: Run
@@ -59,24 +59,24 @@ def main() -> None:
     Console(width=200).print(table)
 
 
-def measure(name: str, repeat: int, cores: int) -> Mapping[str, Row]:
+def measure(name: str, repeat: int, cores: int) -> Mapping[str, FormCosts]:
     """Measures all forms of one of the built-in models."""
     model = models.build(name)
     contents = {True: model.SerializeToString()}
     contents[False] = raptor.quantize(model, samples=2, scheme="s8s8", per_channel=True).onnx_bytes
-    found: dict[str, Row] = {}
+    found: dict[str, FormCosts] = {}
     with tempfile.TemporaryDirectory() as folder:
         for form, options in FORMS.items():
             path, out = Path(folder) / f"{name}.onnx", Path(folder) / "out"
             path.write_bytes(contents[form == "float"])
             compiled = compile_command(path, out, repeat, streams="pim", xbar=128, cores=cores, **options)
             validated, simulated = validate_command(out, repeat), simulate_command(out)
-            found[form] = Row(compiled, validated, simulated["latency_ns"] / 1e6, simulated["energy_pj"] / 1e9)
+            found[form] = FormCosts(compiled, validated, simulated["latency_ns"] / 1e6, simulated["energy_pj"] / 1e9)
             print(f"{name}, {form}: compile {compiled.cpu_s:.1f} s of CPU", file=sys.stderr, flush=True)
     return found
 
 
-def _cells(row: Row, base: Row) -> list[str]:
+def _cells(row: FormCosts, base: FormCosts) -> list[str]:
     def cell(value: float, other: float) -> str:
         return f"{value:.3g} ({value / other:.2f})"
 

@@ -28,7 +28,7 @@ from raptor.target import encoding
 from raptor.target.isa import BY_NAME, BY_OPCODE, RECORD, Records
 
 _MB = 1e6
-Way = tuple[str, Callable[[Any], Any]]
+JsonMethod = tuple[str, Callable[[Any], Any]]
 
 
 def main() -> None:
@@ -47,20 +47,20 @@ def main() -> None:
 
 def _rows(name: str, repeat: int) -> list[tuple[str, ...]]:
     records = _streams(name)
-    texts = [encoding.to_json(r) for r in records]
+    texts = [encoding.encode_json(r) for r in records]
     facts = f"{sum(map(len, texts)) / _MB:.0f}", f"{sum(map(len, records)):,}"
-    reading: list[Way] = [
-        ("read: types and msgspec", encoding.from_json),
-        ("read: orjson, then a loop", read_in_python),
+    reading: list[JsonMethod] = [
+        ("read: types and msgspec", encoding.decode_json),
+        ("read: orjson, then a loop", read_by_loop),
     ]
-    writing: list[Way] = [
-        ("write: templates and numba", encoding.to_json),
-        ("write: a loop, then orjson", lambda r: orjson.dumps(as_objects(r))),
-        ("write: a loop, then msgspec", lambda r: msgspec.json.encode(as_objects(r))),
+    writing: list[JsonMethod] = [
+        ("write: templates and numba", encoding.encode_json),
+        ("write: a loop, then orjson", lambda r: orjson.dumps(records_to_objects(r))),
+        ("write: a loop, then msgspec", lambda r: msgspec.json.encode(records_to_objects(r))),
     ]
     for text, wanted in zip(texts, records, strict=True):
         assert all((read(text) == wanted).all() for _, read in reading)
-        assert all((encoding.from_json(write(wanted)) == wanted).all() for _, write in writing)
+        assert all((encoding.decode_json(write(wanted)) == wanted).all() for _, write in writing)
     return [
         (name, *facts, way, f"{seconds:.2f}", f"{ratio:.1f}", f"{peak / _MB:.0f}")
         for ways, inputs in ((reading, texts), (writing, records))
@@ -77,7 +77,7 @@ def _streams(name: str) -> list[Records]:
         return list(program.artifacts.records.values())
 
 
-def _compared(ways: Sequence[Way], inputs: Sequence[Any], repeat: int) -> list[tuple[str, float, float, int]]:
+def _compared(ways: Sequence[JsonMethod], inputs: Sequence[Any], repeat: int) -> list[tuple[str, float, float, int]]:
     seconds = [min(_seconds(work, inputs) for _ in range(repeat)) for _, work in ways]
     largest = max(inputs, key=len)
     return [(way, s, s / seconds[0], _peak(work, largest)) for (way, work), s in zip(ways, seconds, strict=True)]
@@ -99,7 +99,7 @@ def _peak(work: Callable[[Any], Any], one: Any) -> int:
     return peak
 
 
-def read_in_python(text: bytes) -> Records:
+def read_by_loop(text: bytes) -> Records:
     """Converts JSON to records in a Python loop, without checks, which would take even longer."""
     return np.array([_record(instruction) for instruction in orjson.loads(text)], RECORD)
 
@@ -111,7 +111,7 @@ def _record(instruction: dict[str, Any]) -> tuple[int, ...]:
     return (spec.opcode, slots.get("rd", 0), slots.get("rs1", 0), 0, *(slots.get(slot, 0) for slot in "abcd"))
 
 
-def as_objects(records: Records) -> list[dict[str, Any]]:
+def records_to_objects(records: Records) -> list[dict[str, Any]]:
     """Converts records to dicts and lists that a JSON library can write."""
     names = RECORD.names or ()
     return [_object(dict(zip(names, row, strict=True))) for row in records.tolist()]

@@ -31,7 +31,7 @@ MODELS = ("resnet18", "vgg16", "googlenet", "squeezenet", "resnet50", "mobilenet
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MappingRow:
     """Results of one model and mapping. `energy_mj`: per sample when streaming. `local_bytes`: of the fullest core.
 
     `bound_per_s`: samples/s if products, on all cores alike, were the only work. `binds`: a sentence on the bottleneck.
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--arch", default="bench", help="architecture file, or preset")
     parser.add_argument("--cores", type=int, nargs="+", default=[144, 200], help="cores of the chip, one or more")
     args = parser.parse_args()
-    pairs: list[tuple[Row, Row]] = []
+    pairs: list[tuple[MappingRow, MappingRow]] = []
     for name in args.models:
         model = models.build(name)
         for cores in args.cores:
@@ -65,7 +65,7 @@ def main() -> None:
     show(pairs)
 
 
-def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str, cores: int) -> Row:
+def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str, cores: int) -> MappingRow:
     begin = time.perf_counter()
     program = raptor.compile(model, arch=arch, cores=cores, mapping=mapping)
     seconds = time.perf_counter() - begin
@@ -76,10 +76,10 @@ def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str, cores: i
     latency_ms, energy_mj = (report.latency_ns or 0) / 1e6, (report.energy_pj or 0) / 1e9
     bound_per_s, used = 1e9 / explained.bounds.products, program.report.peak_local_bytes
     figures = (latency_ms, report.samples_per_s or 0, energy_mj, used, seconds, bound_per_s)
-    return Row(name, cores, mapping, *figures, explained.binds)
+    return MappingRow(name, cores, mapping, *figures, explained.binds)
 
 
-def ratios(reference: Row, row: Row) -> tuple[float, ...]:
+def compute_ratios(reference: MappingRow, row: MappingRow) -> tuple[float, ...]:
     """Returns how many times better the row is: latency, samples/s, energy, local memory, seconds of compilation."""
     return (
         reference.latency_ms / row.latency_ms,
@@ -90,14 +90,14 @@ def ratios(reference: Row, row: Row) -> tuple[float, ...]:
     )
 
 
-def show(pairs: Sequence[tuple[Row, Row]]) -> None:
+def show(pairs: Sequence[tuple[MappingRow, MappingRow]]) -> None:
     table = Table(box=box.MARKDOWN)
     for name in ("model", "cores", "mapping"):
         table.add_column(name, no_wrap=True)
     for name in ("latency, ms", "samples/s", "bound", "energy, mJ", "local memory, kB", "compile, s"):
         table.add_column(name, justify="right", no_wrap=True)
     for pair in pairs:
-        for cells in lines(*pair):
+        for cells in format_lines(*pair):
             table.add_row(*cells)
         table.add_section()
     console = Console(width=120)
@@ -106,11 +106,11 @@ def show(pairs: Sequence[tuple[Row, Row]]) -> None:
         console.print(f"{row.model}, {row.cores} cores, {row.mapping}: {row.binds}", markup=False, highlight=False)
 
 
-def lines(reference: Row, row: Row) -> Iterator[tuple[str, ...]]:
+def format_lines(reference: MappingRow, row: MappingRow) -> Iterator[tuple[str, ...]]:
     for r in (reference, row):
         figures = (r.latency_ms, r.samples_per_s, r.bound_per_s, r.energy_mj, r.local_bytes / 1e3, r.compile_s)
         yield r.model, str(r.cores), r.mapping, *(f"{x:.4g}" for x in figures)
-    faster, more, *others = (f"{x:,.0f}" if x >= 100 else f"{x:.2g}" for x in ratios(reference, row))
+    faster, more, *others = (f"{x:,.0f}" if x >= 100 else f"{x:.2g}" for x in compute_ratios(reference, row))
     yield "", "", "times better", faster, more, "", *others
 
 

@@ -32,7 +32,7 @@ Path(stages).write_text(json.dumps({"seconds": dict(driver.seconds), **facts}))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommandRun:
     """Medians over the runs of one command. `stages`: seconds of each stage, as the command reports them.
 
     `cpu_s` is user and system time of all threads, which other work on the machine changes little.
@@ -45,7 +45,7 @@ class Run:
     facts: Mapping[str, int]
 
 
-def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
+def run_command(command: Sequence[str], repeat: int, stages_file: Path) -> CommandRun:
     """Runs a command `repeat` times, each in a new process. `stages_file`: the JSON that the command writes."""
     environment = _environment()
     walls: list[float] = []
@@ -67,7 +67,7 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     assert isinstance(names, dict)
     stages = {name: statistics.median(r["seconds"][name] for r in reports) for name in names}  # pyright: ignore
     facts = {name: value for name, value in reports[0].items() if isinstance(value, int)}
-    return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), stages, facts)
+    return CommandRun(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), stages, facts)
 
 
 def _environment() -> dict[str, str]:
@@ -75,7 +75,7 @@ def _environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
-def times(words: Sequence[str], cache: Path) -> tuple[float, float]:
+def time_command(words: Sequence[str], cache: Path) -> tuple[float, float]:
     """Runs `raptor` with the numba cache in `cache`. Returns the wall and the CPU time in seconds."""
     command, start = [sys.executable, "-m", "raptor", *words], time.perf_counter()
     environment = _environment() | {"NUMBA_CACHE_DIR": str(cache)}
@@ -89,21 +89,21 @@ def times(words: Sequence[str], cache: Path) -> tuple[float, float]:
 
 def compile_command(
     model: Path, out: Path, repeat: int, *, streams: str = "json", weights: str = "npz", **options: object
-) -> Run:
+) -> CommandRun:
     """Measures the work of `raptor compile` in a new process. CPU time includes its forked child."""
     with tempfile.TemporaryDirectory() as folder:
         stages = Path(folder) / "stages.json"
         args = [str(model), str(out), str(stages), streams, weights, json.dumps(options)]
-        return run([sys.executable, "-c", _COMPILE, *args], repeat, stages)
+        return run_command([sys.executable, "-c", _COMPILE, *args], repeat, stages)
 
 
-def validate_command(out: Path, repeat: int, samples: int | None = None) -> Run:
+def validate_command(out: Path, repeat: int, samples: int | None = None) -> CommandRun:
     """Measures `raptor validate` in a new process. `samples`: None for the default of the command."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]
         command += [] if samples is None else ["--samples", str(samples)]
-        return run(command, repeat, report)
+        return run_command(command, repeat, report)
 
 
 def simulate_command(out: Path) -> Mapping[str, float]:

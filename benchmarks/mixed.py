@@ -23,9 +23,9 @@ import models
 import raptor
 from raptor.options import ModelInputs
 from raptor.quantise import Policy
-from raptor.quantise.choice import Choice
-from raptor.quantise.narrow import layers_of
-from raptor.quantise.static import Calibrated, Given, calibrate
+from raptor.quantise.choice import QuantisationChoice
+from raptor.quantise.narrow import find_weighted_layers
+from raptor.quantise.static import CalibratedModel, CalibrationRequest, calibrate_model
 
 CELL_BITS, SIDE, WRITE_US, PRODUCT_US = 4, 256, 56.0, 1.4
 """The engine of the publication: crossbars of 256 x 256 cells of 4 bits; time of a write, and of a product per bit."""
@@ -36,7 +36,7 @@ PUBLISHED: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LayerShape:
     """A layer as a product: rows and columns of its matrix, and vectors that it multiplies."""
 
     rows: int
@@ -56,33 +56,33 @@ def main() -> None:
         table.add_column(name, justify="left" if name in ("model", "policy") else "right")
     for name, (weights, inputs) in PUBLISHED.items():
         model = models.build(name, image_size=args.size, width=args.width)
-        choice = Choice(per_channel=True)
-        source = calibrate(model, choice, Given(None, 0, 1, ModelInputs()), any_bits=True)
-        for row in rows(name, source, list(shapes(model)), weights, inputs, chip):
+        choice = QuantisationChoice(per_channel=True)
+        source = calibrate_model(model, choice, CalibrationRequest(None, 0, 1, ModelInputs()), any_bits=True)
+        for row in format_rows(name, source, list(list_layers(model)), weights, inputs, chip):
             table.add_row(*row)
             print(*row, flush=True)
     Console().print(table)
 
 
-def rows(
+def format_rows(
     name: str,
-    source: Calibrated,
-    layers: Sequence[Shape],
+    source: CalibratedModel,
+    layers: Sequence[LayerShape],
     weights: Sequence[int],
     inputs: Sequence[int],
     chip: Mapping[str, Any],
 ) -> Iterator[tuple[str, ...]]:
-    names = [*layers_of(source.base)]
+    names = [*find_weighted_layers(source.base)]
     eights = [8] * len(names)
-    base = simulated(source, Policy(), chip)
+    base = simulate_policy(source, Policy(), chip)
     cases = {"as published": (weights, inputs), "weights alone": (weights, eights), "inputs alone": (eights, inputs)}
     for case, (w, a) in cases.items():
-        found = simulated(source, policy(names, w, a), chip)
-        table = table_us(layers, eights, eights) / table_us(layers, w, a)
+        found = simulate_policy(source, make_policy(names, w, a), chip)
+        table = published_latency_us(layers, eights, eights) / published_latency_us(layers, w, a)
         yield name, case, f"{table:.3f}", *(f"{b / f:.3f}" for b, f in zip(base, found, strict=True))
 
 
-def policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) -> Policy:
+def make_policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) -> Policy:
     """Returns a policy with the published bits, rounded up to the 4 or 8 bits of ONNX."""
     return Policy(
         weights={n: 4 for n, bits in zip(names, weights, strict=True) if bits <= 4},
@@ -90,13 +90,13 @@ def policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) 
     )
 
 
-def simulated(source: Calibrated, bits: Policy, chip: Mapping[str, Any]) -> tuple[float, float]:
+def simulate_policy(source: CalibratedModel, bits: Policy, chip: Mapping[str, Any]) -> tuple[float, float]:
     """Returns the latency and the energy of a program."""
     found = raptor.compile(source.quantised(bits), **chip).simulate()
     return found.latency_ns, found.energy_pj
 
 
-def table_us(layers: Sequence[Shape], weights: Sequence[int], inputs: Sequence[int]) -> float:
+def published_latency_us(layers: Sequence[LayerShape], weights: Sequence[int], inputs: Sequence[int]) -> float:
     """Returns the latency in us by the model of the publication, with a weight as the difference of two columns."""
     total = 0.0
     for layer, w, a in zip(layers, weights, inputs, strict=True):
@@ -105,7 +105,7 @@ def table_us(layers: Sequence[Shape], weights: Sequence[int], inputs: Sequence[i
     return total
 
 
-def shapes(model: onnx.ModelProto) -> Iterator[Shape]:
+def list_layers(model: onnx.ModelProto) -> Iterator[LayerShape]:
     """Yields the layers of a model with convolutions and dense layers, in their order."""
     found = onnx.shape_inference.infer_shapes(model).graph
     sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*found.value_info, *found.output)}
@@ -114,10 +114,10 @@ def shapes(model: onnx.ModelProto) -> Iterator[Shape]:
         if node.op_type == "Conv":
             out, inner, *kernel = constants[node.input[1]]
             height, width = sizes[node.output[0]][2:]
-            yield Shape(inner * kernel[0] * kernel[1], out, height * width)
+            yield LayerShape(inner * kernel[0] * kernel[1], out, height * width)
         elif node.op_type == "Gemm":
             out, inner = constants[node.input[1]]
-            yield Shape(inner, out, 1)
+            yield LayerShape(inner, out, 1)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from raptor.device.graph import Graph, Node
-from raptor.device.kernels import Counts, contraction, convolution, counts, kronecker, matmul, matvec
+from raptor.device.graph import GraphValue, ProductGraph
+from raptor.device.kernels import ProductCosts, contraction, convolution, counts, kronecker, matmul, matvec
 from raptor.device.networks import lstm, mlp, wavenet_cell
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "occ-kernels.md"
@@ -27,7 +27,7 @@ Gemm = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class OccKernel:
     """A kernel by size. `gemms`: its matrix products, each with the number of times its matrix is used.
 
     `operations`: operations of the host, without additions of partial sums. `small`: size at which tests compute it.
@@ -37,7 +37,7 @@ class Kernel:
     name: str
     what: str
     gemms: Callable[[int], Sequence[tuple[Gemm, int]]]
-    build: Callable[[Graph, int], Node]
+    build: Callable[[ProductGraph, int], GraphValue]
     want: Callable[[int], Any]
     operations: Callable[[int], int] = lambda _: 0
     size: int = SIZE
@@ -45,29 +45,29 @@ class Kernel:
     said: str = ""
 
 
-def values(*shape: int, seed: int = 0) -> Any:
+def small_integers(*shape: int, seed: int = 0) -> Any:
     """Returns small integers, whose products are exact in float32."""
     return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(np.float32)
 
 
-def once(*sizes: Gemm) -> list[tuple[Gemm, int]]:
+def count_once(*sizes: Gemm) -> list[tuple[Gemm, int]]:
     return [(size, 1) for size in sizes]
 
 
 def correlation(n: int, dims: int) -> Any:
     """Returns the convolution of 3 maps with 3 filters of size 3, by its definition."""
-    x, f, axes = values(1, 3, *[n] * dims), values(3, 3, *[3] * dims), tuple(range(2, 2 + dims))
+    x, f, axes = small_integers(1, 3, *[n] * dims), small_integers(3, 3, *[3] * dims), tuple(range(2, 2 + dims))
     letters = "uvw"[:dims]
     windows = np.lib.stride_tricks.sliding_window_view(x, [3] * dims, axis=axes)
     return np.einsum(f"nc...{letters},oc{letters}->no...", windows, f)
 
 
-def conv(dims: int, small: int, said: str) -> Kernel:
-    return Kernel(
+def convolution_kernel(dims: int, small: int, said: str) -> OccKernel:
+    return OccKernel(
         f"conv{dims}d",
         f"3 maps of {'x'.join([str(SIZE)] * dims)}, 3 filters of {'x'.join(['3'] * dims)}",
-        lambda n: once(((n - 2) ** dims, 3 * 3**dims, 3)),
-        lambda graph, n: convolution(graph, values(1, 3, *[n] * dims), values(3, 3, *[3] * dims)),
+        lambda n: count_once(((n - 2) ** dims, 3 * 3**dims, 3)),
+        lambda graph, n: convolution(graph, small_integers(1, 3, *[n] * dims), small_integers(3, 3, *[3] * dims)),
         lambda n: correlation(n, dims),
         small=small,
         said=said,
@@ -76,7 +76,12 @@ def conv(dims: int, small: int, said: str) -> Kernel:
 
 def lstm_weights(n: int) -> tuple[Any, Any, Any, Any]:
     """Returns inputs of four steps, weights, recurrent weights and bias of an LSTM with `n` hidden states."""
-    return values(4, n), values(n, 4 * n) / 4, values(n, 4 * n, seed=1) / 4, values(4 * n) / 4
+    return (
+        small_integers(4, n),
+        small_integers(n, 4 * n) / 4,
+        small_integers(n, 4 * n, seed=1) / 4,
+        small_integers(4 * n) / 4,
+    )
 
 
 def lstm_by_definition(n: int) -> Any:
@@ -91,11 +96,11 @@ def lstm_by_definition(n: int) -> Any:
 
 def wavenet_weights(n: int) -> tuple[Any, tuple[Any, Any], Any, Any]:
     """Returns 4 n samples, and the filters of a cell with `n` channels and 2 n skip channels."""
-    gates = values(n, n, 2) / 8, values(n, n, 2, seed=1) / 8
-    return values(1, n, 4 * n), gates, values(n, n, 1) / 8, values(2 * n, n, 1) / 8
+    gates = small_integers(n, n, 2) / 8, small_integers(n, n, 2, seed=1) / 8
+    return small_integers(1, n, 4 * n), gates, small_integers(n, n, 1) / 8, small_integers(2 * n, n, 1) / 8
 
 
-def wavenet(graph: Graph, n: int) -> Node:
+def wavenet(graph: ProductGraph, n: int) -> GraphValue:
     """Adds a cell. Returns its two outputs, concatenated along the channels."""
     both = wavenet_cell(graph, *wavenet_weights(n), dilation=2)
     return graph.host(lambda *parts: np.concatenate(parts, axis=1), both, (1, 3 * n, 4 * n))
@@ -111,101 +116,108 @@ def wavenet_by_definition(n: int) -> Any:
 
 def kronecker_vectors(n: int) -> tuple[list[Any], Any]:
     """Returns three matrices [n / 2, n], and `2 n` vectors of n x n x n."""
-    return [values(n // 2, n, seed=k) for k in range(3)], values(2 * n, n, n, n)
+    return [small_integers(n // 2, n, seed=k) for k in range(3)], small_integers(2 * n, n, n, n)
 
 
 KERNELS = (
-    Kernel(
+    OccKernel(
         "mm",
         "256x256 x 256x256",
-        lambda n: once((n, n, n)),
-        lambda graph, n: matmul(graph, values(n, n), values(n, n, seed=1)),
-        lambda n: values(n, n) @ values(n, n, seed=1),
+        lambda n: count_once((n, n, n)),
+        lambda graph, n: matmul(graph, small_integers(n, n), small_integers(n, n, seed=1)),
+        lambda n: small_integers(n, n) @ small_integers(n, n, seed=1),
         said="all cells used",
     ),
-    Kernel(
+    OccKernel(
         "tmm",
         "the first transposed",
-        lambda n: once((n, n, n)),
-        lambda graph, n: matmul(graph, values(n, n).T, values(n, n, seed=1)),
-        lambda n: values(n, n).T @ values(n, n, seed=1),
+        lambda n: count_once((n, n, n)),
+        lambda graph, n: matmul(graph, small_integers(n, n).T, small_integers(n, n, seed=1)),
+        lambda n: small_integers(n, n).T @ small_integers(n, n, seed=1),
         said="all cells used",
     ),
-    Kernel(
+    OccKernel(
         "2mm",
         "two products that do not depend on each other",
-        lambda n: once((n, n, n), (n, n, n)),
+        lambda n: count_once((n, n, n), (n, n, n)),
         lambda graph, n: graph.host(
             lambda *both: np.stack(both),
-            [matmul(graph, values(n, n, seed=k), values(n, n, seed=k + 2)) for k in (0, 1)],
+            [matmul(graph, small_integers(n, n, seed=k), small_integers(n, n, seed=k + 2)) for k in (0, 1)],
             (2, n, n),
         ),
-        lambda n: np.stack([values(n, n, seed=k) @ values(n, n, seed=k + 2) for k in (0, 1)]),
+        lambda n: np.stack([small_integers(n, n, seed=k) @ small_integers(n, n, seed=k + 2) for k in (0, 1)]),
         said="all cells used",
     ),
-    Kernel(
+    OccKernel(
         "3mm",
         "two products, and the product of both",
-        lambda n: once((n, n, n), (n, n, n), (n, n, n)),
+        lambda n: count_once((n, n, n), (n, n, n), (n, n, n)),
         lambda graph, n: matmul(
-            graph, *(matmul(graph, values(n, n, seed=k), values(n, n, seed=k + 2)) for k in (0, 1))
+            graph, *(matmul(graph, small_integers(n, n, seed=k), small_integers(n, n, seed=k + 2)) for k in (0, 1))
         ),
-        lambda n: (values(n, n) @ values(n, n, seed=2)) @ (values(n, n, seed=1) @ values(n, n, seed=3)),
+        lambda n: (
+            (small_integers(n, n) @ small_integers(n, n, seed=2))
+            @ (small_integers(n, n, seed=1) @ small_integers(n, n, seed=3))
+        ),
         said="all cells used",
     ),
-    Kernel(
+    OccKernel(
         "mv",
         "256x256 x 256",
-        lambda n: once((1, n, n)),
-        lambda graph, n: matvec(graph, values(n, n), values(n)),
-        lambda n: values(n, n) @ values(n),
+        lambda n: count_once((1, n, n)),
+        lambda graph, n: matvec(graph, small_integers(n, n), small_integers(n)),
+        lambda n: small_integers(n, n) @ small_integers(n),
         said="all cells used",
     ),
-    Kernel(
+    OccKernel(
         "ab-acd-dbc",
         "contraction, all sizes 256",
-        lambda n: once((n, n * n, n)),
-        lambda graph, n: contraction(graph, "ab-acd-dbc", values(n, n, n), values(n, n, n, seed=1)),
-        lambda n: np.einsum("acd,dbc->ab", values(n, n, n), values(n, n, n, seed=1)),
+        lambda n: count_once((n, n * n, n)),
+        lambda graph, n: contraction(graph, "ab-acd-dbc", small_integers(n, n, n), small_integers(n, n, n, seed=1)),
+        lambda n: np.einsum("acd,dbc->ab", small_integers(n, n, n), small_integers(n, n, n, seed=1)),
     ),
-    Kernel(
+    OccKernel(
         "abc-acd-db",
         "contraction, all sizes 256",
-        lambda n: once((n * n, n, n)),
-        lambda graph, n: contraction(graph, "abc-acd-db", values(n, n, n), values(n, n)),
-        lambda n: np.einsum("acd,db->abc", values(n, n, n), values(n, n)),
+        lambda n: count_once((n * n, n, n)),
+        lambda graph, n: contraction(graph, "abc-acd-db", small_integers(n, n, n), small_integers(n, n)),
+        lambda n: np.einsum("acd,db->abc", small_integers(n, n, n), small_integers(n, n)),
     ),
-    Kernel(
+    OccKernel(
         "abcd-aebf-dfce",
         "contraction, all sizes 128",
-        lambda n: once((n * n, n * n, n * n)),
-        lambda graph, n: contraction(graph, "abcd-aebf-dfce", values(n, n, n, n), values(n, n, n, n, seed=1)),
-        lambda n: np.einsum("aebf,dfce->abcd", values(n, n, n, n), values(n, n, n, n, seed=1)),
+        lambda n: count_once((n * n, n * n, n * n)),
+        lambda graph, n: contraction(
+            graph, "abcd-aebf-dfce", small_integers(n, n, n, n), small_integers(n, n, n, n, seed=1)
+        ),
+        lambda n: np.einsum("aebf,dfce->abcd", small_integers(n, n, n, n), small_integers(n, n, n, n, seed=1)),
         size=128,
         small=3,
     ),
-    Kernel(
+    OccKernel(
         "kronecker3",
         "three matrices of 64x128, 256 vectors",
-        lambda n: once((2 * n**3, n, n // 2), (n**3, n, n // 2), (n**3 // 2, n, n // 2)),
+        lambda n: count_once((2 * n**3, n, n // 2), (n**3, n, n // 2), (n**3 // 2, n, n // 2)),
         lambda graph, n: kronecker(graph, *kronecker_vectors(n)),
         lambda n: np.einsum("xa,yb,zc,mabc->mxyz", *kronecker_vectors(n)[0], kronecker_vectors(n)[1]),
         size=128,
         small=4,
     ),
-    conv(1, 9, "convolutions use 2 % of the cells"),
-    conv(2, 5, "convolutions use 2 % of the cells"),
-    conv(3, 4, "convolutions use 2 % of the cells"),
-    Kernel(
+    convolution_kernel(1, 9, "convolutions use 2 % of the cells"),
+    convolution_kernel(2, 5, "convolutions use 2 % of the cells"),
+    convolution_kernel(3, 4, "convolutions use 2 % of the cells"),
+    OccKernel(
         "mlp3",
         "256 vectors, three layers of 256 with bias and ReLU",
-        lambda n: once((n, n, n), (n, n, n), (n, n, n)),
-        lambda graph, n: mlp(graph, values(n, n), [(values(n, n, seed=k), values(n, seed=k)) for k in (1, 2, 3)]),
+        lambda n: count_once((n, n, n), (n, n, n), (n, n, n)),
+        lambda graph, n: mlp(
+            graph, small_integers(n, n), [(small_integers(n, n, seed=k), small_integers(n, seed=k)) for k in (1, 2, 3)]
+        ),
         lambda n: mlp_by_definition(n),
         operations=lambda n: 3 * 2 * n * n,
         said="99.5 % on crossbars",
     ),
-    Kernel(
+    OccKernel(
         "lstm",
         "64 features, 64 hidden states, 4 steps",
         lambda n: [((4, n, 4 * n), 1), ((1, n, 4 * n), 4)],
@@ -215,10 +227,10 @@ KERNELS = (
         size=64,
         small=5,
     ),
-    Kernel(
+    OccKernel(
         "waveNet",
         "32 channels, 64 that skip, 128 samples, two taps",
-        lambda n: once(*[(4 * n, 2 * n, n)] * 2, (4 * n, n, n), (4 * n, n, 2 * n)),
+        lambda n: count_once(*[(4 * n, 2 * n, n)] * 2, (4 * n, n, n), (4 * n, n, 2 * n)),
         wavenet,
         wavenet_by_definition,
         operations=lambda n: (3 + 1) * 4 * n * n,
@@ -231,14 +243,14 @@ KERNELS = (
 
 
 def mlp_by_definition(n: int) -> Any:
-    x = values(n, n)
+    x = small_integers(n, n)
     for k in (1, 2, 3):
-        x = np.maximum(x @ values(n, n, seed=k) + values(n, seed=k), 0)
+        x = np.maximum(x @ small_integers(n, n, seed=k) + small_integers(n, seed=k), 0)
     return x
 
 
 @dataclass(frozen=True)
-class Figures:
+class KernelFigures:
     """Sums over the products of a kernel. `share`: part of the work on crossbars; `cells`: of the cells in use."""
 
     writes: int
@@ -248,13 +260,13 @@ class Figures:
     cells: float
 
 
-def figures(kernel: Kernel, size: int, xbar: tuple[int, int]) -> Figures:
+def compute_figures(kernel: OccKernel, size: int, xbar: tuple[int, int]) -> KernelFigures:
     """Returns the closed forms of a kernel."""
-    each: list[tuple[Counts, int]] = [(counts(xbar, *gemm), times) for gemm, times in kernel.gemms(size)]
+    each: list[tuple[ProductCosts, int]] = [(counts(xbar, *gemm), times) for gemm, times in kernel.gemms(size)]
     macs = sum(c.macs * times for c, times in each)
     host = kernel.operations(size) + sum(c.additions * times for c, times in each)
     fewest = sum(c.fewest_writes for c, _ in each)
-    return Figures(
+    return KernelFigures(
         sum(c.writes * times for c, times in each),
         fewest,
         sum(c.products * times for c, times in each),
@@ -299,11 +311,11 @@ Where the paper gives figures:
 """
 
 
-def page() -> str:
+def render_page() -> str:
     """Returns the page."""
     lines = ["| kernel | sizes | tiled | fewest | products | on crossbars | cells | OCC says |", "|" + " --- |" * 8]
     for kernel in KERNELS:
-        f = figures(kernel, kernel.size, XBAR)
+        f = compute_figures(kernel, kernel.size, XBAR)
         counted = f"{f.writes:,} | {f.fewest_writes:,} | {f.products:,}"
         shares = f"{f.share:.1%} | {f.cells:.1%}".replace("%", " %")
         lines.append(f"| `{kernel.name}` | {kernel.what} | {counted} | {shares} | {kernel.said} |")
@@ -311,4 +323,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(page(), encoding="utf-8")
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(render_page(), encoding="utf-8")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
-from raptor.spatial.mesh_placement import places_of
+from raptor.spatial.mesh_placement import optimise_places
 from raptor.target import arch as architectures
 
 CORES = (144, 512, 1024, 2048, 4096)
@@ -23,7 +23,7 @@ PEERS, NEAR = 12, 60
 REPEAT = 5
 
 
-def messages(cores: int) -> npt.NDArray[np.int64]:
+def random_messages(cores: int) -> npt.NDArray[np.int64]:
     """Returns messages [n, 3]: sender, receiver, flits. Each core sends to `PEERS` of the next `NEAR` cores."""
     rng = np.random.default_rng(0)
     source = np.repeat(np.arange(cores), PEERS)
@@ -40,19 +40,19 @@ def median_s(work: Callable[[], object]) -> float:
     return statistics.median(once() for _ in range(REPEAT))
 
 
-def row(cores: int) -> tuple[str, ...]:
+def format_row(cores: int) -> tuple[str, ...]:
     """Returns cells: cores, messages, seconds of placement and of the baseline, and their ratio."""
-    sent, arch = messages(cores), architectures.load(cores=cores)
+    sent, arch = random_messages(cores), architectures.load(cores=cores)
     square = np.random.default_rng(0).random((cores, cores))
-    place_s, numpy_s = median_s(lambda: places_of(sent, arch)), median_s(lambda: square @ square)
+    place_s, numpy_s = median_s(lambda: optimise_places(sent, arch)), median_s(lambda: square @ square)
     return f"{cores}", f"{len(sent):,}", f"{place_s:.3f}", f"{numpy_s:.3f}", f"{place_s / numpy_s:.2f}"
 
 
 def main() -> None:
-    places_of(messages(NEAR), architectures.load(cores=NEAR))  # loads the compiled code
+    optimise_places(random_messages(NEAR), architectures.load(cores=NEAR))  # loads the compiled code
     print("| cores | messages | place s | numpy s | place / numpy |\n|---:|---:|---:|---:|---:|")
     for cores in CORES:
-        print(f"| {' | '.join(row(cores))} |", flush=True)
+        print(f"| {' | '.join(format_row(cores))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,11 @@ MODELS = (
     "fastvit_t8",
     "repvit_m0_9",
 )
-SEGMENTED = 1, 3, 192, 192
+SEGMENTATION_SHAPE = 1, 3, 192, 192
 """Input shape of segmentation networks."""
 
 
-def export(name: str, path: Path) -> None:
+def export_network(name: str, path: Path) -> None:
     """Writes a network with seeded weights as an ONNX file."""
     import timm
     import torch
@@ -63,7 +63,7 @@ def export(name: str, path: Path) -> None:
     torch.manual_seed(0)
     if hasattr(torchvision.models.segmentation, name):
         build = getattr(torchvision.models.segmentation, name)
-        network, shape = build(weights=None, weights_backbone=None, num_classes=21), SEGMENTED
+        network, shape = build(weights=None, weights_backbone=None, num_classes=21), SEGMENTATION_SHAPE
     elif timm.is_model(name):
         network = timm.create_model(name, pretrained=False)
         shape = (1, *network.default_cfg["input_size"])
@@ -73,10 +73,10 @@ def export(name: str, path: Path) -> None:
         torch.onnx.export(Plain(network).eval(), (torch.randn(shape),), path, opset_version=17, dynamo=False)
 
 
-def row(name: str, cores: int) -> str:
+def format_row(name: str, cores: int) -> str:
     """Returns a row of the table; times in ms."""
     with tempfile.TemporaryDirectory() as folder:
-        export(name, Path(folder) / "model.onnx")
+        export_network(name, Path(folder) / "model.onnx")
         program = raptor.compile(Path(folder) / "model.onnx", arch="bench", cores=cores)
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
         verdict, found = program.validate().verdict, explain(out)
@@ -95,7 +95,7 @@ def main() -> None:
     failed = False
     for name in options.models:
         try:
-            print(row(name, options.cores), flush=True)
+            print(format_row(name, options.cores), flush=True)
         except RaptorError as error:
             failed = True
             print(f"| {name} | {error} |", flush=True)

@@ -23,12 +23,12 @@ import models
 import raptor
 from raptor.common.errors import CapacityError
 from raptor.common.option_values import CUTS, DEFAULT_STRATEGY
-from raptor.frontend.segments.units import units_of
+from raptor.frontend.segments.units import divide_into_units
 from raptor.options import ModelInputs
-from raptor.rounds.ranges import Ranges
+from raptor.rounds.ranges import RangeEstimates
 from raptor.target import arch as architectures
 from raptor.target.device_file import load_device
-from raptor.transforms.choose_recipes import Requantising
+from raptor.transforms.choose_recipes import RequantMethod
 
 BATCH, SHARE = 16, 4
 COMPASS: Mapping[str, tuple[float, float]] = {"vgg16": (1.8, 1.6), "resnet18": (1.7, 1.3), "squeezenet": (2.2, 2.0)}
@@ -36,7 +36,7 @@ COMPASS: Mapping[str, tuple[float, float]] = {"vgg16": (1.8, 1.6), "resnet18": (
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RoundsPoint:
     """Simulated figures of a method: rounds, time of a sample with and without writing in ns, energy in pJ."""
 
     rounds: int
@@ -55,7 +55,7 @@ def cores_needed(model: Path, chip: Mapping[str, Any]) -> int:
     return 1
 
 
-def measured(model: Path, chip: Mapping[str, Any], folder: Path, **options: Any) -> Point:
+def measure_rounds(model: Path, chip: Mapping[str, Any], folder: Path, **options: Any) -> RoundsPoint:
     """Compiles, saves and simulates a model in rounds."""
     start = time.process_time()
     out = raptor.compile(model, **chip, rounds=True, batch=BATCH, **options).save(
@@ -64,26 +64,26 @@ def measured(model: Path, chip: Mapping[str, Any], folder: Path, **options: Any)
     seconds = time.process_time() - start
     found = raptor.simulate(out, mode="throughput").reloading
     assert found is not None, "the model has rounds"
-    return Point(len(found.rounds), found.sample_ns, found.without_ns, found.sample_pj or 0.0, seconds)
+    return RoundsPoint(len(found.rounds), found.sample_ns, found.without_ns, found.sample_pj or 0.0, seconds)
 
 
-def least_ns(model: Path, chip: Mapping[str, Any], device: str) -> float:
+def bound_ns(model: Path, chip: Mapping[str, Any], device: str) -> float:
     """Returns a lower bound on the time of a sample: the work of all layers, spread evenly over all cores."""
-    units = units_of(str(model), ModelInputs(), lambda _: None)
+    units = divide_into_units(str(model), ModelInputs(), lambda _: None)
     target = architectures.load(chip["arch"], cores=chip["cores"], xbars_per_core=chip["xbars_per_core"])
-    ranges = Ranges(units, target, load_device(device), DEFAULT_STRATEGY, Requantising("exact"), BATCH)
+    ranges = RangeEstimates(units, target, load_device(device), DEFAULT_STRATEGY, RequantMethod("exact"), BATCH)
     return ranges.least(0, len(units.nodes)) / BATCH
 
 
-def rows(name: str, xbars: int, device: str, folder: Path) -> Iterator[str]:
+def format_rows(name: str, xbars: int, device: str, folder: Path) -> Iterator[str]:
     """Yields a row of the table for each method."""
     model = folder / f"{name}.onnx"
     onnx.save(models.build(name), model)
     chip = {"arch": "bench", "xbars_per_core": xbars}
     needed = cores_needed(model, chip)
     chip |= {"cores": max(1, needed // SHARE)}
-    points = {method: measured(model, chip, folder, device=device, cuts=method) for method in CUTS.names}
-    best, least = points["best"].sample_ns, least_ns(model, chip, device)
+    points = {method: measure_rounds(model, chip, folder, device=device, cuts=method) for method in CUTS.names}
+    best, least = points["best"].sample_ns, bound_ns(model, chip, device)
     for method, p in points.items():
         own = f"{name} | {chip['cores']} of {needed} x {xbars} | {device} | {method}"
         times = " | ".join(f"{ns / 1e6:.3f}" for ns in (p.sample_ns, p.without_ns, least))
@@ -105,7 +105,7 @@ def main() -> None:
         for name in args.models:
             for xbars in args.xbars:
                 for device in args.devices:
-                    for row in rows(name, xbars, device, Path(folder)):
+                    for row in format_rows(name, xbars, device, Path(folder)):
                         print(row, flush=True)
             first, each = COMPASS[name]
             print(f"| {name} | COMPASS | | over first-fit {first}, over each-layer {each} | | | | | | | |", flush=True)

@@ -26,11 +26,11 @@ import models
 import raptor
 from models.trained import MODEL, load_images
 from raptor.explore import driver
-from raptor.explore.front import costs, front, hypervolume
-from raptor.explore.points import digest_of
-from raptor.explore.proposing import Proposer
+from raptor.explore.front import compute_hypervolume, objective_matrix, pareto_front
+from raptor.explore.points import digest_values
+from raptor.explore.proposing import PointProposer
 from raptor.explore.study import Study, read_study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import TrialOutcome
 
 Floats = npt.NDArray[np.float64]
 SAMPLERS = ("random", "nsga2", "tpe")
@@ -41,7 +41,7 @@ _MOST_ROUNDS = 200
 
 
 @dataclass(frozen=True)
-class Question:
+class StudyQuestion:
     """A question: its study file, a function that writes its models and data to a folder, and the reported budgets."""
 
     study: str
@@ -49,19 +49,19 @@ class Question:
     budgets: Sequence[int]
 
 
-def resnet18(folder: Path) -> None:
+def write_resnet18(folder: Path) -> None:
     onnx.save(models.build("resnet18", seed=0), folder / "resnet18.onnx")
 
 
-def digits(folder: Path) -> None:
+def write_digits(folder: Path) -> None:
     training, test = load_images()
     np.savez(folder / "calibration.npz", image=training.pixels[:200])
     np.savez(folder / "test.npz", x=test.pixels[:100], y=test.digits[:100])
     raptor.quantize(MODEL, data=folder / "calibration.npz", per_channel=True).save(folder / "digits.onnx")
 
 
-QUESTIONS: Mapping[str, Question] = {
-    "chip": Question(
+QUESTIONS: Mapping[str, StudyQuestion] = {
+    "chip": StudyQuestion(
         """
         objectives = { latency_ns = "min", energy_pj = "min" }
         study = { name = "chip", models = ["resnet18.onnx"], sampler = "grid", trials = 256 }
@@ -71,10 +71,10 @@ QUESTIONS: Mapping[str, Question] = {
         xbar = ["64x64", "64x128", "64x256", "64x512", "128x64", "128x128", "128x256", "128x512",
             "256x64", "256x128", "256x256", "256x512", "512x64", "512x128", "512x256", "512x512"]
         """,
-        resnet18,
+        write_resnet18,
         (16, 32, 64, 96),
     ),
-    "converters": Question(
+    "converters": StudyQuestion(
         """
         objectives = { top1 = "max", adc_bits = "min", energy_pj = "min" }
         study = { name = "converters", models = ["digits.onnx"], sampler = "grid", trials = 128 }
@@ -85,7 +85,7 @@ QUESTIONS: Mapping[str, Question] = {
         cell_bits = [1, 2, 4, 8]
         crossbar.adc_bits = { min = 3, max = 10 }
         """,
-        digits,
+        write_digits,
         (8, 16, 32, 48),
     ),
 }
@@ -99,26 +99,26 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for a drawing (needs matplotlib)")
     given = parser.parse_args()
     question = QUESTIONS[given.question]
-    study = prepared(question, given.folder)
-    known = {digest_of(o.trial.point): o for o in driver.run(study)}
-    best = front(study, list(known.values()))
+    study = prepare_study(question, given.folder)
+    known = {digest_values(o.trial.point): o for o in driver.run_study(study)}
+    best = pareto_front(study, list(known.values()))
     console = Console()
     feasible = sum(o.is_feasible for o in known.values())
     console.print(f"{len(known)} points, {feasible} with figures, {len(best)} on the front")
-    measured = Measure(study, best)
+    measured = FrontMeasure(study, best)
     budget = max(question.budgets)
     curves = {
-        sampler: np.array([list(curve(study, known, measured, sampler, seed, budget)) for seed in SEEDS])
+        sampler: np.array([list(play_sampler(study, known, measured, sampler, seed, budget)) for seed in SEEDS])
         for sampler in SAMPLERS
     }
     points = list(known.values())
-    curves["boosting"] = np.array([list(boosted(study, points, measured, seed, budget)) for seed in SEEDS])
-    console.print(table(curves, question.budgets))
+    curves["boosting"] = np.array([list(play_boosting(study, points, measured, seed, budget)) for seed in SEEDS])
+    console.print(make_table(curves, question.budgets))
     if given.plot:
-        draw(curves, given.plot)
+        draw_curves(curves, given.plot)
 
 
-def prepared(question: Question, folder: Path) -> Study:
+def prepare_study(question: StudyQuestion, folder: Path) -> Study:
     """Writes models, data and study file where they are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "study.toml"
@@ -128,32 +128,32 @@ def prepared(question: Question, folder: Path) -> Study:
     return read_study(path)
 
 
-class Measure:
+class FrontMeasure:
     """Computes hypervolumes relative to the hypervolume of the best front."""
 
-    def __init__(self, study: Study, best: Sequence[Outcome]) -> None:
+    def __init__(self, study: Study, best: Sequence[TrialOutcome]) -> None:
         self._study = study
-        table = costs(study, best)
+        table = objective_matrix(study, best)
         worst: Floats = table.max(axis=0)
         self._reference: Floats = worst + 0.1 * np.maximum(worst - table.min(axis=0), 1e-9)
-        self._whole = hypervolume(table, self._reference)
+        self._whole = compute_hypervolume(table, self._reference)
 
-    def share(self, outcomes: Sequence[Outcome]) -> float:
-        table = costs(self._study, [o for o in outcomes if o.is_feasible])
-        return hypervolume(table[(table < self._reference).all(axis=1)], self._reference) / self._whole
+    def share(self, outcomes: Sequence[TrialOutcome]) -> float:
+        table = objective_matrix(self._study, [o for o in outcomes if o.is_feasible])
+        return compute_hypervolume(table[(table < self._reference).all(axis=1)], self._reference) / self._whole
 
 
-def curve(
-    study: Study, known: Mapping[str, Outcome], measure: Measure, sampler: str, seed: int, budget: int
+def play_sampler(
+    study: Study, known: Mapping[str, TrialOutcome], measure: FrontMeasure, sampler: str, seed: int, budget: int
 ) -> Iterator[float]:
     """Replays a sampler on the known outcomes. Yields the hypervolume after each new point, up to the budget."""
     part = study.file.study.model_copy(update={"sampler": sampler, "seed": seed, "batch": BATCH})
-    proposer = Proposer(replace(study, file=study.file.model_copy(update={"study": part})), [])
-    seen: dict[str, Outcome] = {}
+    proposer = PointProposer(replace(study, file=study.file.model_copy(update={"study": part})), [])
+    seen: dict[str, TrialOutcome] = {}
     for _ in range(_MOST_ROUNDS):
-        found: list[Outcome] = []
+        found: list[TrialOutcome] = []
         for proposal in proposer.propose(BATCH):
-            key = digest_of(dict(proposal.point))
+            key = digest_values(dict(proposal.point))
             found.append(known[key])
             if key not in seen and len(seen) < budget:
                 seen[key] = known[key]
@@ -165,7 +165,9 @@ def curve(
     yield from [share] * (budget - len(seen))
 
 
-def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int, budget: int) -> Iterator[float]:
+def play_boosting(
+    study: Study, points: Sequence[TrialOutcome], measure: FrontMeasure, seed: int, budget: int
+) -> Iterator[float]:
     """Replays a search guided by gradient boosting (see screening.py). Yields the hypervolume after each point.
 
     The estimator selects three quarters of each batch greedily by predicted gain of hypervolume, among all points; the
@@ -174,7 +176,7 @@ def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int
     inputs = np.column_stack([c for p in study.space for c in columns(p, [o.trial.point[p.name] for o in points])])
     learnt = np.array([o.is_feasible for o in points])
     figures = np.ones((len(points), len(study.objectives)))
-    figures[learnt] = costs(study, [o for o in points if o.is_feasible])
+    figures[learnt] = objective_matrix(study, [o for o in points if o.is_feasible])
     figures = np.where((figures > 0).all(axis=0), np.log(np.maximum(figures, 1e-300)), figures)
     rng = np.random.default_rng(seed)
     seen: list[int] = rng.permutation(len(points))[:BATCH].tolist()
@@ -182,25 +184,27 @@ def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int
         rest = np.setdiff1d(np.arange(len(points)), seen)
         told = np.array(seen)[learnt[seen]]
         guessed = np.column_stack([boosting().fit(inputs[told], f).predict(inputs[rest]) for f in figures[told].T])
-        chosen = promising(figures[told], guessed, 3 * BATCH // 4)
+        chosen = select_promising(figures[told], guessed, 3 * BATCH // 4)
         others = [i for i in rng.permutation(len(rest)).tolist() if i not in chosen]
         seen += rest[chosen + others[: BATCH - len(chosen)]].tolist()
     yield from (measure.share([points[i] for i in seen[:count]]) for count in range(1, budget + 1))
 
 
-def promising(known: Floats, guessed: Floats, count: int) -> list[int]:
+def select_promising(known: Floats, guessed: Floats, count: int) -> list[int]:
     """Selects `count` points greedily by gain of hypervolume. Returns their indices."""
     reference = known.max(axis=0) + 0.1
     chosen: list[int] = []
     for _ in range(count):
         shown = np.vstack([known, guessed[chosen]])
         shown = shown[(shown < reference).all(axis=1)]
-        gains = [hypervolume(np.vstack([shown, g]), reference) if (g < reference).all() else 0.0 for g in guessed]
+        gains = [
+            compute_hypervolume(np.vstack([shown, g]), reference) if (g < reference).all() else 0.0 for g in guessed
+        ]
         chosen.append(max((i for i in range(len(guessed)) if i not in chosen), key=lambda i: gains[i]))
     return chosen
 
 
-def table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> Table:
+def make_table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> Table:
     """Makes a table of means and standard deviations over the seeds, in percent."""
     found = Table(box=None, title="Hypervolume, % of that of the whole grid: mean and standard deviation of ten seeds")
     for name in ("points", *curves):
@@ -211,7 +215,7 @@ def table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> Table:
     return found
 
 
-def draw(curves: Mapping[str, Floats], path: Path) -> None:
+def draw_curves(curves: Mapping[str, Floats], path: Path) -> None:
     """Draws the mean of each sampler, and the range of the middle eight seeds."""
     import matplotlib as mpl
 

@@ -23,19 +23,19 @@ from raptor import frontend, pipeline
 from raptor.common.option_values import DEFAULT_STRATEGY
 from raptor.driver import Driver
 from raptor.explore.driver import read_outcomes
-from raptor.explore.jobs import Job, chip_of
-from raptor.explore.planning import job_of
-from raptor.explore.points import Parameter, Value
+from raptor.explore.jobs import EvaluationJob, load_simulated_chip
+from raptor.explore.planning import make_job
+from raptor.explore.points import ParameterValue, StudyParameter
 from raptor.explore.study import read_study
-from raptor.mapping.estimate import Estimate, estimate
+from raptor.mapping.estimate import TimeEstimate, estimate_times
 from raptor.mapping.strategies import STRATEGIES
-from raptor.transforms.choose_recipes import Requantising
+from raptor.transforms.choose_recipes import RequantMethod
 
 Floats = npt.NDArray[np.float64]
-FEWEST = 12
+MIN_POINTS = 12
 """Least number of points with a value that is left out."""
-FIRST = 5
-ESTIMATED = ("latency_ns", "interval_ns")
+FIRST_POINTS = 5
+FORMULA_FIGURES = ("latency_ns", "interval_ns")
 """Figures that the closed formula estimates."""
 _DRAWS = 200
 
@@ -50,27 +50,27 @@ def main() -> None:
     outcomes = list({repr(o.trial.point): o for o in read_outcomes(study) if o.has_figures}.values())
     points = [o.trial.point for o in outcomes]
     inputs = np.column_stack(
-        [column for p in study.space for column in columns(p, [point[p.name] for point in points])]
+        [column for p in study.space for column in encode_parameter(p, [point[p.name] for point in points])]
     )
     for k, model in enumerate(study.models):
         figures = np.log(np.array([o.records[k].figures[given.figure] for o in outcomes]))
         groups = {p.name: np.array([str(point[p.name]) for point in points]) for p in study.space}
         formula = None
-        if given.figure in ESTIMATED:
-            jobs = [job_of(study, model, point) for point in points]
-            formula = np.array([getattr(estimated(job), given.figure) for job in jobs])
-        Console().print(table(f"{model.name}, {given.figure}", inputs, figures, groups, formula))
+        if given.figure in FORMULA_FIGURES:
+            jobs = [make_job(study, model, point) for point in points]
+            formula = np.array([getattr(estimate_job(job), given.figure) for job in jobs])
+        Console().print(make_table(f"{model.name}, {given.figure}", inputs, figures, groups, formula))
 
 
-def estimated(job: Job) -> Estimate:
+def estimate_job(job: EvaluationJob) -> TimeEstimate:
     """Estimates the times of a job by the closed formula: the model is mapped, but not lowered."""
-    chip = chip_of(job)
-    graph = pipeline.prepare(frontend.load(job.model).graph, chip, Requantising(), driver=Driver(verified=False))
-    mapped = pipeline.decide(graph, chip, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)])
-    return estimate(mapped.graph, mapped.decision, chip)
+    chip = load_simulated_chip(job)
+    graph = pipeline.prepare_graph(frontend.load(job.model).graph, chip, RequantMethod(), driver=Driver(verified=False))
+    mapped = pipeline.rewrite_and_map(graph, chip, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)])
+    return estimate_times(mapped.graph, mapped.decision, chip)
 
 
-def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
+def encode_parameter(p: StudyParameter, values: Sequence[ParameterValue]) -> list[Floats]:
     """Encodes a parameter as columns: logarithms of sizes, or a one-hot column for each name."""
     if p.name == "xbar":
         sizes = [str(value).split("x") for value in values]
@@ -80,7 +80,7 @@ def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
     return [np.log2(1 + np.array(values, np.float64))]
 
 
-def table(
+def make_table(
     title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]], formula: Floats | None
 ) -> Table:
     found = Table(box=None, title=title)
@@ -89,13 +89,13 @@ def table(
         found.add_column(name, justify="left" if name == "left out" else "right")
     for name, group in groups.items():
         chosen = [group == value for value in np.unique(group)]
-        masks = [mask for mask in chosen if FEWEST <= mask.sum() < len(group)]
+        masks = [mask for mask in chosen if MIN_POINTS <= mask.sum() < len(group)]
         if not masks:
             continue
-        boosted = [judged(boosting, inputs, figures, mask) for mask in masks]
-        nearest = [judged(neighbours, inputs, figures, mask) for mask in masks]
-        drawn = np.mean([by_chance(figures[mask]) for mask in masks])
-        closed = [] if formula is None else [agreement(formula[mask], figures[mask]) for mask in masks]
+        boosted = [judge_estimator(make_boosting, inputs, figures, mask) for mask in masks]
+        nearest = [judge_estimator(make_neighbours, inputs, figures, mask) for mask in masks]
+        drawn = np.mean([random_ratio(figures[mask]) for mask in masks])
+        closed = [] if formula is None else [rank_agreement(formula[mask], figures[mask]) for mask in masks]
         ranks, first = np.mean(boosted, axis=0)
         means = np.mean(closed, axis=0) if closed else (np.nan, np.nan)
         row = (ranks, min(rank for rank, _ in boosted), first, *np.mean(nearest, axis=0), *means, drawn)
@@ -103,36 +103,36 @@ def table(
     return found
 
 
-def judged(
+def judge_estimator(
     estimator: Callable[[], Any], inputs: Floats, figures: Floats, mask: npt.NDArray[Any]
 ) -> tuple[float, float]:
     """Trains on the points outside of the mask. Returns rank correlation and ratio (see `agreement`) on the mask."""
     scaled = (inputs - inputs[~mask].mean(axis=0)) / (inputs[~mask].std(axis=0) + 1e-9)
     guessed: Floats = estimator().fit(scaled[~mask], figures[~mask]).predict(scaled[mask])
-    return agreement(guessed, figures[mask])
+    return rank_agreement(guessed, figures[mask])
 
 
-def agreement(guessed: Floats, true: Floats) -> tuple[float, float]:
+def rank_agreement(guessed: Floats, true: Floats) -> tuple[float, float]:
     """Returns the rank correlation of guesses, and the best of the first five by guess, relative to the best of all."""
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (guessed, true)]
-    first = true[np.argsort(guessed, kind="stable")[:FIRST]].min()
+    first = true[np.argsort(guessed, kind="stable")[:FIRST_POINTS]].min()
     return float(np.corrcoef(*ranks)[0, 1]), float(np.exp(first - true.min()))
 
 
-def by_chance(figures: Floats) -> float:
+def random_ratio(figures: Floats) -> float:
     """Returns the mean ratio of the best of five random points to the best of all."""
     rng = np.random.default_rng(0)
-    best = [rng.permutation(figures)[:FIRST].min() for _ in range(_DRAWS)]
+    best = [rng.permutation(figures)[:FIRST_POINTS].min() for _ in range(_DRAWS)]
     return float(np.exp(np.array(best) - figures.min()).mean())
 
 
-def boosting() -> Any:
+def make_boosting() -> Any:
     from sklearn.ensemble import GradientBoostingRegressor
 
     return GradientBoostingRegressor(n_estimators=100, max_depth=3, random_state=0)
 
 
-def neighbours() -> Any:
+def make_neighbours() -> Any:
     from sklearn.neighbors import KNeighborsRegressor
 
     return KNeighborsRegressor(3, weights="distance")

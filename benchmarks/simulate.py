@@ -24,14 +24,14 @@ import models
 from raptor.target.isa import Records
 from validator.programs import read_program
 from validator.simulate import builtin
-from validator.simulate.pimsim import simulate as run_pimsim
+from validator.simulate.pimsim import simulate_with_pimsim as run_pimsim
 
 _SAMPLE = 200_000
 _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Pimsim:
+class PimsimResult:
     """Results of the real simulator for the program, and its run time in seconds."""
 
     wall_s: float
@@ -40,7 +40,7 @@ class Pimsim:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SimulationRow:
     """Results of one model and stream format. `latency_ms`, `energy_pj`: by our model."""
 
     model: str
@@ -51,7 +51,7 @@ class Row:
     python_loop_s: float
     latency_ms: float
     energy_pj: float
-    pimsim: Pimsim | None
+    pimsim: PimsimResult | None
 
 
 def main() -> None:
@@ -62,18 +62,18 @@ def main() -> None:
     parser.add_argument("--mapping", default="raptor", help="mapping to compile with; the reference writes the most")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
-    rows: list[Row] = []
+    rows: list[SimulationRow] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for model in args.models:
             path = folder / f"{model}.onnx"
             path.write_bytes(models.build(model).SerializeToString())
-            real: Pimsim | None = None
+            real: PimsimResult | None = None
             for streams in ("pim", "json"):
                 out = folder / f"{model}-{streams}"
                 compile_command(path, out, 1, streams=streams, xbar=128, cores=200, mapping=args.mapping)
                 if args.pimsim and real is None:
-                    real = pimsim(args.pimsim, out)
+                    real = run_pimsim_once(args.pimsim, out)
                 rows.append(measure(model, out, streams, args.repeat, real))
                 print(f"{model} {streams}: {rows[-1].simulate.wall_s:.2f} s", file=sys.stderr, flush=True)
     show(rows)
@@ -81,10 +81,10 @@ def main() -> None:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 
-def measure(model: str, out: Path, streams: str, repeat: int, real: Pimsim | None) -> Row:
+def measure(model: str, out: Path, streams: str, repeat: int, real: PimsimResult | None) -> SimulationRow:
     report = builtin.simulate(out, out / "arch.json")  # also fills the cache of compiled code
     simulated = _command("simulate", out, repeat)
-    return Row(
+    return SimulationRow(
         model,
         streams,
         report.instructions,
@@ -137,13 +137,13 @@ def python_loop(records: Records) -> int:
     return cycles
 
 
-def pimsim(binary: Path, out: Path) -> Pimsim:
+def run_pimsim_once(binary: Path, out: Path) -> PimsimResult:
     """Runs the real simulator once."""
     report = run_pimsim(out, out / "arch.json", binary)
-    return Pimsim(report.seconds["run"], (report.latency_ns or 0) / 1e6, report.energy_pj or 0)
+    return PimsimResult(report.seconds["run"], (report.latency_ns or 0) / 1e6, report.energy_pj or 0)
 
 
-def show(rows: list[Row]) -> None:
+def show(rows: list[SimulationRow]) -> None:
     table = Table(box=box.MARKDOWN, title="seconds: whole cold processes, medians; load, run: stages of simulate")
     for i, name in enumerate(next(_cells(rows[0]))):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
@@ -152,7 +152,7 @@ def show(rows: list[Row]) -> None:
     Console(width=220).print(table)
 
 
-def _cells(row: Row) -> Iterator[Mapping[str, str]]:
+def _cells(row: SimulationRow) -> Iterator[Mapping[str, str]]:
     ran, real = row.simulate.stages["run"], row.pimsim
     cells = {
         "model": row.model,

@@ -27,7 +27,7 @@ COMMANDS = ("compile", "explain", "simulate", "validate")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NetworkKind:
     """A kind of network: its sizes, and a function that builds the model of a size."""
 
     sizes: tuple[int, ...]
@@ -35,7 +35,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CommandCost:
     """CPU seconds and peak memory in bytes of a command; `ended` is False if it ran out of time or failed."""
 
     cpu_s: float
@@ -43,7 +43,7 @@ class Measured:
     ended: bool
 
 
-def signal(size: int) -> onnx.ModelProto:
+def build_signal(size: int) -> onnx.ModelProto:
     """Four 1-D convolutions with strides."""
 
     def build(b: Block) -> str:
@@ -57,7 +57,7 @@ def signal(size: int) -> onnx.ModelProto:
     return model(build, (1, 1, size))
 
 
-def dilated(size: int) -> onnx.ModelProto:
+def build_dilated(size: int) -> onnx.ModelProto:
     """Five causal 1-D convolutions whose dilation doubles."""
 
     def build(b: Block) -> str:
@@ -70,7 +70,7 @@ def dilated(size: int) -> onnx.ModelProto:
     return model(build, (1, 8, size))
 
 
-def tall(size: int) -> onnx.ModelProto:
+def build_tall(size: int) -> onnx.ModelProto:
     """Three convolutions of an image with four columns."""
 
     def build(b: Block) -> str:
@@ -83,7 +83,7 @@ def tall(size: int) -> onnx.ModelProto:
     return model(build, (1, 8, size, 4))
 
 
-def image(size: int) -> onnx.ModelProto:
+def build_image(size: int) -> onnx.ModelProto:
     """A network that restyles a square image: reflected padding, instance norms, a residual block, upsampling."""
 
     def build(b: Block) -> str:
@@ -103,7 +103,7 @@ def image(size: int) -> onnx.ModelProto:
     return model(build, (1, 3, size, size))
 
 
-def tokens(size: int) -> onnx.ModelProto:
+def build_tokens(size: int) -> onnx.ModelProto:
     """Three fully connected layers with a layer norm, for each token."""
 
     def build(b: Block) -> str:
@@ -115,7 +115,7 @@ def tokens(size: int) -> onnx.ModelProto:
     return model(build, (1, size, 64))
 
 
-def vector(size: int) -> onnx.ModelProto:
+def build_vector(size: int) -> onnx.ModelProto:
     """Element-wise operators on a vector, without a layer."""
 
     def build(b: Block) -> str:
@@ -126,12 +126,12 @@ def vector(size: int) -> onnx.ModelProto:
 
 
 KINDS = {
-    "signal": Kind((2000, 8000, 32000, 128000), signal),
-    "dilated": Kind((2000, 8000, 32000), dilated),
-    "tall": Kind((500, 2000, 8000), tall),
-    "image": Kind((64, 128, 256, 512), image),
-    "tokens": Kind((256, 1024, 4096, 16384), tokens),
-    "vector": Kind((4096, 16384, 65536, 262144), vector),
+    "signal": NetworkKind((2000, 8000, 32000, 128000), build_signal),
+    "dilated": NetworkKind((2000, 8000, 32000), build_dilated),
+    "tall": NetworkKind((500, 2000, 8000), build_tall),
+    "image": NetworkKind((64, 128, 256, 512), build_image),
+    "tokens": NetworkKind((256, 1024, 4096, 16384), build_tokens),
+    "vector": NetworkKind((4096, 16384, 65536, 262144), build_vector),
 }
 
 
@@ -152,11 +152,13 @@ def main() -> None:
         for name in options.kinds or KINDS:
             kind = KINDS[name]
             for cores in options.cores:
-                for row in rows(kind, options.sizes or kind.sizes, cores, options, Path(folder)):
+                for row in format_rows(kind, options.sizes or kind.sizes, cores, options, Path(folder)):
                     print(f"| {name} | {cores} | {row}", flush=True)
 
 
-def rows(kind: Kind, sizes: tuple[int, ...], cores: int, options: argparse.Namespace, folder: Path) -> Iterator[str]:
+def format_rows(
+    kind: NetworkKind, sizes: tuple[int, ...], cores: int, options: argparse.Namespace, folder: Path
+) -> Iterator[str]:
     """Yields the cells of each size, from the size on, as the end of a row."""
     before: tuple[int, float] | None = None
     for size in sizes:
@@ -164,27 +166,27 @@ def rows(kind: Kind, sizes: tuple[int, ...], cores: int, options: argparse.Names
         path.write_bytes(kind.build(size).SerializeToString())
         words = {command: [command, str(out)] for command in COMMANDS}
         words["compile"] = ["compile", str(path), "--cores", str(cores), "-o", str(out), "--force", "--format", "pim"]
-        found = {command: measured(words[command], options.sources, options.limit) for command in COMMANDS[:1]}
+        found = {command: measure_command(words[command], options.sources, options.limit) for command in COMMANDS[:1]}
         if found["compile"].ended:
-            found |= {c: measured(words[c], options.sources, options.limit) for c in COMMANDS[1:]}
-        count = instructions(out) if found["compile"].ended else 0
+            found |= {c: measure_command(words[c], options.sources, options.limit) for c in COMMANDS[1:]}
+        count = count_instructions(out) if found["compile"].ended else 0
         cpu_s = sum(run.cpu_s for run in found.values())
         growth = (
             "" if before is None or count <= before[0] else f"{(cpu_s - before[1]) / (count - before[0]) * 1e6:.1f}"
         )
         before = (count, cpu_s) if count else None
-        cells = (seconds(found.get(command)) for command in COMMANDS)
+        cells = (format_seconds(found.get(command)) for command in COMMANDS)
         gib = max(run.peak_bytes for run in found.values()) / _GIB
         yield f"{size} | {count:,} | {' | '.join(cells)} | {gib:.2f} | {growth} |"
 
 
-def seconds(run: Measured | None) -> str:
+def format_seconds(run: CommandCost | None) -> str:
     if run is None:
         return "-"
     return f"{run.cpu_s:.1f}" if run.ended else f"stopped after {run.cpu_s:.0f}"
 
 
-def measured(words: list[str], sources: Path, limit_s: float) -> Measured:
+def measure_command(words: list[str], sources: Path, limit_s: float) -> CommandCost:
     """Runs a command of the checkout `sources` in a new process, which is killed after `limit_s` seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "raptor", *words]
@@ -195,13 +197,13 @@ def measured(words: list[str], sources: Path, limit_s: float) -> Measured:
         if done:
             process.returncode = os.waitstatus_to_exitcode(status)
             cpu_s = usage.ru_utime + usage.ru_stime
-            return Measured(cpu_s, usage.ru_maxrss * 1024, process.returncode == 0)
+            return CommandCost(cpu_s, usage.ru_maxrss * 1024, process.returncode == 0)
         if time.monotonic() > end:
             process.kill()
         time.sleep(0.02)
 
 
-def instructions(out: Path) -> int:
+def count_instructions(out: Path) -> int:
     """Returns the number of instructions of a program whose streams are binary records of 20 bytes."""
     return sum(path.stat().st_size for path in out.rglob("*.pim")) // 20
 

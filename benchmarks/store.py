@@ -20,43 +20,43 @@ from measure import ROOT
 sys.path.insert(0, str(ROOT))
 from docgen import figures
 
-Lines = list[list[str]]
+TableLines = list[list[str]]
 """Cells of each line of a table; the first line is the heading."""
 
 
 def main() -> int:
     names = sys.argv[1:]
-    found = list(tables(passed_on(sys.stdin)))
+    found = list(parse_tables(echo_lines(sys.stdin)))
     if len(found) != len(names):
         print(f"store.py: {len(found)} tables were printed, expected {len(names)}: nothing is stored", file=sys.stderr)
         return 1
     for name, (columns, *rows) in zip(names, found, strict=True):
         if name != "-":
-            store(name, columns, rows)
+            store_table(name, columns, rows)
     return 0
 
 
-def store(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def store_table(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Replaces the cells of a stored table by new measurements, with the date of today and the current commit."""
-    figures.write(name, stamped(replace(figures.read(name), columns=columns, rows=rows)))
+    figures.write_table(name, stamp_table(replace(figures.read_table(name), columns=columns, rows=rows)))
 
 
-def stamped(measured: figures.Figures) -> figures.Figures:
+def stamp_table(measured: figures.StoredTable) -> figures.StoredTable:
     """Returns a table with the date of today and the commit that is checked out."""
     command = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     return replace(measured, date=datetime.now(UTC).date().isoformat(), commit=commit)
 
 
-def passed_on(lines: Iterable[str]) -> Iterator[str]:
+def echo_lines(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         print(line, end="", flush=True)
         yield line
 
 
-def tables(lines: Iterable[str]) -> Iterator[Lines]:
+def parse_tables(lines: Iterable[str]) -> Iterator[TableLines]:
     """Yields the Markdown tables of a text, without the lines of dashes."""
-    table: Lines = []
+    table: TableLines = []
     for line in chain(lines, [""]):
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]

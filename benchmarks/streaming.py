@@ -20,30 +20,30 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from raptor.pipeline import decide
+from raptor.pipeline import rewrite_and_map
 
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from raptor import frontend
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import ByLine, Decision
-from raptor.mapping.file import mapping_file
-from raptor.mapping.knobs import Knobs
-from raptor.mapping.strategies import rows_with
-from raptor.pipeline import prepare
+from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.file import make_mapping_file
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.strategies import rows_strategy
+from raptor.pipeline import prepare_graph
 from raptor.target.arch import Target, load
 from validator.programs import read_program
 from validator.simulate import cycle_model, simulated_chip
-from validator.simulate.work import work_of
+from validator.simulate.work import compute_least_work
 
-FEWEST, ALL = "fewest", "all"
-SHARES = {FEWEST: 0.0, ALL: 1.0}
+FEWEST_CORES, ALL_CORES = "fewest", "all"
+CORE_SHARES = {FEWEST_CORES: 0.0, ALL_CORES: 1.0}
 BY_LAYER, STREAMED = "layer by layer", "streamed"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StreamingRow:
     """Results of one program.
 
     `cores`: number of cores with products. `utilisation`: mean share of the latency in which they multiply, 0 to 1.
@@ -64,22 +64,22 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=256, help="cores of the chip")
     args = parser.parse_args()
     arch = load(args.arch, cores=args.cores)
-    found = [rows(name, models.build(name), arch, args.arch) for name in args.models]
+    found = [measure_model(name, models.build(name), arch, args.arch) for name in args.models]
     show(found)
 
 
-def rows(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[Row]:
+def measure_model(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[StreamingRow]:
     """Returns the results of the four programs of a model, the slowest first."""
     graph = frontend.load(source).graph
-    graph = prepare(graph, arch)
-    found: list[Row] = []
-    for given, share in SHARES.items():
-        decision = decide(graph, arch, rows_with(Knobs(share=share))).decision
-        assert isinstance(decision.flow, ByLine), "the chip is large enough for lines"
+    graph = prepare_graph(graph, arch)
+    found: list[StreamingRow] = []
+    for given, share in CORE_SHARES.items():
+        decision = rewrite_and_map(graph, arch, rows_strategy(TuningKnobs(share=share))).decision
+        assert isinstance(decision.flow, LineFlow), "the chip is large enough for lines"
         for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
             changed = replace(decision, flow=replace(decision.flow, streamed=streamed))
             cores, latency_ms, utilisation = measure(source, changed, graph, arch, preset)
-            found.append(Row(name, given, order, cores, latency_ms, utilisation))
+            found.append(StreamingRow(name, given, order, cores, latency_ms, utilisation))
             print(found[-1], file=sys.stderr, flush=True)
     return found
 
@@ -90,17 +90,19 @@ def measure(
     """Returns the number of cores that multiply, latency in ms, utilisation."""
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "mapping.json", Path(folder) / "out"
-        path.write_bytes(mapping_file(decision, graph, arch).to_json())
+        path.write_bytes(make_mapping_file(decision, graph, arch).to_json())
         program = raptor.compile(source, arch=preset, cores=arch.core_count, mapping=str(path))
         program.save(out, stream_format="pim", weight_format="npz")
-        machine = cycle_model.build(read_program(out), simulated_chip.read_target(out / "arch.json"))
-    latency_ns = cycle_model.run(machine).last_tick * machine.period_ns
-    products_ns = work_of(machine).products / 1000
+        machine = cycle_model.build_cycle_model(
+            read_program(out), simulated_chip.read_simulated_chip(out / "arch.json")
+        )
+    latency_ns = cycle_model.run_cycle_model(machine).last_tick * machine.period_ns
+    products_ns = compute_least_work(machine).products / 1000
     cores = int(np.count_nonzero(products_ns))
     return cores, latency_ns / 1e6, float(products_ns.sum()) / cores / latency_ns
 
 
-def show(found: Sequence[Sequence[Row]]) -> None:
+def show(found: Sequence[Sequence[StreamingRow]]) -> None:
     table = Table(box=box.MARKDOWN)
     for name in ("model", "cores", "order"):
         table.add_column(name, no_wrap=True)
@@ -108,12 +110,12 @@ def show(found: Sequence[Sequence[Row]]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for group in found:
         for row in group:
-            table.add_row(*cells(group[0], row))
+            table.add_row(*format_cells(group[0], row))
         table.add_section()
     Console(width=110).print(table)
 
 
-def cells(first: Row, row: Row) -> tuple[str, ...]:
+def format_cells(first: StreamingRow, row: StreamingRow) -> tuple[str, ...]:
     """Returns a line of the table, compared with `first`: layer by layer on the fewest cores."""
     faster, fuller = first.latency_ms / row.latency_ms, row.utilisation / first.utilisation
     figures = (f"{row.latency_ms:.4g}", f"{faster:.3g}", f"{100 * row.utilisation:.3g}", f"{fuller:.3g}")

@@ -36,19 +36,19 @@ NAMES = {
 MAPPED = [name for name in NAMES if name != "tiny_yolo_v4"]
 STREAMED = ("resnet50", "vgg16", "tiny_yolo_v4")
 STREAMED_CORES = 256
-USUAL, MORE = 144, 200
+PRESET_CORES, MORE_CORES = 144, 200
 """Cores of the preset, and of the larger chip."""
 
-Cells = tuple[str | None, ...]
+TableCells = tuple[str | None, ...]
 """Cells of a line of a table; None keeps the stored cell."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeTable:
     """A table as the current code makes it: name of the stored table, and its lines."""
 
     name: str
-    rows: Sequence[Cells]
+    rows: Sequence[TableCells]
 
 
 def main() -> int:
@@ -63,128 +63,132 @@ def main() -> int:
     with ProcessPoolExecutor(args.jobs) as pool:
         for name in args.tables:
             for made in TABLES[name](pool):
-                differ += compare(made, write=args.write)
+                differ += compare_table(made, write=args.write)
     return 1 if differ and not args.write else 0
 
 
-def compare(made: Made, *, write: bool) -> int:
+def compare_table(made: MadeTable, *, write: bool) -> int:
     """Compares a table with the stored one. Prints the lines that differ, and returns their number."""
-    table = stored.read(made.name)
+    table = stored.read_table(made.name)
     there = [tuple(row) for row in table.rows]
     kept = there + [("",) * len(table.columns)] * len(made.rows)
-    wanted = [merged(row, cells) for row, cells in zip(kept, made.rows, strict=False)]
+    wanted = [merge_cells(row, cells) for row, cells in zip(kept, made.rows, strict=False)]
     differ = [(a, b) for a, b in zip(there, wanted, strict=False) if a != b]
     count = len(differ) + abs(len(there) - len(wanted))
     print(f"{made.name}: {len(wanted)} lines, {count} differ", flush=True)
     for is_there, should_be in differ:
-        print(f"  is     {line_of(is_there)}\n  should {line_of(should_be)}")
+        print(f"  is     {format_line(is_there)}\n  should {format_line(should_be)}")
     if write and count:
-        stored.write(made.name, store.stamped(replace(table, rows=wanted)))
+        stored.write_table(made.name, store.stamped(replace(table, rows=wanted)))
     return count
 
 
-def merged(row: Sequence[str], cells: Cells) -> tuple[str, ...]:
+def merge_cells(row: Sequence[str], cells: TableCells) -> tuple[str, ...]:
     return tuple(there if cell is None else cell for there, cell in zip(row, cells, strict=True))
 
 
-def line_of(cells: Sequence[str]) -> str:
+def format_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 # docs/reference/performance.md
 
 
-def mappings(pool: Executor) -> Iterator[Made]:
-    points = [(name, cores, strategy) for name in MAPPED for cores in (USUAL, MORE) for strategy in STRATEGIES]
-    found = dict(zip(points, pool.map(measured, points), strict=True))
-    yield Made("mapping", [usual(found[name, USUAL, mapping.ROWS]) for name in MAPPED])
-    yield Made("readme", [introduced(found["resnet18", USUAL, strategy]) for strategy in STRATEGIES[::-1]])
+def make_mapping_tables(pool: Executor) -> Iterator[MadeTable]:
+    points = [
+        (name, cores, strategy) for name in MAPPED for cores in (PRESET_CORES, MORE_CORES) for strategy in STRATEGIES
+    ]
+    found = dict(zip(points, pool.map(measure_mapping, points), strict=True))
+    yield MadeTable("mapping", [usual_cells(found[name, PRESET_CORES, mapping.ROWS]) for name in MAPPED])
+    yield MadeTable(
+        "readme", [readme_cells(found["resnet18", PRESET_CORES, strategy]) for strategy in STRATEGIES[::-1]]
+    )
     pairs = [
         (found[name, cores, mapping.REFERENCE], found[name, cores, mapping.ROWS]) for name, cores, _ in points[::2]
     ]
-    yield Made("mappings", [beside(*pair) for pair in pairs])
+    yield MadeTable("mappings", [compared_cells(*pair) for pair in pairs])
 
 
 STRATEGIES = (mapping.REFERENCE, mapping.ROWS)
 
 
-def measured(point: tuple[str, int, str]) -> mapping.Row:
+def measure_mapping(point: tuple[str, int, str]) -> mapping.Row:
     name, cores, strategy = point
     return mapping.measure(name, models.build(name), strategy, "bench", cores)
 
 
-def usual(row: mapping.Row) -> Cells:
-    return NAMES[row.model], latency(row), samples(row), energy(row), None
+def usual_cells(row: mapping.Row) -> TableCells:
+    return NAMES[row.model], format_latency(row), format_samples(row), format_energy(row), None
 
 
-def introduced(row: mapping.Row) -> Cells:
-    return None, latency(row), samples(row), energy(row)
+def readme_cells(row: mapping.Row) -> TableCells:
+    return None, format_latency(row), format_samples(row), format_energy(row)
 
 
-def beside(reference: mapping.Row, row: mapping.Row) -> Cells:
+def compared_cells(reference: mapping.Row, row: mapping.Row) -> TableCells:
     bound = f"{row.bound_per_s:.0f}"
     figures = (f"{r.local_bytes / 1e3:.0f}" for r in (reference, row))
-    times, rates, energies = ((show(reference), show(row)) for show in (latency, samples, energy))
+    times, rates, energies = ((show(reference), show(row)) for show in (format_latency, format_samples, format_energy))
     return NAMES[row.model], str(row.cores), *times, *rates, bound, *energies, *figures
 
 
-def latency(row: mapping.Row) -> str:
-    return figures(row.latency_ms, 3)
+def format_latency(row: mapping.Row) -> str:
+    return format_figure(row.latency_ms, 3)
 
 
-def samples(row: mapping.Row) -> str:
-    return figures(row.samples_per_s, 2)
+def format_samples(row: mapping.Row) -> str:
+    return format_figure(row.samples_per_s, 2)
 
 
-def energy(row: mapping.Row) -> str:
-    return figures(row.energy_mj, 2)
+def format_energy(row: mapping.Row) -> str:
+    return format_figure(row.energy_mj, 2)
 
 
-def figures(x: float, decimals: int) -> str:
+def format_figure(x: float, decimals: int) -> str:
     """Formats a number with `decimals` decimals below 10, one fewer below 100, none above."""
     return f"{x:.{decimals if x < 10 else decimals - 1 if x < 100 else 0}f}"
 
 
-def streams(pool: Executor) -> Iterator[Made]:
-    rows: list[Cells] = []
-    for found in pool.map(streamed, STREAMED):
+def make_streaming_table(pool: Executor) -> Iterator[MadeTable]:
+    rows: list[TableCells] = []
+    for found in pool.map(measure_streaming, STREAMED):
         for row in found:
             _, *cells = streaming.cells(found[0], row)
             rows.append((NAMES[row.model], *cells))
-    yield Made("streaming", rows)
+    yield MadeTable("streaming", rows)
 
 
-def streamed(name: str) -> list[streaming.Row]:
+def measure_streaming(name: str) -> list[streaming.Row]:
     return streaming.rows(name, models.build(name), load("bench", cores=STREAMED_CORES), "bench")
 
 
 # docs/explanation/thesis-figures.md
 
 
-def mixes(pool: Executor) -> Iterator[Made]:
+def make_mix_table(pool: Executor) -> Iterator[MadeTable]:
     points = [(w, m) for w in thesis_figures.WIDTHS for m in thesis_figures.LOWERINGS]
     found = list(pool.map(thesis_figures.mix, *zip(*points, strict=True)))
-    yield Made("thesis-5.2", [strings(row) for row in thesis_figures.mix_rows(found)])
+    yield MadeTable("thesis-5.2", [to_strings(row) for row in thesis_figures.mix_rows(found)])
 
 
-def chips(pool: Executor) -> Iterator[Made]:
-    found = [point for points in pool.map(inferred, thesis_figures.CORES) for point in points]
-    yield Made("thesis-A.3", [strings(row) for row in thesis_figures.resnet_rows(found)])
+def make_chip_table(pool: Executor) -> Iterator[MadeTable]:
+    found = [point for points in pool.map(measure_inferences, thesis_figures.CORES) for point in points]
+    yield MadeTable("thesis-A.3", [to_strings(row) for row in thesis_figures.resnet_rows(found)])
 
 
-def inferred(cores: int) -> list[thesis_figures.Inference]:
+def measure_inferences(cores: int) -> list[thesis_figures.Inference]:
     return list(thesis_figures.inferences(models.build("resnet18", seed=0), (cores,)))
 
 
-def strings(row: Sequence[object]) -> Cells:
+def to_strings(row: Sequence[object]) -> TableCells:
     return tuple(map(str, row))
 
 
-TABLES: Mapping[str, Callable[[Executor], Iterator[Made]]] = {
-    "thesis-mix": mixes,
-    "mappings": mappings,
-    "streaming": streams,
-    "thesis-resnet18": chips,
+TABLES: Mapping[str, Callable[[Executor], Iterator[MadeTable]]] = {
+    "thesis-mix": make_mix_table,
+    "mappings": make_mapping_tables,
+    "streaming": make_streaming_table,
+    "thesis-resnet18": make_chip_table,
 }
 """Name -> function that makes one or several tables."""
 

@@ -1,4 +1,4 @@
-"""Repeat the figures of the thesis with this compiler: `make bench-thesis`.
+"""Repeat the figures of the thesis with this compiler: `make bench-compile_thesis`.
 
 Draws into docs/images/thesis and writes the tables of docs/explanation/thesis-figures.md. Figures 5.2, 5.3 and A.3 are
 equal on every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
@@ -45,7 +45,7 @@ Table = tuple[Sequence[str], Sequence[tuple[object, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class InstructionMix:
     """Instructions of one convolution. `width`: width of the image, in pixels."""
 
     width: int
@@ -62,7 +62,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class CompileSeconds:
     """Compile time (of the processor) by mapping. `size`: width of the image, or side of the matrix."""
 
     size: int
@@ -75,7 +75,7 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class ChipInference:
     """ResNet-18 on a chip of `cores`, samples one after another. `widths`: with `setbw`, as every program should."""
 
     cores: int
@@ -99,22 +99,22 @@ def main() -> None:
 # Figures 5.2 and 5.3
 
 
-def figure_mix(_: int) -> Table:
-    points = [mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
+def make_mix_figure(_: int) -> Table:
+    points = [measure_mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
     thesis_drawing.shares(points, IMAGES / "figure-5-2.svg")
     thesis_drawing.counts(points, IMAGES / "figure-5-3.svg")
     return ["width", "lowering", *SHOWN, "other", "`sldi`"], list(mix_rows(points))
 
 
-def mix_rows(points: Sequence[Mix]) -> Iterator[tuple[object, ...]]:
+def mix_rows(points: Sequence[InstructionMix]) -> Iterator[tuple[object, ...]]:
     return ((p.width, LOWERINGS[p.mapping], *p.shown, p.other, p.counts["sldi"]) for p in points)
 
 
-def mix(width: int, mapping: str) -> Mix:
-    return Mix(width, mapping, compiled(convolution(width), mapping).report.instructions)
+def measure_mix(width: int, mapping: str) -> InstructionMix:
+    return InstructionMix(width, mapping, compile_layer(build_convolution(width), mapping).report.instructions)
 
 
-def compiled(source: onnx.ModelProto, mapping: str) -> Program:
+def compile_layer(source: onnx.ModelProto, mapping: str) -> Program:
     """Compiles for a chip with just enough cores; both lowerings use the same crossbars."""
     (weights,) = source.graph.initializer
     outs, ins = weights.dims[:2]
@@ -123,14 +123,14 @@ def compiled(source: onnx.ModelProto, mapping: str) -> Program:
     return raptor.compile(source, mapping=mapping, xbar=CROSSBAR, xbars_per_core=XBARS_PER_CORE, cores=cores)
 
 
-def convolution(width: int) -> onnx.ModelProto:
+def build_convolution(width: int) -> onnx.ModelProto:
     """Builds the thesis's layer (listing 4.1): 4 channels, 8 filters of 3x3, as many pixels out as in."""
     weights = {"w": np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)}
     node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
-    return model(node, [1, 4, width, width], [1, 8, width, width], weights)
+    return build_layer_model(node, [1, 4, width, width], [1, 8, width, width], weights)
 
 
-def model(
+def build_layer_model(
     node: onnx.NodeProto, shape: Sequence[int], result: Sequence[int], constants: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
     """Builds the model x -> node -> y."""
@@ -144,37 +144,37 @@ def model(
 # Figures 5.4 and 5.5
 
 
-def figure_convolution(repeat: int) -> Table:
-    points = [compile_seconds(width, convolution(width), repeat) for width in WIDTHS]
+def make_convolution_figure(repeat: int) -> Table:
+    points = [measure_seconds(width, build_convolution(width), repeat) for width in WIDTHS]
     thesis_drawing.seconds(points, "width of the image", IMAGES / "figure-5-4.svg")
     return seconds_table("width", points)
 
 
-def figure_product(repeat: int) -> Table:
-    points = [compile_seconds(size, matrix_vector(size), repeat) for size in SIZES]
+def make_product_figure(repeat: int) -> Table:
+    points = [measure_seconds(size, build_product(size), repeat) for size in SIZES]
     thesis_drawing.seconds(points, "side of the matrix", IMAGES / "figure-5-5.svg")
     return seconds_table("side", points)
 
 
-def matrix_vector(size: int) -> onnx.ModelProto:
+def build_product(size: int) -> onnx.ModelProto:
     """Builds the product of a vector and a square matrix."""
     weights = {"w": np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)}
-    return model(helper.make_node("MatMul", ["x", "w"], ["y"], "product"), [1, size], [1, size], weights)
+    return build_layer_model(helper.make_node("MatMul", ["x", "w"], ["y"], "product"), [1, size], [1, size], weights)
 
 
-def compile_seconds(size: int, source: onnx.ModelProto, repeat: int) -> Seconds:
+def measure_seconds(size: int, source: onnx.ModelProto, repeat: int) -> CompileSeconds:
     """Measures compilation, from a model in memory to an output directory. The first run of each mapping is dropped."""
     found: dict[str, list[float]] = {mapping: [] for mapping in LOWERINGS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeat + 1):
             for mapping, seconds in found.items():
                 begin = time.process_time()
-                compiled(source, mapping).save(Path(folder) / "out", force=True)
+                compile_layer(source, mapping).save(Path(folder) / "out", force=True)
                 seconds.append(time.process_time() - begin)
-    return Seconds(size, {mapping: min(seconds[1:]) for mapping, seconds in found.items()})
+    return CompileSeconds(size, {mapping: min(seconds[1:]) for mapping, seconds in found.items()})
 
 
-def seconds_table(size: str, points: Sequence[Seconds]) -> Table:
+def seconds_table(size: str, points: Sequence[CompileSeconds]) -> Table:
     rows = ((p.size, *(f"{p.by_mapping[m] * 1e3:.0f}" for m in LOWERINGS), f"{p.ratio:.1f}") for p in points)
     return [size, *(f"{label}, ms" for label in LOWERINGS.values()), "ratio"], list(rows)
 
@@ -182,8 +182,8 @@ def seconds_table(size: str, points: Sequence[Seconds]) -> Table:
 # Figure A.3
 
 
-def figure_resnet(_: int) -> Table:
-    points = list(inferences(models.build("resnet18", seed=0), CORES))
+def make_resnet_figure(_: int) -> Table:
+    points = list(measure_inferences(models.build("resnet18", seed=0), CORES))
     thesis_drawing.resnet(points, IMAGES / "figure-a-3.svg")
     heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in _PROGRAMS for unit in ("samples/s", "µWh")]
     return ["cores", *heads], list(resnet_rows(points))
@@ -192,32 +192,32 @@ def figure_resnet(_: int) -> Table:
 _PROGRAMS = [(mapping, widths) for mapping in MAPPINGS for widths in (True, False)]
 
 
-def resnet_rows(points: Sequence[Inference]) -> Iterator[tuple[object, ...]]:
+def resnet_rows(points: Sequence[ChipInference]) -> Iterator[tuple[object, ...]]:
     by_cores = {(p.cores, p.mapping, p.widths): p for p in points}
     for cores in sorted({p.cores for p in points}):
         yield cores, *(text for name in _PROGRAMS for text in _figures(by_cores[cores, *name]))
 
 
-def _figures(point: Inference) -> tuple[str, str]:
+def _figures(point: ChipInference) -> tuple[str, str]:
     return f"{point.samples_per_s:.4g}", f"{point.energy_uwh:.3g}"
 
 
-def inferences(source: onnx.ModelProto, cores: Sequence[int]) -> Iterator[Inference]:
+def measure_inferences(source: onnx.ModelProto, cores: Sequence[int]) -> Iterator[ChipInference]:
     for count in cores:
         for mapping in MAPPINGS:
             program = raptor.compile(source, cores=count, mapping=mapping)
-            yield inference(program, count, mapping, widths=True)
+            yield measure_inference(program, count, mapping, widths=True)
             remove_widths(program)
-            yield inference(program, count, mapping, widths=False)
+            yield measure_inference(program, count, mapping, widths=False)
 
 
-def inference(program: Program, cores: int, mapping: str, *, widths: bool) -> Inference:
+def measure_inference(program: Program, cores: int, mapping: str, *, widths: bool) -> ChipInference:
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
         report = builtin.simulate(out, out / "arch.json", mode="throughput")
     assert report.samples_per_s is not None
     assert report.energy_pj is not None
-    return Inference(cores, mapping, widths, report.samples_per_s, report.energy_pj / PJ_PER_UWH)
+    return ChipInference(cores, mapping, widths, report.samples_per_s, report.energy_pj / PJ_PER_UWH)
 
 
 def remove_widths(program: Program) -> None:
@@ -230,10 +230,10 @@ def remove_widths(program: Program) -> None:
 
 
 FIGURES: Mapping[str, Callable[[int], Table]] = {
-    "5.2": figure_mix,
-    "5.4": figure_convolution,
-    "5.5": figure_product,
-    "A.3": figure_resnet,
+    "5.2": make_mix_figure,
+    "5.4": make_convolution_figure,
+    "5.5": make_product_figure,
+    "A.3": make_resnet_figure,
 }
 """Number of a figure -> function that draws it and returns its table; 5.3 is drawn with 5.2."""
 

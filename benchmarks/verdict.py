@@ -23,12 +23,12 @@ sys.path.insert(0, str(ROOT))
 TOLERANCE = 1e-4
 TIMES_OWN = 4
 """Multiple of onnxruntime's own error that the rule `own` allows."""
-RULES = ("old", "own", "local", "new")
+JUDGE_RULES = ("old", "own", "local", "new")
 """Scales of errors: the largest value of the tensor; onnxruntime's own error, too; the largest values near; float64,
 too, as in `validate`."""
 RIGHT = "right"
-Pair = tuple[Any, Any]
-Change = Callable[[Any, Any], Any]
+ArrayPair = tuple[Any, Any]
+ArrayChange = Callable[[Any, Any], Any]
 
 
 # Changes that make a program wrong: (got, want) -> got
@@ -44,7 +44,7 @@ def _swapped(got: Any, _: Any) -> Any:
     return np.take(got, order, axis)
 
 
-def _small(percent: float) -> Change:
+def _small(percent: float) -> ArrayChange:
     """Changes the element in the middle of the smaller half by a part of itself."""
 
     def change(got: Any, want: Any) -> Any:
@@ -68,7 +68,7 @@ def _faint(got: Any, want: Any) -> Any:
     return moved
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, ArrayChange] = {
     "two channels swapped": _swapped,
     "smallest channel off by 10 %": _faint,
     "a small element off by 1 %": _small(1),
@@ -81,7 +81,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
     """Yields a line for the unchanged program, with all tensors, then a line per change that affects its outputs."""
     from dataclasses import replace
 
-    from validator.judging import tallied
+    from validator.judging import tally_samples
 
     yield {"defect": RIGHT, **_judged(tried)}
     if not wrong:
@@ -97,15 +97,15 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
         values = weights.values.copy()
         values[np.random.default_rng(0).integers(values.size)] *= np.float32(1.001)
         other = replace(tried, program=replace(tried.program, weights=replace(weights, values=values)))
-        if any(t.error.any() for t in tallied(other).values()):
+        if any(t.error.any() for t in tally_samples(other).values()):
             yield {"defect": WEIGHT, **_judged(other)}
 
 
 def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
     """Returns the samples with other results."""
-    from validator.samples import Samples
+    from validator.samples import SampleRuns
 
-    class Replayed(Samples):
+    class Replayed(SampleRuns):
         def run(self, number: int) -> Any:
             return runs[number]
 
@@ -115,14 +115,14 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
 
 def _judged(tried: Any) -> dict[str, Any]:
     """Returns for each rule whether it passes, with the figures that decided."""
-    from validator.compare import compare
-    from validator.judging import judged, tallied
+    from validator.compare import compare_tensor
+    from validator.judging import judge_tensors, tally_samples
 
-    tallies = tallied(tried)
+    tallies = tally_samples(tried)
     scales = {s: float(t.largest.max(initial=0)) or 1.0 for s, t in tallies.items()}
     old = {s: bool(t.error.max() <= TOLERANCE * scales[s]) for s, t in tallies.items()}
-    local = {s: compare(s.tensor, t, TOLERANCE).passed for s, t in tallies.items()}
-    found, unknown = judged(tried, tallies, TOLERANCE)
+    local = {s: compare_tensor(s.tensor, t, TOLERANCE).passed for s, t in tallies.items()}
+    found, unknown = judge_tensors(tried, tallies, TOLERANCE)
     ratios = [c.rounding.ratio for c in found.values() if c.rounding]
     return {
         "old": all(old.values()),
@@ -140,40 +140,42 @@ def _judged(tried: Any) -> dict[str, Any]:
 def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
     """Returns True if errors above the tolerance are at most 4 times onnxruntime's own, both against float64."""
     from raptor.output import files
-    from validator.compare import errors
-    from validator.float64 import UnknownError, load_float64
+    from validator.compare import absolute_errors
+    from validator.float64 import NoFloat64Error, load_float64
 
     try:
         exact = load_float64(tried.program.folder / files.MODEL, tried.golden.constants)
         for number in tried.numbers:
             pairs, known = tried.run(number), exact.run(tried.inputs(number), [s.tensor for s in scales])
             for shown, scale in scales.items():
-                ours, its = (float(errors(a, known[shown.tensor]).max()) for a in pairs[shown])
+                ours, its = (float(absolute_errors(a, known[shown.tensor]).max()) for a in pairs[shown])
                 if not ours <= max(TOLERANCE * scale, TIMES_OWN * its if np.isfinite(its) else 0.0):
                     return False
-    except UnknownError:
+    except NoFloat64Error:
         return False
     return True
 
 
 def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool = True, most: int = 100) -> Any:
     """Returns the samples that `validate` would run, at most `most`."""
-    from validator.golden import load_golden
-    from validator.load import load
-    from validator.options import Settings
+    from validator.golden import load_golden_model
+    from validator.load import load_output
+    from validator.options import ValidationSettings
     from validator.run import UNLIMITED
-    from validator.samples import Samples, quick_count
+    from validator.samples import SampleRuns, count_quick_samples
 
-    program = load(out)
-    numbers = range(1 if inputs else min(most, quick_count(program, "numba")))
-    golden = load_golden(program, layers=layers)
-    return Samples(program, golden, inputs or (), numbers, Settings(TOLERANCE, layers, "numba", "block", UNLIMITED))
+    program = load_output(out)
+    numbers = range(1 if inputs else min(most, count_quick_samples(program, "numba")))
+    golden = load_golden_model(program, layers=layers)
+    return SampleRuns(
+        program, golden, inputs or (), numbers, ValidationSettings(TOLERANCE, layers, "numba", "block", UNLIMITED)
+    )
 
 
 # Programs
 
 
-def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
+def judge_zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
     """Judges the built-in models at the small sizes of the tests."""
     import models
     from tests.models.test_models import small_options
@@ -225,11 +227,11 @@ def _suite_case(case: Any, folder: Path) -> Any:
     from onnx import numpy_helper
 
     from raptor import backend
-    from raptor.frontend.versions import convert_version
+    from raptor.frontend.versions import upgrade_opset
     from tests.pipeline import compile_to_fit
 
     arrays, _ = case.data_sets[0]
-    rep, model = backend.prepare(case.model), convert_version(case.model)
+    rep, model = backend.prepare(case.model), upgrade_opset(case.model)
     rep.run(list(arrays))
     values = dict(zip([v.name for v in model.graph.input], map(np.asarray, arrays), strict=False))
     bound = {name: values.pop(name) for name in rep.bound}
@@ -243,7 +245,7 @@ def _suite_case(case: Any, folder: Path) -> Any:
     return _samples(out, inputs=values, layers=False)
 
 
-def planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
+def judge_planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
     """Judges compilers with a planted defect. A case that something else catches counts as caught by every rule."""
     from tests.fuzz.defects import DEFECTS
     from tests.fuzz.isolation import isolated
@@ -265,7 +267,7 @@ def _caught() -> dict[str, Any]:
     import raptor
     from tests.fuzz import planted as cases
 
-    passed = dict.fromkeys(RULES, True)
+    passed = dict.fromkeys(JUDGE_RULES, True)
     for name, options in cases.CASES:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -273,29 +275,29 @@ def _caught() -> dict[str, Any]:
                 out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
                 verdict = _judged(_samples(out))
             except Exception as error:  # of whatever class: the modules were imported anew
-                return dict.fromkeys(RULES, False) | {"by": type(error).__name__}
-        passed = {rule: passed[rule] and verdict[rule] for rule in RULES}
+                return dict.fromkeys(JUDGE_RULES, False) | {"by": type(error).__name__}
+        passed = {rule: passed[rule] and verdict[rule] for rule in JUDGE_RULES}
         if not any(passed.values()):
             break
     return passed | {"by": "verdict"}
 
 
-PARTS = {f.__name__: f for f in (zoo, conformance, graphs, planted)}
+PARTS = {f.__name__: f for f in (judge_zoo, conformance, graphs, judge_planted)}
 
 
 # The table
 
 
-def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def format_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the lines of the table: false alarms for right programs, passes for wrong programs."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for line in lines:
         if "old" in line:
             groups[line["part"], line["defect"]].append(line)
-    yield f"| programs | | count | {' | '.join(RULES)} |"
-    yield "|---|---|---:|" + "---:|" * len(RULES)
+    yield f"| programs | | count | {' | '.join(JUDGE_RULES)} |"
+    yield "|---|---|---:|" + "---:|" * len(JUDGE_RULES)
     for (part, defect), group in groups.items():
-        wrong = [sum(line[rule] != (defect == RIGHT) for line in group) for rule in RULES]
+        wrong = [sum(line[rule] != (defect == RIGHT) for line in group) for rule in JUDGE_RULES]
         yield f"| {part} | {defect} | {len(group)} | {' | '.join(map(str, wrong))} |"
 
 
@@ -308,7 +310,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("verdict.jsonl"), help="file of the lines")
     args = parser.parse_args()
     if args.part is None:
-        print(*table([json.loads(line) for line in args.output.read_text().splitlines()]), sep="\n")
+        print(*format_table([json.loads(line) for line in args.output.read_text().splitlines()]), sep="\n")
         return
     with args.output.open("a") as file:
         for line in PARTS[args.part](args.first, args.count, wrong=not args.right):

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from docgen.everything import files
+from docgen.everything import generate_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main() -> None:
-    for name, content in files().items():
+    for name, content in generate_files().items():
         path = DOCS / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -3,17 +3,17 @@
 import io
 
 from docgen import schema_table
-from docgen.markdown import NOTE, code, table
-from raptor.analysis.arch_figures import figures_of
+from docgen.markdown import GENERATED_NOTE, format_code, format_table
+from raptor.analysis.arch_figures import compute_chip_figures
 from raptor.cli.arch_view import show_figures
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.target import arch as architectures
 from raptor.target.arch.schema import ArchFile
-from raptor.target.arch.sources import SOURCES
+from raptor.target.arch.sources import PRESET_SOURCES
 
-HEAD = f"""# Architecture files
+PAGE_HEAD = f"""# Architecture files
 
-{NOTE.format("`raptor/target/arch`")}
+{GENERATED_NOTE.format("`raptor/target/arch`")}
 An architecture file describes a chip. This page explains its fields and the figures that follow from them. It is the
 file of the simulator pimsim-nn: JSON with the fields and defaults below. Each field has one unit.
 
@@ -30,7 +30,7 @@ file of the simulator pimsim-nn: JSON with the fields and defaults below. Each f
 ## Presets
 """
 
-FIGURES = """## What follows from a file
+FIGURES_SECTION = """## What follows from a file
 
 `raptor arch show` begins with these figures, for elements of 8 bits or of `--bits`:
 
@@ -58,23 +58,23 @@ groups also wait for each other at the port, and reach 80 to 100 % of them.
 
 def _shown() -> str:
     """Returns the output of `raptor arch show bench`, up to the first effect that is not modelled."""
-    console = Console()
+    console = LiteralConsole()
     console.file, console.width = io.StringIO(), 100
-    show_figures(figures_of(architectures.load("bench")), console)
+    show_figures(compute_chip_figures(architectures.load("bench")), console)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
     last = next(k for k, line in enumerate(lines) if "not modelled" in line)
     return "\n".join(lines[: last + 1])
 
 
-def page() -> str:
-    rows = [(code(name), source.summary, "; ".join(source.source)) for name, source in SOURCES.items()]
-    presets = table(("preset", "what it describes", "where its numbers come from"), rows)
+def render_page() -> str:
+    rows = [(format_code(name), source.summary, "; ".join(source.source)) for name, source in PRESET_SOURCES.items()]
+    presets = format_table(("preset", "what it describes", "where its numbers come from"), rows)
     return "\n".join(
         [
-            HEAD,
+            PAGE_HEAD,
             presets,
             "`raptor arch show PRESET` also says what is *not* known.\n",
-            FIGURES.replace("FIGURES_OF_BENCH", _shown()),
-            schema_table.section(ArchFile),
+            FIGURES_SECTION.replace("FIGURES_OF_BENCH", _shown()),
+            schema_table.format_model(ArchFile),
         ]
     )

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import raptor.cli.app
-from docgen.markdown import NOTE, code, table
+from docgen.markdown import GENERATED_NOTE, format_code, format_table
 
-ORDER = ("models", "quantize", "inspect", "compile", "validate", "simulate", "check", "arch")
+COMMAND_ORDER = ("models", "quantize", "inspect", "compile", "validate", "simulate", "check", "arch")
 """Commands in the order in which a newcomer needs them; others follow in the order of `raptor --help`."""
 
 HEAD = f"""# Command line
 
-{NOTE.format("the commands themselves (`raptor --help`)")}
+{GENERATED_NOTE.format("the commands themselves (`raptor --help`)")}
 Every command has the exit status 0 for success, 2 if the input is wrong, and 70 for a bug in RAPTOR. Other statuses
 are in the description of the command, and all of them are in the
 [questions](../how-to/faq.md#what-does-the-exit-status-mean).
@@ -25,9 +25,9 @@ The examples of this page work in an empty directory, from top to bottom.
 """
 
 
-def page() -> str:
-    group = _commands(raptor.cli.app.command())
-    names = [*(name for name in ORDER if name in group), *(name for name in group if name not in ORDER)]
+def render_page() -> str:
+    group = _commands(raptor.cli.app.build_commands())
+    names = [*(name for name in COMMAND_ORDER if name in group), *(name for name in group if name not in COMMAND_ORDER)]
     return "\n".join([HEAD, *(_section(f"raptor {name}", group[name]) for name in names)])
 
 
@@ -38,16 +38,16 @@ def _commands(command: Any) -> dict[str, Any]:
 
 def _section(name: str, command: Any) -> str:
     inner = _commands(command)
-    text, example = describe(command)
+    text, example = split_help(command)
     parts = [f"## {name}\n\n{text}\n"]
     if example:
         parts.append(f"```console\n$ {example}\n...\n```\n")
     if rows := list(_rows(command)):
-        parts.append(table(("argument or option", "default", "meaning"), rows))
+        parts.append(format_table(("argument or option", "default", "meaning"), rows))
     return "\n".join(parts + [_section(f"{name} {sub}", inner[sub]) for sub in inner])
 
 
-def describe(command: Any) -> tuple[str, str]:
+def split_help(command: Any) -> tuple[str, str]:
     """Splits the help text of a command into description and example."""
     text, _, example = inspect.cleandoc(command.help or "").partition("\n\nExample: ")
     return text, example
@@ -58,10 +58,10 @@ def _rows(command: Any) -> Iterator[tuple[str, str, str]]:
         if parameter.name == "help":
             continue
         if parameter.param_type_name == "argument":
-            name = code(parameter.metavar)
+            name = format_code(parameter.metavar)
         else:
-            name = ", ".join(code(option) for option in parameter.opts)
-        yield name, code(_default(parameter)), _sentence(parameter.help or "")
+            name = ", ".join(format_code(option) for option in parameter.opts)
+        yield name, format_code(_default(parameter)), _sentence(parameter.help or "")
 
 
 def _default(parameter: Any) -> str:

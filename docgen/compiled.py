@@ -18,7 +18,7 @@ from validator.simulate.builtin import simulate
 
 
 @dataclass
-class Recorder(Driver):
+class PassRecorder(Driver):
     """A driver that records the result of every pass, by name of the pass."""
 
     results: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -29,7 +29,7 @@ class Recorder(Driver):
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class RecordedCompilation:
     """A compilation: results of passes by name, events of the Chrome trace of a simulation, and its latency."""
 
     passes: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Compiled:
     latency_ns: float
 
 
-def thesis_model() -> ModelProto:
+def build_thesis_model() -> ModelProto:
     """Builds the thesis's example: a 3x3 convolution of 4 to 8 channels on a 4x4 image (listing 4.1)."""
     weights = np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)
     conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
@@ -48,22 +48,22 @@ def thesis_model() -> ModelProto:
 
 
 @cache
-def thesis() -> Compiled:
+def compile_thesis() -> RecordedCompilation:
     """Compiles the example of the thesis with its mapping for its machine: crossbars of 3x3, five per core."""
-    return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16, mapping="raptor")
+    return _compiled(build_thesis_model(), xbar=3, xbars_per_core=5, cores=16, mapping="raptor")
 
 
 @cache
-def lenet5_rows() -> Compiled:
+def compile_lenet5() -> RecordedCompilation:
     return _compiled(models.build("lenet5"), cores=8, mapping="rows")
 
 
-def _compiled(model: ModelProto, **options: Any) -> Compiled:
-    recorder = Recorder()
+def _compiled(model: ModelProto, **options: Any) -> RecordedCompilation:
+    recorder = PassRecorder()
     program = raptor.compile(model, driver=recorder, **options)
     with tempfile.TemporaryDirectory() as scratch:
         folder = program.save(Path(scratch) / "out")
         trace = Path(scratch) / "trace.json"
         report = simulate(folder, folder / "arch.json", trace_file=trace)
         events = tuple(json.loads(trace.read_text())["traceEvents"])
-    return Compiled(recorder.results, events, report.latency_ns or 0.0)
+    return RecordedCompilation(recorder.results, events, report.latency_ns or 0.0)

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[-+~]?[\d.,]+(?: ?(?:%|s|ms|us|mJ|uJ|kB))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StoredTable:
     """A table of measurements.
 
     `made_by`: command that measures again. `date`, `commit`: of the measurement. `conditions`: chip or machine, and the
@@ -38,12 +38,12 @@ class Figures:
             raise ValueError(f"{wrong[0]}: expected {len(self.columns)} cells")
 
 
-def read(name: str) -> Figures:
+def read_table(name: str) -> StoredTable:
     """Reads the table benchmarks/results/NAME.json."""
-    return Figures(**json.loads((RESULTS / f"{name}.json").read_text()))
+    return StoredTable(**json.loads((RESULTS / f"{name}.json").read_text()))
 
 
-def write(name: str, figures: Figures) -> None:
+def write_table(name: str, figures: StoredTable) -> None:
     """Stores a table as JSON with a row per line, so that diffs show the changed rows."""
     fields = ("made_by", "date", "commit", "conditions", "columns")
     head = [f'"{field}": {_text(getattr(figures, field))}' for field in fields]
@@ -51,28 +51,29 @@ def write(name: str, figures: Figures) -> None:
     (RESULTS / f"{name}.json").write_text("{\n" + ",\n".join([*head, f'"rows": [\n{rows}\n]']) + "\n}\n")
 
 
-def pages() -> dict[str, str]:
+def fill_pages() -> dict[str, str]:
     """Returns all pages that contain stored tables, filled in, by path below docs/."""
     found = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
     names = {
         path: "../README.md" if path.name == "README.md" else str(path.relative_to(ROOT / "docs")) for path in found
     }
-    return {names[path]: filled(text) for path, text in found.items() if _BLOCK.search(text)}
+    return {names[path]: fill_page(text) for path, text in found.items() if _BLOCK.search(text)}
 
 
-def filled(page: str) -> str:
+def fill_page(page: str) -> str:
     """Returns a page with the stored tables filled in."""
     return _BLOCK.sub(
-        lambda block: f"<!-- figures: {block['name']} -->\n\n{table(read(block['name']))}\n<!-- end -->", page
+        lambda block: f"<!-- figures: {block['name']} -->\n\n{format_table(read_table(block['name']))}\n<!-- end -->",
+        page,
     )
 
 
-def without(page: str) -> str:
+def remove_figures(page: str) -> str:
     """Returns a page without its stored tables."""
     return _BLOCK.sub("", page)
 
 
-def table(figures: Figures) -> str:
+def format_table(figures: StoredTable) -> str:
     """Returns a table as Markdown, followed by a line on its origin."""
     columns = list(zip(*figures.rows, strict=True))
     rules = ["---:" if all(_NUMBER.fullmatch(cell) or not cell for cell in column) else "---" for column in columns]
@@ -81,7 +82,7 @@ def table(figures: Figures) -> str:
     return f"{head}\n|{'|'.join(rules)}|\n{body}\n{''.join(_origin(figures))}"
 
 
-def _origin(figures: Figures) -> Iterator[str]:
+def _origin(figures: StoredTable) -> Iterator[str]:
     yield f"*{figures.conditions} Measured on {figures.date} at {figures.commit}; made again by {figures.made_by}.*\n"
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import networkx as nx
 
-from docgen.svg import PALETTE, Drawing
+from docgen.svg import PALETTE, SvgDrawing
 
 ROOT = Path(__file__).parents[1]
-FLOORS = (
+PACKAGE_LAYERS = (
     ("common",),
     ("options",),
     ("target",),
@@ -38,17 +38,17 @@ FLOORS = (
 """Packages and modules of `raptor` in layers, the lowest first. Imports go to the same layer or down."""
 
 _GAP = 50
-SHOWN = 19
+DRAWN_LAYERS = 19
 """Number of layers in the drawing, which leaves out `python -m raptor` and the generator of schemas."""
 
 
-def modules() -> dict[str, Path]:
+def find_modules() -> dict[str, Path]:
     """Returns the files of `raptor`, `validator` and `models`, by dotted name of the module."""
     paths = (p for base in ("raptor", "validator", "models") for p in (ROOT / base).rglob("*.py"))
     return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
 
 
-def imports(path: Path, known: dict[str, Path], *, types: bool = False) -> Iterator[str]:
+def find_imports(path: Path, known: dict[str, Path], *, types: bool = False) -> Iterator[str]:
     """Yields our modules that a file imports, also inside functions. `types`: those for the type checker only, too."""
     tree = ast.parse(path.read_text())
     if not types:
@@ -63,41 +63,41 @@ def imports(path: Path, known: dict[str, Path], *, types: bool = False) -> Itera
                 yield full if full in known or node.module == "raptor" else node.module
 
 
-def part_of(module: str) -> str:
+def package_of(module: str) -> str:
     """Returns the top package or module of `raptor` that contains a module; otherwise `validator` or `models`."""
     words = module.split(".")
     return (words[1] if len(words) > 1 else "") if words[0] == "raptor" else words[0]
 
 
-def drawing() -> Drawing:
+def draw_layers() -> SvgDrawing:
     """Draws the layers, the lowest at the bottom. Arrows are the transitive reduction of the imports."""
-    known = modules()
-    edges = {(part_of(m), part_of(i)) for m, path in known.items() for i in imports(path, known)}
+    known = find_modules()
+    edges = {(package_of(m), package_of(i)) for m, path in known.items() for i in find_imports(path, known)}
     every = nx.DiGraph([(part, other) for part, other in sorted(edges) if part != other])
     places = {part: (60 + 250 * k, y) for y, parts in _rows() for k, part in enumerate(parts)}
     places |= {"models": (560, places["reporting"][1]), "validator": (560, places["output"][1] - _GAP)}
-    drawn = Drawing(720, 90 + _GAP * SHOWN, "The packages and their imports")
+    drawn = SvgDrawing(720, 90 + _GAP * DRAWN_LAYERS, "The packages and their imports")
     for part, other in sorted(nx.transitive_reduction(every.subgraph(places)).edges):
         (x, y), (to_x, to_y) = places[part], places[other]
         if x == to_x and other not in _below(part):
-            drawn.arrow(x + 130, y + 14, x + 130, to_y + 14, bend=0.3)
+            drawn.add_arrow(x + 130, y + 14, x + 130, to_y + 14, bend=0.3)
         else:
-            drawn.arrow(x + 65, y + 28, to_x + (65 if x <= to_x else 130), to_y)
+            drawn.add_arrow(x + 65, y + 28, to_x + (65 if x <= to_x else 130), to_y)
     for part, (x, y) in places.items():
         judge = part in ("validator", "models")
-        drawn.rectangle(x, y, 130, 28, PALETTE[1 if judge else 0])
-        drawn.text(x + 65, y + 18, part, anchor="middle", style="w")
+        drawn.add_rectangle(x, y, 130, 28, PALETTE[1 if judge else 0])
+        drawn.add_text(x + 65, y + 18, part, anchor="middle", style="w")
     return drawn
 
 
 def _rows() -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yields the y coordinate of each layer, and its packages. Above `output` there is space for `validator`."""
-    judged = FLOORS.index(("output",))
-    for i, parts in enumerate(FLOORS[:SHOWN]):
-        yield 20 + _GAP * (SHOWN - i - (i > judged)), parts
+    judged = PACKAGE_LAYERS.index(("output",))
+    for i, parts in enumerate(PACKAGE_LAYERS[:DRAWN_LAYERS]):
+        yield 20 + _GAP * (DRAWN_LAYERS - i - (i > judged)), parts
 
 
 def _below(part: str) -> tuple[str, ...]:
     """Returns the packages of the next lower layer."""
-    floor = next(i for i, parts in enumerate(FLOORS) if part in parts)
-    return FLOORS[floor - 1] if floor else ()
+    floor = next(i for i, parts in enumerate(PACKAGE_LAYERS) if part in parts)
+    return PACKAGE_LAYERS[floor - 1] if floor else ()

@@ -5,23 +5,23 @@ import inspect
 from pydantic import BaseModel
 
 from docgen import schema_table
-from docgen.markdown import NOTE
+from docgen.markdown import GENERATED_NOTE
 from raptor import schemas
 from raptor.output import files
 
 HEAD = f"""# JSON files, field by field
 
-{NOTE.format("`raptor/output/files.py` and `raptor/output/compile_report.py`")}
+{GENERATED_NOTE.format("`raptor/output/files.py` and `raptor/output/compile_report.py`")}
 This page lists the fields of the JSON files that `raptor compile` writes. What each file is for, and the formats that
 are not JSON, are in [files of an output directory](files.md). `arch.json` has [its own page](architecture.md).
 """
 
 
-def page() -> str:
-    return "\n".join([HEAD, *(_file(n, m) for n, m in schemas.SCHEMAS.items() if n != files.ARCH)])
+def render_page() -> str:
+    return "\n".join([HEAD, *(_file(n, m) for n, m in schemas.FILE_CLASSES.items() if n != files.ARCH)])
 
 
 def _file(name: str, model: type[BaseModel]) -> str:
-    schema = schemas.file_name(name)
-    body = schema_table.section(model, level=3)
+    schema = schemas.schema_file_name(name)
+    body = schema_table.format_model(model, level=3)
     return inspect.cleandoc(f"## {name}\n\nSchema: [{schema}](../schemas/{schema})") + f"\n\n{body}"

@@ -1,6 +1,6 @@
 """Writes docs/reference/instructions.md: the instruction set, from raptor/target/isa.py."""
 
-from docgen.markdown import NOTE, code, table
+from docgen.markdown import GENERATED_NOTE, format_code, format_table
 from raptor.target.isa import (
     INSTRUCTIONS,
     Instruction,
@@ -10,7 +10,7 @@ from raptor.target.isa import (
 
 HEAD = f"""# Instructions
 
-{NOTE.format("`raptor/target/isa.py`")}
+{GENERATED_NOTE.format("`raptor/target/isa.py`")}
 A core has 32 registers of 32 bits, a local memory, crossbars in array groups, and four units that execute
 instructions: scalar, matrix, vector and transfer. Addresses count bytes. Lengths count elements (`len` of vector
 instructions) or bytes (`size`). A vector instruction and `mvmul` read their operands from local memory, at the
@@ -24,16 +24,16 @@ them the time and the energy of an instruction of the same shape. `--isa base` c
 """
 
 
-def page() -> str:
+def render_page() -> str:
     return "\n".join([HEAD, _index(), *(_chapter(unit) for unit in Unit)])
 
 
 def _index() -> str:
     rows = [
-        (f"[`{i.name}`](#{i.name})", str(i.opcode), str(i.unit), code(i.meaning), "yes" if i.extension else "")
+        (f"[`{i.name}`](#{i.name})", str(i.opcode), str(i.unit), format_code(i.meaning), "yes" if i.extension else "")
         for i in INSTRUCTIONS
     ]
-    return table(("instruction", "opcode", "unit", "what", "extended"), rows)
+    return format_table(("instruction", "opcode", "unit", "what", "extended"), rows)
 
 
 def _chapter(unit: Unit) -> str:
@@ -46,12 +46,17 @@ def _entry(instruction: Instruction) -> str:
     if not instruction.operands:
         return f"{head}\nNo operands.\n"
     rows = [
-        (code(o.name), _slot(o), f"{o.low} to {o.high}", f"{o.meaning}; {o.kind}" if o.is_register else o.meaning)
+        (
+            format_code(o.name),
+            _slot(o),
+            f"{o.low} to {o.high}",
+            f"{o.meaning}; {o.kind}" if o.is_register else o.meaning,
+        )
         for o in instruction.operands
     ]
-    return f"{head}\n{table(('operand', 'slot', 'range', 'meaning'), rows)}"
+    return f"{head}\n{format_table(('operand', 'slot', 'range', 'meaning'), rows)}"
 
 
 def _slot(operand: Operand) -> str:
-    keys = "" if operand.json == (operand.name,) else " (JSON: " + ", ".join(map(code, operand.json)) + ")"
-    return code(operand.slot) + keys
+    keys = "" if operand.json == (operand.name,) else " (JSON: " + ", ".join(map(format_code, operand.json)) + ")"
+    return format_code(operand.slot) + keys

@@ -1,13 +1,13 @@
 """Writes docs/reference/outputs.md: the JSON that commands write, field by field."""
 
 from docgen import schema_table
-from docgen.markdown import NOTE
+from docgen.markdown import GENERATED_NOTE
 from raptor import schemas
 from raptor.target.arch.schema import ArchFile
 
 HEAD = f"""# JSON of commands, field by field
 
-{NOTE.format("the classes that the commands write")}
+{GENERATED_NOTE.format("the classes that the commands write")}
 This page is for programs that read the results of RAPTOR. Commands with `--json` write one object each, in UTF-8. It
 goes to a file, or with `--json -` to standard output, which then contains nothing else.
 
@@ -20,13 +20,13 @@ goes to a file, or with `--json -` to standard output, which then contains nothi
 """
 
 
-def page() -> str:
-    return "\n".join([HEAD, *map(_command, schemas.COMMANDS)])
+def render_page() -> str:
+    return "\n".join([HEAD, *map(_command, schemas.COMMAND_CLASSES)])
 
 
 def _command(name: str) -> str:
-    model, schema = schemas.COMMANDS[name], schemas.schema_of(name)
+    model, schema = schemas.COMMAND_CLASSES[name], schemas.command_schema_file(name)
     head = f"## raptor {name}\n\nSchema: [{schema}](../schemas/{schema})\n\n"
     if model is ArchFile:
         return f"{head}The [architecture file](architecture.md) itself, as pimsim-nn reads it, which has no version.\n"
-    return head + schema_table.section(model, level=3)
+    return head + schema_table.format_model(model, level=3)

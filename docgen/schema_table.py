@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
-from docgen.markdown import code, table
+from docgen.markdown import format_code, format_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class _Column:
     meaning: str
 
 
-def section(model: type[Any], *, level: int = 2) -> str:
+def format_model(model: type[Any], *, level: int = 2) -> str:
     """Returns a section for a model, followed by sections for the models of its fields, each once."""
-    return "\n".join(_one(m, level if m is model else level + 1) for m in nested(model))
+    return "\n".join(_one(m, level if m is model else level + 1) for m in find_nested_models(model))
 
 
-def nested(model: type[Any]) -> list[type[Any]]:
+def find_nested_models(model: type[Any]) -> list[type[Any]]:
     """Returns the model and all models of its fields, recursively, each once and in order of the fields."""
     found = {model: None}
     for column in _columns(model):
         for inner in _models(column.annotation):
-            found |= dict.fromkeys(nested(inner))
+            found |= dict.fromkeys(find_nested_models(inner))
     return list(found)
 
 
@@ -77,9 +77,9 @@ def _models(annotation: Any) -> Iterator[type[Any]]:
 
 
 def _one(model: type[Any], level: int) -> str:
-    rows = [(code(c.name), _name(c.annotation), c.default, c.meaning) for c in _columns(model)]
+    rows = [(format_code(c.name), _name(c.annotation), c.default, c.meaning) for c in _columns(model)]
     text = inspect.cleandoc(model.__doc__ or "")
-    return f"{'#' * level} {model.__name__}\n\n{text}\n\n{table(('field', 'type', 'default', 'meaning'), rows)}"
+    return f"{'#' * level} {model.__name__}\n\n{text}\n\n{format_table(('field', 'type', 'default', 'meaning'), rows)}"
 
 
 _PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "NoneType": "null"}
@@ -108,7 +108,7 @@ def _name(annotation: Any) -> str:
 
 def _plain_default(field: Field[Any]) -> str:
     value = field.default_factory() if field.default_factory is not MISSING else field.default
-    return "" if value is MISSING else code(to_json(value).decode())
+    return "" if value is MISSING else format_code(to_json(value).decode())
 
 
 def _default(field: FieldInfo) -> str:
@@ -116,4 +116,4 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(field.default, BaseModel):
         return "its own"
-    return code(to_json(field.default).decode())
+    return format_code(to_json(field.default).decode())

@@ -21,7 +21,7 @@ _HEAD = (
 
 
 @dataclass(slots=True)
-class Drawing:
+class SvgDrawing:
     """An SVG drawing: size in pixels, title, and shapes in drawing order."""
 
     width: int
@@ -29,15 +29,15 @@ class Drawing:
     title: str
     shapes: list[str] = field(default_factory=list[str])
 
-    def rectangle(self, x: float, y: float, w: float, h: float, fill: str, *, line: str = "#fff") -> None:
+    def add_rectangle(self, x: float, y: float, w: float, h: float, fill: str, *, line: str = "#fff") -> None:
         at = f'x="{x:.5g}" y="{y:.5g}" width="{w:.5g}" height="{h:.5g}"'
         self.shapes.append(f'<rect {at} fill="{fill}" stroke="{line}"/>')
 
-    def text(self, x: float, y: float, text: str, *, anchor: str = "start", style: str = "") -> None:
+    def add_text(self, x: float, y: float, text: str, *, anchor: str = "start", style: str = "") -> None:
         named = f' class="{style}"' if style else ""
         self.shapes.append(f'<text x="{x:.5g}" y="{y:.5g}" text-anchor="{anchor}"{named}>{escape(text)}</text>')
 
-    def arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> tuple[float, float]:
+    def add_arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> tuple[float, float]:
         """Draws an arrow and returns its middle. `bend`: shift to the left, as a part of its length."""
         half_x, half_y = (x + to_x) / 2, (y + to_y) / 2
         pull_x, pull_y = half_x + (to_y - y) * bend, half_y - (to_x - x) * bend

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 import raptor.device
-from raptor.device.graph import Graph, Node
+from raptor.device.graph import GraphValue, ProductGraph
 from raptor.device.kernels import contraction, convolution, matmul, matvec
 
 SIZE = 64
@@ -20,7 +20,7 @@ def values(*shape: int) -> np.ndarray:
 
 
 square, cube = values(SIZE, SIZE), values(16, 8, 8)
-KERNELS: dict[str, Callable[[Graph], Node]] = {
+KERNELS: dict[str, Callable[[ProductGraph], GraphValue]] = {
     "mm": lambda graph: matmul(graph, square, square),
     "mv": lambda graph: matvec(graph, square, square[0]),
     "3mm": lambda graph: matmul(graph, matmul(graph, square, square), matmul(graph, square, square)),

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, cast
 if TYPE_CHECKING:
     import onnx
 
-    from models.builder import Builder, Tensor
+    from models.builder import ModelBuilder, Tensor
 
-    Topology = Callable[Concatenate[Builder, ...], Tensor | Sequence[Tensor]]
+    Topology = Callable[Concatenate[ModelBuilder, ...], Tensor | Sequence[Tensor]]
 
 __all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build"]
 
@@ -69,18 +69,18 @@ class ModelSpec:
 
     def build(self, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
         """Builds the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
-        from models.builder import Builder
+        from models.builder import ModelBuilder
 
         seed, values = _parse_seed(seed), self.parse(options)
         text = ", ".join(f"{name}={value}" for name, value in values.items())
-        builder = Builder(self.name, seed)
+        builder = ModelBuilder(self.name, seed)
         return builder.finish(self._topology()(builder, **values), options=text)
 
     def count_parameters(self, **options: Value) -> int:
         """Counts trainable parameters (no running means or variances) from shapes alone, without drawing weights."""
-        from models.builder import Builder
+        from models.builder import ModelBuilder
 
-        builder = Builder(self.name, seed=None)
+        builder = ModelBuilder(self.name, seed=None)
         self._topology()(builder, **self.parse(options))
         return builder.parameters
 

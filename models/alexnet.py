@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import Builder, Tensor, scaled
+from models.builder import ModelBuilder, Tensor, scale_channels
 
 # Channels, kernel, stride, pad; whether a pool follows.
 _CONVS = (
@@ -14,16 +14,16 @@ _CONVS = (
 )
 
 
-def alexnet(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
+def alexnet(b: ModelBuilder, *, image_size: int, classes: int, width: float) -> Tensor:
     """1x3xSxS -> five convolutions, 256 at S/32 - 1 -> 4096 -> 4096 -> 1 x classes."""
     x = b.input(1, 3, image_size, image_size)
     for number, (channels, kernel, stride, pad, pooled) in enumerate(_CONVS, start=1):
-        x = b.conv(x, f"conv{number}", scaled(channels, width), kernel, stride=stride, pad=pad, bias=True)
+        x = b.conv(x, f"conv{number}", scale_channels(channels, width), kernel, stride=stride, pad=pad, bias=True)
         x = b.relu(x, f"relu{number}")
         if pooled:
             x = b.max_pool(x, f"pool{number}", 3, 2)
     x = b.op("Flatten", "flatten", [x], axis=1)
     for number in (6, 7):
         x = b.dropout(x, f"drop{number}", 0.5)
-        x = b.relu(b.gemm(x, f"fc{number}", scaled(4096, width)), f"relu{number}")
+        x = b.relu(b.gemm(x, f"fc{number}", scale_channels(4096, width)), f"relu{number}")
     return b.gemm(x, "fc8", classes, logits=1)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.evaluate import IR_VERSION, OPSET, Attribute, FloatArray, IntArray, Shape, infer_shape, make_node, run
+from models.evaluate import IR_VERSION, OPSET, Attribute, FloatArray, IntArray, Shape, infer_shape, make_node, run_node
 
 _CALIBRATION_PIXELS = 4 * 224 * 224
 _CALIBRATION_IMAGES = 64
@@ -36,7 +36,7 @@ ABSENT = Tensor("", (), None)
 """An omitted optional input."""
 
 
-def scaled(channels: int, width: float) -> int:
+def scale_channels(channels: int, width: float) -> int:
     """Returns `channels` times `width`, but at least 8 (or all), so that some channels stay nonzero after each Relu."""
     return max(min(channels, _FEWEST_CHANNELS), round(channels * width))
 
@@ -45,7 +45,7 @@ def _calibrate(
     node: onnx.NodeProto, x: FloatArray, weight: FloatArray, bias: FloatArray, *, rms: float, centring: float
 ) -> None:
     """Subtracts `centring` times each channel's mean by the bias, then scales both to root mean square `rms`."""
-    y = run(node, [x, weight])
+    y = run_node(node, [x, weight])
     mean: FloatArray = centring * y.mean(axis=(0, *range(2, y.ndim)))
     y -= mean.reshape(-1, *[1] * (y.ndim - 2))
     scale = rms / math.sqrt(float(np.mean(np.square(y))))
@@ -53,7 +53,7 @@ def _calibrate(
     bias -= scale * mean
 
 
-class Builder:
+class ModelBuilder:
     """A model under construction. Weights are drawn from `seed` in construction order; None is a dry run of shapes.
 
     Layer methods take the input and the node's name `n`, write tensor `n_output` and own weights `n.weight`, `n.bias`.
@@ -86,7 +86,7 @@ class Builder:
         if self._seed is None:
             return Tensor(node.output[0], shape, None)
         given = (x.value if x.constant is None else x.constant for x in inputs)
-        return Tensor(node.output[0], shape, run(node, [value for value in given if value is not None]))
+        return Tensor(node.output[0], shape, run_node(node, [value for value in given if value is not None]))
 
     def constant(self, name: str, values: Sequence[int] | Sequence[float] | float) -> Tensor:
         """Adds a constant that is not a parameter: integers become int64, other numbers float32."""

@@ -51,7 +51,7 @@ def infer_shape(
     return tuple(dim.dim_value for dim in outputs[node.output[0]].tensor_type.shape.dim)
 
 
-def run(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray], *, opset: int = OPSET) -> FloatArray:
+def run_node(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray], *, opset: int = OPSET) -> FloatArray:
     """Returns the node's only output, computed by onnxruntime on a model of this node, whose weights are inputs."""
     feeds = dict(zip(filter(None, node.input), inputs, strict=True))
     infos = [helper.make_tensor_value_info(name, _element_type(array), array.shape) for name, array in feeds.items()]

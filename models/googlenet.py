@@ -5,7 +5,7 @@ It has BatchNorm after each convolution, no LRN, 3x3 where the paper's third bra
 
 from __future__ import annotations
 
-from models.builder import Builder, Tensor, scaled
+from models.builder import ModelBuilder, Tensor, scale_channels
 
 # Channels of each inception module: 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection.
 _STAGES = (
@@ -21,17 +21,17 @@ _STAGES = (
 )
 
 
-def googlenet(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
+def googlenet(b: ModelBuilder, *, image_size: int, classes: int, width: float) -> Tensor:
     """1x3xSxS -> stem, 192 at S/8 -> inceptions 3, 4, 5 to 1024 at S/32 -> mean -> 1 x classes -> softmax."""
     x = b.input(1, 3, image_size, image_size)
-    x = _conv(b, x, "conv1", scaled(64, width), 7, stride=2)
+    x = _conv(b, x, "conv1", scale_channels(64, width), 7, stride=2)
     x = b.max_pool(x, "maxpool1", 3, 2, ceil=True)
-    x = _conv(b, x, "conv2", scaled(64, width), 1)
-    x = _conv(b, x, "conv3", scaled(192, width), 3)
+    x = _conv(b, x, "conv2", scale_channels(64, width), 1)
+    x = _conv(b, x, "conv3", scale_channels(192, width), 3)
     for stage, modules in enumerate(_STAGES, start=2):
         x = b.max_pool(x, f"maxpool{stage}", 2 if stage == 4 else 3, 2, ceil=True)
         for name, channels in modules.items():
-            x = _inception(b, x, name, [scaled(c, width) for c in channels])
+            x = _inception(b, x, name, [scale_channels(c, width) for c in channels])
     x = b.op("GlobalAveragePool", "avgpool", [x])
     x = b.op("Flatten", "flatten", [x], axis=1)
     x = b.dropout(x, "dropout", 0.2)
@@ -39,7 +39,7 @@ def googlenet(b: Builder, *, image_size: int, classes: int, width: float) -> Ten
     return b.op("Softmax", "softmax", [x], axis=1)
 
 
-def _inception(b: Builder, x: Tensor, name: str, channels: list[int]) -> Tensor:
+def _inception(b: ModelBuilder, x: Tensor, name: str, channels: list[int]) -> Tensor:
     """N x C x H x W -> four parallel branches -> N x sum of their channels x H x W."""
     c1, c3_reduce, c3, c5_reduce, c5, c_pool = channels
     branch1 = _conv(b, x, f"{name}.branch1", c1, 1)
@@ -52,6 +52,6 @@ def _inception(b: Builder, x: Tensor, name: str, channels: list[int]) -> Tensor:
     return b.op("Concat", f"{name}.concat", [branch1, branch2, branch3, branch4], axis=1)
 
 
-def _conv(b: Builder, x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:
+def _conv(b: ModelBuilder, x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:
     x = b.conv(x, f"{name}.conv", channels, kernel, stride=stride, pad=kernel // 2)
     return b.relu(b.batch_norm(x, f"{name}.bn", epsilon=1e-3), f"{name}.relu")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from models.builder import Builder, Tensor, scaled
+from models.builder import ModelBuilder, Tensor, scale_channels
 
 Kernel = int | tuple[int, int]
 
 
-def inception_v3(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
+def inception_v3(b: ModelBuilder, *, image_size: int, classes: int, width: float) -> Tensor:
     """1x3xSxS -> stem, 192 at S/8 -> modules A, B, C, D, E to 2048 at S/32 -> mean -> 1 x classes."""
     net = _Net(b, width)
     x = b.input(1, 3, image_size, image_size)
@@ -33,7 +33,7 @@ def inception_v3(b: Builder, *, image_size: int, classes: int, width: float) -> 
 class _Net:
     """Modules of the network; channels are given for width 1."""
 
-    def __init__(self, builder: Builder, width: float) -> None:
+    def __init__(self, builder: ModelBuilder, width: float) -> None:
         self._b, self._width = builder, width
 
     def conv(
@@ -42,7 +42,7 @@ class _Net:
         """Adds a convolution with BatchNorm and Relu; pad None keeps the size."""
         sizes = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = [k // 2 for k in sizes] if pad is None else pad
-        x = self._b.conv(x, f"{name}.conv", scaled(channels, self._width), sizes, stride=stride, pad=pads)
+        x = self._b.conv(x, f"{name}.conv", scale_channels(channels, self._width), sizes, stride=stride, pad=pads)
         return self._b.relu(self._b.batch_norm(x, f"{name}.bn", epsilon=1e-3), f"{name}.relu")
 
     def chain(self, x: Tensor, name: str, *layers: tuple[int, Kernel]) -> Tensor:

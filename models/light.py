@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Values = dict[str, FloatArray | IntArray]
 
-LIGHT = (
+LIGHT_MODELS = (
     "bvlc_alexnet",
     "densenet121",
     "inception_v1",
@@ -37,7 +37,7 @@ _BIAS = (0.0, 0.05)
 
 
 def build_light(name: str, *, seed: int = 0) -> onnx.ModelProto:
-    """Builds the named topology of `LIGHT`: opset 9, 1x3x224x224, without a final Softmax, which hides differences."""
+    """Builds the named topology of `LIGHT_MODELS`: opset 9, 1x3x224x224, without a final Softmax."""
     import numpy as np
     import onnx
     from onnx import numpy_helper
@@ -110,7 +110,7 @@ def _calibrate(graph: onnx.GraphProto, values: Values, image: str, rng: np.rando
     """Runs the nodes on one image, and sets the statistics of each BatchNormalization before it runs."""
     import numpy as np
 
-    from models.evaluate import run
+    from models.evaluate import run_node
 
     known = values | {image: rng.standard_normal((1, 3, 224, 224), dtype=np.float32)}
     for node in graph.node:
@@ -119,4 +119,4 @@ def _calibrate(graph: onnx.GraphProto, values: Values, image: str, rng: np.rando
             statistics = {_MEAN: x.mean(axis=(0, 2, 3)), _VARIANCE: x.var(axis=(0, 2, 3))}
             for position, array in statistics.items():
                 known[node.input[position]] = values[node.input[position]] = array.astype(np.float32)
-        known[node.output[0]] = run(node, [known[name] for name in node.input if name], opset=_OPSET)
+        known[node.output[0]] = run_node(node, [known[name] for name in node.input if name], opset=_OPSET)

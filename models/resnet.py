@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from models.builder import Builder, Tensor, scaled
+from models.builder import ModelBuilder, Tensor, scale_channels
 
-Block = Callable[[Builder, Tensor, str, int, int], Tensor]
+Block = Callable[[ModelBuilder, Tensor, str, int, int], Tensor]
 
 
-def _basic(b: Builder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
+def _basic(b: ModelBuilder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
     """3x3 3x3: N x C x H x W -> N x planes x H/stride x W/stride."""
     y = _conv_bn(b, x, name, "1", planes, 3, stride)
     y = b.relu(y, f"{name}.relu1")
@@ -18,7 +18,7 @@ def _basic(b: Builder, x: Tensor, name: str, planes: int, stride: int) -> Tensor
     return _join(b, x, y, name, stride)
 
 
-def _bottleneck(b: Builder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
+def _bottleneck(b: ModelBuilder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
     """1x1 3x3 1x1: N x C x H x W -> N x 4 planes x H/stride x W/stride."""
     y = _conv_bn(b, x, name, "1", planes, 1)
     y = b.relu(y, f"{name}.relu1")
@@ -28,12 +28,14 @@ def _bottleneck(b: Builder, x: Tensor, name: str, planes: int, stride: int) -> T
     return _join(b, x, y, name, stride)
 
 
-def _conv_bn(b: Builder, x: Tensor, block: str, number: str, channels: int, kernel: int, stride: int = 1) -> Tensor:
+def _conv_bn(
+    b: ModelBuilder, x: Tensor, block: str, number: str, channels: int, kernel: int, stride: int = 1
+) -> Tensor:
     x = b.conv(x, f"{block}.conv{number}", channels, kernel, stride=stride, pad=kernel // 2)
     return b.batch_norm(x, f"{block}.bn{number}")
 
 
-def _join(b: Builder, x: Tensor, y: Tensor, name: str, stride: int) -> Tensor:
+def _join(b: ModelBuilder, x: Tensor, y: Tensor, name: str, stride: int) -> Tensor:
     """Adds the shortcut, through a 1x1 convolution where the block changes the shape, and applies Relu."""
     if x.shape[1] != y.shape[1] or stride > 1:
         x = b.conv(x, f"{name}.downsample.0", y.shape[1], 1, stride=stride)
@@ -42,7 +44,7 @@ def _join(b: Builder, x: Tensor, y: Tensor, name: str, stride: int) -> Tensor:
 
 
 def _resnet(
-    b: Builder,
+    b: ModelBuilder,
     *,
     block: Block,
     depths: tuple[int, int, int, int],
@@ -52,7 +54,7 @@ def _resnet(
     width: float,
 ) -> Tensor:
     """1x3xSxS -> stem, S/4 -> four stages of 64, 128, 256, 512 planes, S/32 -> mean -> 1 x classes."""
-    planes = scaled(64, width)
+    planes = scale_channels(64, width)
     x = b.input(1, 3, image_size, image_size)
     x = b.conv(x, "conv1", planes, 7, stride=2, pad=3)
     x = b.relu(b.batch_norm(x, "bn1"), "relu")

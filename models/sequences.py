@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from models.builder import Builder, Tensor
+from models.builder import ModelBuilder, Tensor
 
 
-def wavenet_cell(b: Builder, *, samples: int, dilation: int, channels: int, skip: int) -> list[Tensor]:
+def wavenet_cell(b: ModelBuilder, *, samples: int, dilation: int, channels: int, skip: int) -> list[Tensor]:
     """1 x channels x samples -> the next cell's input, of the same shape, and 1 x skip x samples (arXiv:1609.03499).
 
     Two causal, dilated convolutions of two taps are multiplied; 1x1 convolutions of the product make both outputs.
@@ -21,7 +21,7 @@ def wavenet_cell(b: Builder, *, samples: int, dilation: int, channels: int, skip
     return [b.op("Add", "residual", [residual, x]), b.conv(y, "skip", skip, 1, bias=True)]
 
 
-def lstm(b: Builder, *, steps: int, features: int, hidden: int, classes: int) -> Tensor:
+def lstm(b: ModelBuilder, *, steps: int, features: int, hidden: int, classes: int) -> Tensor:
     """1 x steps x features -> LSTM, its last state -> 1 x classes."""
     x = b.op("Transpose", "steps_first", [b.input(1, steps, features)], perm=[1, 0, 2])
     std = math.sqrt(1 / hidden)

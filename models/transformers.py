@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from models.builder import Builder, Tensor
+from models.builder import ModelBuilder, Tensor
 
 
-def vit_tiny(b: Builder, *, image_size: int, depth: int, dim: int, heads: int, classes: int) -> Tensor:
+def vit_tiny(b: ModelBuilder, *, image_size: int, depth: int, dim: int, heads: int, classes: int) -> Tensor:
     """1x3xSxS -> patches of 16x16 and a class token -> encoder layers -> 1 x classes.
 
     The class token is the first row of the positional embedding, added to a row of zeros, which is equivalent.
@@ -29,7 +29,7 @@ def vit_tiny(b: Builder, *, image_size: int, depth: int, dim: int, heads: int, c
     return b.gemm(x, "head", classes, logits=1)
 
 
-def bert_tiny(b: Builder, *, tokens: int, depth: int, dim: int, heads: int) -> Tensor:
+def bert_tiny(b: ModelBuilder, *, tokens: int, depth: int, dim: int, heads: int) -> Tensor:
     """1 x tokens x dim -> encoder layers -> pooled first token, 1 x dim.
 
     The input is the sum of word, segment and position embeddings; their lookup is not part of the model.
@@ -44,7 +44,7 @@ def bert_tiny(b: Builder, *, tokens: int, depth: int, dim: int, heads: int) -> T
     return b.op("Tanh", "pooler", [b.linear(_first_token(b, x), "pooler.dense", dim)])
 
 
-def _attention(b: Builder, x: Tensor, name: str, heads: int) -> Tensor:
+def _attention(b: ModelBuilder, x: Tensor, name: str, heads: int) -> Tensor:
     """Adds multi-head self-attention with its output projection."""
     tokens, dim = x.shape[1:]
     joined = b.linear(x, f"{name}.qkv", 3 * dim)
@@ -60,7 +60,7 @@ def _attention(b: Builder, x: Tensor, name: str, heads: int) -> Tensor:
     return b.linear(b.reshape(y, f"{name}.join", 0, tokens, dim), f"{name}.proj", dim)
 
 
-def _split_heads(b: Builder, x: Tensor, heads: int, *, keys: bool) -> Tensor:
+def _split_heads(b: ModelBuilder, x: Tensor, heads: int, *, keys: bool) -> Tensor:
     """N x tokens x dim -> N x heads x tokens x dim/heads; keys with the last two axes swapped."""
     tokens, dim = x.shape[1:]
     name = x.name.removesuffix("_output")
@@ -68,13 +68,13 @@ def _split_heads(b: Builder, x: Tensor, heads: int, *, keys: bool) -> Tensor:
     return b.op("Transpose", f"{name}.transpose", [x], perm=[0, 2, 3, 1] if keys else [0, 2, 1, 3])
 
 
-def _feed_forward(b: Builder, x: Tensor, name: str) -> Tensor:
+def _feed_forward(b: ModelBuilder, x: Tensor, name: str) -> Tensor:
     """dim -> 4 dim -> Gelu -> dim."""
     dim = x.shape[-1]
     return b.linear(_gelu(b, b.linear(x, f"{name}.fc1", 4 * dim), f"{name}.gelu"), f"{name}.fc2", dim)
 
 
-def _gelu(b: Builder, x: Tensor, name: str) -> Tensor:
+def _gelu(b: ModelBuilder, x: Tensor, name: str) -> Tensor:
     """Adds x (1 + erf(x / sqrt 2)) / 2, as exporters write it."""
     y = b.op("Div", f"{name}.div", [x, b.constant(f"{name}.root.constant", math.sqrt(2))])
     y = b.op("Add", f"{name}.add", [b.op("Erf", f"{name}.erf", [y]), b.constant(f"{name}.one.constant", 1.0)])
@@ -82,5 +82,5 @@ def _gelu(b: Builder, x: Tensor, name: str) -> Tensor:
     return b.op("Mul", f"{name}.half", [y, b.constant(f"{name}.half.constant", 0.5)])
 
 
-def _first_token(b: Builder, x: Tensor) -> Tensor:
+def _first_token(b: ModelBuilder, x: Tensor) -> Tensor:
     return b.reshape(b.slice(x, "first_token", 1, 0, 1), "pool", 0, x.shape[2])

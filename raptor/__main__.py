@@ -5,29 +5,29 @@ from typing import NoReturn
 
 from raptor.common import collector
 from raptor.common.errors import UserError
-from raptor.common.packages import old_distribution, require_own
-from raptor.common.printable import printable
-from raptor.common.stopping import INTERRUPTED
+from raptor.common.packages import require_own_packages, warn_old_distribution
+from raptor.common.printable import escape_unprintable
+from raptor.common.stopping import EXIT_INTERRUPTED
 
 
 def main() -> NoReturn:
     """Runs the command line, after a check that `validator` is RAPTOR's own package. Warns of an old distribution."""
-    with collector.seldom():
+    with collector.defer_gc():
         _run()
 
 
 def _run() -> NoReturn:
     try:
-        require_own("validator")
-        if warning := old_distribution():
-            print(f"raptor: warning: {printable(warning)}", file=sys.stderr)
+        require_own_packages("validator")
+        if warning := warn_old_distribution():
+            print(f"raptor: warning: {escape_unprintable(warning)}", file=sys.stderr)
         from raptor.cli import app
     except UserError as e:
-        print(f"raptor: error: {printable(str(e))}", file=sys.stderr)
+        print(f"raptor: error: {escape_unprintable(str(e))}", file=sys.stderr)
         sys.exit(e.exit_status)
     except KeyboardInterrupt:
         print("raptor: error: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
     app.main()
 
 

@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common import arguments
-from raptor.common.collector import without_collector
+from raptor.common.collector import pause_gc
 from raptor.common.errors import UserError
 from raptor.common.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
-from raptor.common.packages import require_own
+from raptor.common.packages import require_own_packages
 from raptor.driver import Driver, parse_driver
 from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
-from raptor.output.writer import Artifacts, HostedArtifacts
+from raptor.output.writer import HostedArtifacts, ProgramArtifacts
 from raptor.target import isa
 
 if TYPE_CHECKING:
     import onnx
 
-    from raptor.analysis.explain import Explanation
+    from raptor.analysis.explain import MappingExplanation
     from raptor.device import Device
     from validator.checks import Finding
     from validator.options import Mode
@@ -46,7 +46,7 @@ class Program:
     """
 
     report: CompileReport
-    artifacts: Artifacts | HostedArtifacts | None = None
+    artifacts: ProgramArtifacts | HostedArtifacts | None = None
     folder: Path | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     _finish: Callable[[], None] = field(default=lambda: None, repr=False)
@@ -65,15 +65,15 @@ class Program:
         `stream_format`: `json`, `pim` or `both`. `weight_format`: `json` or `npz`. `force`: replace an earlier output.
         Raises `UserError` if `folder` may not be replaced or cannot be written.
         """
-        folder = arguments.path("folder", folder)
+        folder = arguments.parse_path("folder", folder)
         streams, weights = STREAM_FORMAT.parse(stream_format), WEIGHT_FORMAT.parse(weight_format)
-        self._write(folder, streams, weights, force=arguments.flag("force", force))
+        self._write(folder, streams, weights, force=arguments.parse_flag("force", force))
         self.folder = folder
         return folder
 
     def check(self) -> "tuple[Finding, ...]":
         """Returns problems that pimsim-nn would not report (docs/reference/checks.md); they would be bugs of RAPTOR."""
-        require_own("validator")
+        require_own_packages("validator")
         from validator import checks
 
         if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
@@ -96,16 +96,16 @@ class Program:
         With a `device` (open, or the name of a back end), its crossbars compute the products, and the reference engine
         all other instructions (docs/how-to/device.md).
         """
-        require_own("validator")
+        require_own_packages("validator")
         from validator.any_program import load_any, run_any
 
         program = load_any(self._directory())
         if device is None:
             return dict(run_any(program, inputs))
-        from raptor.device.programs import Chips
+        from raptor.device.programs import DeviceWriter
 
-        with Chips(device) as chips:
-            return dict(run_any(program.on_device(chips), inputs))
+        with DeviceWriter(device) as chips:
+            return dict(run_any(program.write_to_device(chips), inputs))
 
     def validate(
         self,
@@ -123,10 +123,10 @@ class Program:
         is as near to the model in float64 as float32 arithmetic can be; `reason` of the verdict then explains it
         (docs/explanation/verdict.md).
         """
-        require_own("validator")
+        require_own_packages("validator")
         from validator.validate import validate
 
-        given = () if inputs is None else arguments.by_name("inputs", inputs, "arrays by name of the input")
+        given = () if inputs is None else arguments.parse_dict("inputs", inputs, "arrays by name of the input")
         folder = self._directory()
         return validate(folder, inputs=given, seed=seed, samples=samples, tolerance=tolerance, layers=layers)
 
@@ -146,18 +146,18 @@ class Program:
         Chrome trace. `rate`: samples a second, for the lifetime of a program in rounds. Raises `UserError` for bad
         arguments or files, and `DeadlockError` with every core that waits.
         """
-        require_own("validator")
-        from validator.simulate.segments import simulate
+        require_own_packages("validator")
+        from validator.simulate.segments import simulate_any
 
-        found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+        found = simulate_any(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
         return replace(found, program=self._name())
 
-    def explain(self) -> "Explanation":
+    def explain(self) -> "MappingExplanation":
         """Explains the mapping: the choice for each layer, its alternatives, and the bounds on time.
 
         Raises `UserError` for files that cannot be read, and `DeadlockError` with every core that waits.
         """
-        require_own("validator")
+        require_own_packages("validator")
         from raptor.analysis.explain import explain
 
         return replace(explain(self._directory()), program=self._name())
@@ -194,9 +194,9 @@ class Program:
         form: Any = {"version": __version__, "stream_format": streams, "weight_format": weights, "force": force}
         form |= {"ready": self._finish}
         if isinstance(self.artifacts, HostedArtifacts):
-            writer.write_hosted(self.artifacts, folder, **form)
+            writer.write_hosted_directory(self.artifacts, folder, **form)
         else:
-            writer.write(self.artifacts, folder, **form)
+            writer.write_directory(self.artifacts, folder, **form)
 
 
 def compile(
@@ -219,10 +219,10 @@ def compile(
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings are tried in the
     built-in simulator instead (by default 5, or all 17 of a small model), and the best is used. `knobs` are numbers of
-    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (`Knobs` in raptor/mapping/knobs.py).
-    `base_isa` refuses nodes that need instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of
-    operators, in the words of the chip's interface: whole cores, crossbars or word lines, as the field `interface` says
-    (docs/how-to/operator-flow.md).
+    the strategy `rows` that differ from its defaults, such as {"share": 0.75} (`TuningKnobs` in
+    raptor/mapping/knobs.py). `base_isa` refuses nodes that need instructions that pimsim-nn does not have. `emit_ops`
+    is a file for the flow of operators, in the words of the chip's interface: whole cores, crossbars or word lines, as
+    the field `interface` says (docs/how-to/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
@@ -244,18 +244,18 @@ def compile(
 
 def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
     """Compiles an ONNX model like `compile`, with options that are checked already, and a driver."""
-    from raptor.compiler import request_of
-    from raptor.hosting import compile_any
+    from raptor.compiler import make_request
+    from raptor.hosting import compile_or_segment
 
-    request = request_of(options)
-    with without_collector():
-        artifacts = compile_any(model, request, driver)
+    request = make_request(options)
+    with pause_gc():
+        artifacts = compile_or_segment(model, request, driver)
     return Program(artifacts.report, artifacts, seconds=driver.seconds, _finish=driver.finish)
 
 
 def load(folder: str | Path) -> Program:
     """Loads a saved program; most files are checked when it runs. Raises `UserError` if it is no output directory."""
-    folder = arguments.path("folder", folder)
+    folder = arguments.parse_path("folder", folder)
     return Program(read_any_report(folder), folder=folder)
 
 
@@ -274,7 +274,7 @@ def simulate(
     those of `Program.simulate`. Raises `UserError` for files that cannot be read, and `DeadlockError` with every core
     that waits.
     """
-    require_own("validator")
+    require_own_packages("validator")
     from validator.simulate import segments
 
-    return segments.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+    return segments.simulate_any(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)

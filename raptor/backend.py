@@ -29,24 +29,24 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from raptor import api
-from raptor.common.arguments import fault, whole
+from raptor.common.arguments import argument_error, parse_integer
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.packages import require_own
+from raptor.common.packages import require_own_packages
 from raptor.frontend.check import is_data
 from raptor.frontend.libraries import infer_shapes
-from raptor.frontend.versions import convert_version
-from raptor.options import CompileKeywords, keywords_of
+from raptor.frontend.versions import upgrade_opset
+from raptor.options import CompileKeywords, list_keywords
 
 if TYPE_CHECKING:
-    from validator.hosted.load import Hosted
-    from validator.program import Program
+    from validator.hosted.load import SegmentedProgram
+    from validator.program import LoadedProgram
 
 __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 
 Array = npt.NDArray[Any]
-OPTIONS = frozenset(keywords_of(CompileKeywords)) - {"shapes"}
+BACKEND_OPTIONS = frozenset(list_keywords(CompileKeywords)) - {"shapes"}
 """Options of `raptor.compile` that `prepare` accepts; the shapes come from the inputs of a run."""
-FEW_CORES = 16
+DEFAULT_CORES = 16
 """Default number of cores: few, because the network table has an entry to write for every pair of cores."""
 
 
@@ -54,7 +54,7 @@ FEW_CORES = 16
 class _Compiled:
     """A compiled model. `bound`: values of the inputs that became constants. `shapes`: of the other inputs, by name."""
 
-    program: "Program | Hosted"
+    program: "LoadedProgram | SegmentedProgram"
     bound: dict[str, Array]
     shapes: dict[str, tuple[int, ...]]
 
@@ -76,7 +76,7 @@ class RaptorRep(BackendRep):
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
         self._original, self._options = model, options
-        self._model = model if options.get("host") else convert_version(model)
+        self._model = model if options.get("host") else upgrade_opset(model)
         self._compiled: _Compiled | None = None
         weights = {t.name for t in model.graph.initializer}
         self._inputs = [v for v in self._model.graph.input if v.name not in weights]
@@ -91,7 +91,7 @@ class RaptorRep(BackendRep):
 
         Raises `RaptorError` for inputs that do not fit and for models that cannot be compiled.
         """
-        require_own("validator")
+        require_own_packages("validator")
         values = self._by_name(inputs)
         if self._compiled is None or not self._compiled.fits(values):
             self._compiled = self._compile(values)
@@ -128,7 +128,7 @@ class RaptorRep(BackendRep):
         if not self._options.get("host"):
             return self._compile_for_chip(values)
         try:
-            self._model = convert_version(self._original)
+            self._model = upgrade_opset(self._original)
             return self._compile_for_chip(values)
         except (UserError, RuntimeError):  # the latter: ONNX's converter knows no way
             self._model = self._original
@@ -146,14 +146,14 @@ class RaptorRep(BackendRep):
             try:
                 return self._compile_bound(values, bound, alone)
             except UnsupportedError as error:
-                wanted = _sources(self._model, {name for node in error.nodes for name in node.needs})
+                wanted = _sources(self._model, {name for node in error.nodes for name in node.computed_inputs})
                 more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
                 if not more or len(bound) + len(more) == len(self._inputs):
                     raise
                 bound += more
 
     def _compile_bound(self, values: Mapping[str, Any], bound: Sequence[str], options: Mapping[str, Any]) -> _Compiled:
-        require_own("validator")
+        require_own_packages("validator")
         from validator.any_program import load_any
 
         model = _bind(self._model, {n: values[n] for n in bound})
@@ -178,11 +178,11 @@ class RaptorBackend(Backend):
         `UserError` for another device than CPU, other options, and an invalid model.
         """
         if not cls.supports_device(device):
-            raise fault("device", device, "CPU, where the streams are executed")
+            raise argument_error("device", device, "CPU, where the streams are executed")
         if not isinstance(cast(object, model), ModelProto):
-            raise fault("model", model, "an onnx.ModelProto")
-        if unknown := sorted(kwargs.keys() - OPTIONS):
-            raise UserError(f"{unknown[0]}: no such option; there are: {', '.join(sorted(OPTIONS))}")
+            raise argument_error("model", model, "an onnx.ModelProto")
+        if unknown := sorted(kwargs.keys() - BACKEND_OPTIONS):
+            raise UserError(f"{unknown[0]}: no such option; there are: {', '.join(sorted(BACKEND_OPTIONS))}")
         with _blaming_the_model():
             super().prepare(model, device)
             return RaptorRep(model, kwargs)
@@ -205,9 +205,9 @@ class RaptorBackend(Backend):
         `opset_version`: operator set of the node, by default the latest. Other `kwargs` as for `prepare`.
         """
         latest = onnx.defs.onnx_opset_version()
-        version = whole("opset_version", kwargs.pop("opset_version", latest), 1, latest)
+        version = parse_integer("opset_version", kwargs.pop("opset_version", latest), 1, latest)
         if not isinstance(cast(object, node), NodeProto):
-            raise fault("node", node, "an onnx.NodeProto")
+            raise argument_error("node", node, "an onnx.NodeProto")
         with _blaming_the_model():
             arrays = [np.asarray(x) for x in inputs]
             model = _model_of(node, arrays, outputs_info, version)
@@ -278,7 +278,7 @@ def _compile_on_enough_cores(
     """Compiles for the chip of `options`; if they give no number of cores, for as many as the model needs."""
     if "cores" in options or "arch" in options:
         return api.compile(model, shapes=shapes, **options)
-    cores = FEW_CORES
+    cores = DEFAULT_CORES
     while True:
         try:
             return api.compile(model, shapes=shapes, cores=cores, **options)

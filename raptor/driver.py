@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from raptor.common import collector, memory
-from raptor.common.arguments import fault, path_or_none
-from raptor.common.beside import Beside
+from raptor.common.arguments import argument_error, parse_optional_path
+from raptor.common.beside import BackgroundChecks
 from raptor.common.errors import InternalError, RaptorError, UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ def _blamed(name: str, done: Sequence[str]) -> Generator[None]:
         raise InternalError(f"{name} failed after {[*done]}: {type(e).__name__}: {e}") from e
 
 
-class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
+class StoppedAfterPass(Exception):  # noqa: N818 not an error: the user asked for it
     """Raised after the pass that the user named; `text` is the result of that pass as text."""
 
     def __init__(self, text: str) -> None:
@@ -65,19 +65,19 @@ class Driver:
     stop_after: str | None = None
     started: Callable[[str], None] = lambda _: None
     verified: bool = True
-    beside: Beside | None = None
+    beside: BackgroundChecks | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     done: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self.dump = path_or_none("dump_ir", self.dump)
+        self.dump = parse_optional_path("dump_ir", self.dump)
 
     def timed(self, name: str, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs and times a stage, which need not be a pass. Returns its result."""
         self.started(name)
         start = time.perf_counter()
         if self.beside is not None:  # only a command: a trial uses at once what the one before has freed
-            memory.give_back()
+            memory.trim_heap()
         try:
             return stage(*args, **kwargs)
         finally:
@@ -87,7 +87,7 @@ class Driver:
         """Runs, verifies and dumps one pass, named after its function. Returns its result.
 
         An error that is not the user's fault becomes an `InternalError` with the names of the pass and of the passes
-        before it. Raises `Stopped` after the pass `stop_after`.
+        before it. Raises `StoppedAfterPass` after the pass `stop_after`.
         """
         name, done = step.__name__, tuple(self.done)
         try:
@@ -111,7 +111,7 @@ class Driver:
     def keep(self, results: object) -> None:
         """Skips the deallocation of `results` at exit, if the process is a command that compiles only once."""
         if self.beside is not None:  # only such a command has it: not a segment, nor a point of a study
-            collector.keep(results)
+            collector.keep_until_exit(results)
 
     def start_checks(self) -> None:
         """Starts to verify the results since the last call, in parallel with later work."""
@@ -124,19 +124,19 @@ class Driver:
             self.timed("verify", self.beside.finish)
 
     def _show(self, name: str, result: object) -> None:
-        """Dumps the result of a pass as text, and raises `Stopped` if the user asked for it."""
+        """Dumps the result of a pass as text, and raises `StoppedAfterPass` if the user asked for it."""
         if self.dump is not None:
             try:
                 self.dump.mkdir(parents=True, exist_ok=True)
                 (self.dump / f"{len(self.done):02d}-{name}.txt").write_text(f"{result}", encoding="utf-8")
             except OSError as e:
-                raise UserError(f"{option('dump_ir', self.dump)}: {e.strerror or e}") from e
+                raise UserError(f"{spell_option('dump_ir', self.dump)}: {e.strerror or e}") from e
         if self.stop_after == name:
-            raise Stopped(f"{result}")
+            raise StoppedAfterPass(f"{result}")
 
 
 def parse_driver(value: object) -> Driver:
     """Returns the driver that a caller gave, or a new one for None. Raises `UserError` for anything else."""
     if not isinstance(value, Driver | None):
-        raise fault("driver", value, "a raptor.driver.Driver")
+        raise argument_error("driver", value, "a raptor.driver.Driver")
     return value or Driver()

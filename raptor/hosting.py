@@ -15,20 +15,27 @@ import numpy as np
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.option_values import DEFAULT_DEVICE, Requant
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.compiler import CompileRequest, check_driver, compile_loaded, compile_model
 from raptor.driver import Driver
-from raptor.frontend import Model
-from raptor.frontend.segments import Cut, Segment, advice, cut
-from raptor.frontend.segments.cutting import Crossing
-from raptor.frontend.segments.pieces import known_shape
+from raptor.frontend import LoadedModel
+from raptor.frontend.segments import ModelSegment, SegmentedModel, advise_host, cut_model
+from raptor.frontend.segments.cutting import CrossingTensor
+from raptor.frontend.segments.pieces import find_static_shape
 from raptor.graph.macs import count_macs
 from raptor.mapping.strategies import STRATEGIES
 from raptor.options import MappingOptions, ModelInputs
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, CoreReport
-from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
-from raptor.rounds.compiling import Compiled, Round, compile_rounds, in_words, rounds_of, waits_of
+from raptor.output.writer import HostedArtifacts, ProgramArtifacts, SegmentArtifacts
+from raptor.rounds.compiling import (
+    CompiledRound,
+    CompiledRounds,
+    compile_rounds,
+    describe_rounds,
+    list_waiting_tensors,
+    make_round_list,
+)
 from raptor.target.arch import Target
 from raptor.target.device_file import load_device
 
@@ -41,9 +48,9 @@ _ELEMENT_BYTES = {"bool": 1, "float": 4, "double": 8, "float16": 2, "bfloat16": 
 """Bytes of an element in numpy, by onnxruntime's name of the type."""
 
 
-def compile_any(
+def compile_or_segment(
     source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
-) -> Artifacts | HostedArtifacts:
+) -> ProgramArtifacts | HostedArtifacts:
     """Compiles a model; in segments if the user wants nodes on the host, or the chip cannot compute some.
 
     Unless nodes are assigned to the host by name, a model that the chip can compute alone is compiled as one program.
@@ -51,7 +58,7 @@ def compile_any(
     """
     check_driver(driver, request.arch)
     options = request.options
-    if not options.host.by_name:
+    if not options.host.has_named_nodes:
         try:
             return compile_model(source, request, driver)
         except CapacityError as error:
@@ -61,7 +68,7 @@ def compile_any(
         except UserError as error:
             if not options.host.host:
                 raise _advised(error, source, request) from None
-    found = driver.timed("cut", cut, source, options.inputs, options.host, request.refuse)
+    found = driver.timed("cut", cut_model, source, options.inputs, options.host, request.refusal_function)
     _check_requant(found, options.numbers.requant)
     alone = _alone(found)
     if alone is not None:
@@ -69,11 +76,11 @@ def compile_any(
     return _compile_segments(found, request, driver)
 
 
-def _alone(found: Cut) -> Model | None:
+def _alone(found: SegmentedModel) -> LoadedModel | None:
     """Returns the whole model if it is a single segment on the chip; else None."""
     first = found.segments[0]
     reads, makes = ({t.name for t in tensors} for tensors in (found.inputs, found.outputs))
-    if len(found.segments) > 1 or first.model is None or set(first.reads) != reads or set(first.makes) != makes:
+    if len(found.segments) > 1 or first.model is None or set(first.reads) != reads or set(first.writes) != makes:
         return None
     return replace(
         first.model,
@@ -86,17 +93,21 @@ def _alone(found: Cut) -> Model | None:
 
 def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: CompileRequest) -> UserError:
     """Adds to an `UnsupportedError` a sentence about the nodes that would run on the host. Returns the error."""
-    found = advice(source, request.options.inputs, request.refuse) if isinstance(error, UnsupportedError) else ""
+    found = (
+        advise_host(source, request.options.inputs, request.refusal_function)
+        if isinstance(error, UnsupportedError)
+        else ""
+    )
     if not found or not isinstance(error, UnsupportedError):
         return error
-    return UnsupportedError(error.nodes, f"{option('host', True)} {found}")
+    return UnsupportedError(error.nodes, f"{spell_option('host', True)} {found}")
 
 
-def _compile_segments(found: Cut, request: CompileRequest, driver: Driver) -> HostedArtifacts:
+def _compile_segments(found: SegmentedModel, request: CompileRequest, driver: Driver) -> HostedArtifacts:
     options = request.options
     _check_one_mapping(found, options.mapping)
     nodes = {"host_ops": list(options.host.host_ops), "host_nodes": list(options.host.host_nodes)}
-    request = request.recording(host=options.host.host, **nodes)
+    request = request.with_records(host=options.host.host, **nodes)
     try:
         chips = iter(_shared(found.on_chip, request))
     except CapacityError:
@@ -114,12 +125,12 @@ def _compile_segments(found: Cut, request: CompileRequest, driver: Driver) -> Ho
 
 
 def _hosted(
-    found: Cut,
-    inner: Sequence[Cut],
+    found: SegmentedModel,
+    inner: Sequence[SegmentedModel],
     segments: Sequence[SegmentArtifacts],
     request: CompileRequest,
     report: CompileReport,
-    rounds: round_files.Rounds | None = None,
+    rounds: round_files.RoundList | None = None,
 ) -> HostedArtifacts:
     """Makes the contents of all files. `inner`: cuts of segments, whose crossing tensors are added."""
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
@@ -149,10 +160,10 @@ def _compile_rounds(source: "str | Path | onnx.ModelProto", request: CompileRequ
     return _of_rounds(done.cut, [done], request)
 
 
-def _rounds_beside_host(found: Cut, request: CompileRequest, driver: Driver) -> HostedArtifacts:
+def _rounds_beside_host(found: SegmentedModel, request: CompileRequest, driver: Driver) -> HostedArtifacts:
     """Compiles a model with host segments, each segment on the chip in rounds, as a model of its own."""
     request = _checked_rounds(request, driver)
-    parts, first = list[Segment | Compiled](), 0
+    parts, first = list[ModelSegment | CompiledRounds](), 0
     for segment in found.segments:
         if segment.model is None:
             parts.append(segment)
@@ -165,10 +176,12 @@ def _rounds_beside_host(found: Cut, request: CompileRequest, driver: Driver) -> 
     return _of_rounds(found, parts, request)
 
 
-def _in_rounds(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver, first: int) -> Compiled:
+def _in_rounds(
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver, first: int
+) -> CompiledRounds:
     """Compiles a model in rounds. `first`: the number of its first segment."""
 
-    def one(model: Model, number: int, arch: Target) -> Artifacts:
+    def one(model: LoadedModel, number: int, arch: Target) -> ProgramArtifacts:
         return _compile_part(model, replace(request, arch=arch), _driver_of(driver, first + number))
 
     return driver.timed("cut", compile_rounds, source, request, one)
@@ -180,21 +193,25 @@ def _proto(onnx_bytes: bytes) -> "onnx.ModelProto":
     return ModelProto.FromString(onnx_bytes)
 
 
-def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: CompileRequest) -> HostedArtifacts:
+def _of_rounds(
+    found: SegmentedModel, parts: Sequence[ModelSegment | CompiledRounds], request: CompileRequest
+) -> HostedArtifacts:
     """Makes the contents of all files from host segments and models in rounds."""
-    segments, rounds = list[SegmentArtifacts](), list[Round]()
-    done = [part for part in parts if isinstance(part, Compiled)]
+    segments, rounds = list[SegmentArtifacts](), list[CompiledRound]()
+    done = [part for part in parts if isinstance(part, CompiledRounds)]
     for part in parts:
-        if isinstance(part, Segment):
+        if isinstance(part, ModelSegment):
             segments.append(_contents(part, None))
             continue
-        for number, (program, waits) in enumerate(zip(part.programs, waits_of(part), strict=True), len(segments)):
-            rounds.append(Round(files.segment_name(number, "chip"), program, waits))
+        for number, (program, waits) in enumerate(
+            zip(part.programs, list_waiting_tensors(part), strict=True), len(segments)
+        ):
+            rounds.append(CompiledRound(files.segment_name(number, "chip"), program, waits))
         programs = (*part.programs, *[None] * (len(part.cut.segments) - len(part.programs)))
         segments += map(_contents, part.cut.segments, programs)
     programs = [s.artifacts.report for s in segments if s.artifacts]
     report = _taking_turns(_combined(programs, found, request))
-    listed = rounds_of(rounds, done, request)
+    listed = make_round_list(rounds, done, request)
     return _hosted(found, [one.cut for one in done], segments, request, report, listed)
 
 
@@ -208,41 +225,46 @@ def _checked_rounds(request: CompileRequest, driver: Driver) -> CompileRequest:
         ("stop_after", driver.stop_after is not None),
     ):
         if given:
-            raise UserError(f"{option(keyword)}: of one program, but each round of the model is a program of its own")
+            raise UserError(
+                f"{spell_option(keyword)}: of one program, but each round of the model is a program of its own"
+            )
     assert device is not None, "rounds are asked for"
-    return request.recording(rounds=True, batch=rounds.batch, device=device.name, cuts=rounds.cuts)
+    return request.with_records(rounds=True, batch=rounds.batch, device=device.name, cuts=rounds.cuts)
 
 
 def _with_rounds(error: CapacityError, request: CompileRequest) -> CapacityError:
     """Extends a `CapacityError` by an estimate of `--rounds`, if the model would fit that way."""
     if error.crossbars is None or request.options.mapping.mapping not in STRATEGIES:
         return error
-    found = in_words(error.crossbars, request.arch, load_device(DEFAULT_DEVICE))
+    found = describe_rounds(error.crossbars, request.arch, load_device(DEFAULT_DEVICE))
     sizes = error.resource, error.needed, error.available
     more = error.crossbars
     return CapacityError(*sizes, where=error.where, levers=error.levers, without=found, crossbars=more)
 
 
-def _check_one_mapping(found: Cut, mapping: MappingOptions) -> None:
+def _check_one_mapping(found: SegmentedModel, mapping: MappingOptions) -> None:
     """Raises `UserError` for options that need a single program (mapping file, flow) if there are several."""
     count = len(found.on_chip)
     is_stored, is_emitted = mapping.mapping not in STRATEGIES, mapping.emit_mapping is not None
     for keyword, given in (("mapping", is_stored), ("emit_mapping", is_emitted)):
         if given and count != 1:
             raise UserError(
-                f"{option(keyword)}: a stored mapping is of one program, but {count} segments of the model are for "
+                f"{spell_option(keyword)}: a stored mapping is of one program, but {count} segments of the model "
+                f"are for "
                 "the chip; each has its own mapping.json in the output"
             )
     if mapping.emit_ops is not None and count != 1:
         raise UserError(
-            f"{option('emit_ops')}: a flow is of one program, but {count} segments of the model are for the chip"
+            f"{spell_option('emit_ops')}: a flow is of one program, but {count} segments of the model are for the chip"
         )
 
 
-def _check_requant(found: Cut, requant: Requant | None) -> None:
+def _check_requant(found: SegmentedModel, requant: Requant | None) -> None:
     """Raises `UserError` if no segment has integers on which the option `requant` would act."""
-    if requant is not None and all(s.model.graph.numbers == "float" for s in found.on_chip if s.model):
-        raise UserError(f"{option('requant', requant)}: no segment of the chip has integers, which are requantised")
+    if requant is not None and all(s.model.graph.arithmetic == "float" for s in found.on_chip if s.model):
+        raise UserError(
+            f"{spell_option('requant', requant)}: no segment of the chip has integers, which are requantised"
+        )
 
 
 def _driver_of(driver: Driver, number: int) -> Driver:
@@ -251,23 +273,23 @@ def _driver_of(driver: Driver, number: int) -> Driver:
     return replace(driver, dump=dump, done=[], beside=None)
 
 
-def _compile_one(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
-    if model.graph.numbers == "float":
+def _compile_one(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:
+    if model.graph.arithmetic == "float":
         request = request.with_options(numbers=replace(request.options.numbers, requant=None))
     return compile_loaded(model, request, driver)
 
 
-def _compile_part(model: Model, request: CompileRequest, driver: Driver) -> Artifacts:
+def _compile_part(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:
     """Compiles a segment. The options `shapes` and `dims` do not apply to its model, whose sizes are all known."""
-    return _compile_one(model, request.recording(shapes={}, dims={}), driver)
+    return _compile_one(model, request.with_records(shapes={}, dims={}), driver)
 
 
-def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts:
+def _contents(segment: ModelSegment, artifacts: ProgramArtifacts | None) -> SegmentArtifacts:
     return SegmentArtifacts(
         segment.kind,
         segment.nodes,
         segment.reads,
-        segment.makes,
+        segment.writes,
         segment.macs,
         segment.onnx_bytes,
         artifacts,
@@ -275,10 +297,10 @@ def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts
     )
 
 
-def _crossing(tensor: Crossing) -> files.Crossing:
+def _crossing(tensor: CrossingTensor) -> files.BorderTensor:
     width = _ELEMENT_BYTES.get(tensor.type.removeprefix("tensor(").removesuffix(")"))
-    shape = known_shape(tensor.shape)
-    return files.Crossing(
+    shape = find_static_shape(tensor.shape)
+    return files.BorderTensor(
         name=tensor.name,
         type=tensor.type,
         shape=tensor.shape or (),
@@ -289,8 +311,8 @@ def _crossing(tensor: Crossing) -> files.Crossing:
 # Segments of the chip hold their weights all the time, so each has cores of its own.
 
 
-def _shared(segments: Sequence[Segment], request: CompileRequest) -> list[Target]:
-    """Returns the target of each segment: the whole chip for a single one, else a range of cores (see `share_out`).
+def _shared(segments: Sequence[ModelSegment], request: CompileRequest) -> list[Target]:
+    """Returns the target of each segment: the whole chip for a single one, else a range of cores (see `divide_cores`).
 
     Raises `CapacityError` if the chip has too few cores for all segments together.
     """
@@ -298,29 +320,33 @@ def _shared(segments: Sequence[Segment], request: CompileRequest) -> list[Target
     if len(segments) < 2:
         return [arch] * len(segments)
     models = [s.model for s in segments if s.model is not None]
-    needs = [least_cores(model, request) for model in models]
+    needs = [find_least_cores(model, request) for model in models]
     if sum(needs) > arch.core_count:
         raise CapacityError(
             "cores",
             sum(needs),
             arch.core_count,
             where=f"{len(segments)} segments, which share the chip",
-            levers=(option("cores", sum(needs)), option("xbars_per_core"), "fewer segments: more nodes on the host"),
+            levers=(
+                spell_option("cores", sum(needs)),
+                spell_option("xbars_per_core"),
+                "fewer segments: more nodes on the host",
+            ),
         )
-    counts = share_out(arch.core_count, needs, [sum(count_macs(n, m.graph) for n in m.graph.nodes) for m in models])
+    counts = divide_cores(arch.core_count, needs, [sum(count_macs(n, m.graph) for n in m.graph.nodes) for m in models])
     ends = np.cumsum(counts).tolist()
     return [arch.with_places(range(end - count, end)) for count, end in zip(counts, ends, strict=True)]
 
 
-def least_cores(model: Model, request: CompileRequest) -> int:
+def find_least_cores(model: LoadedModel, request: CompileRequest) -> int:
     """Returns the fewest cores on which a model fits. Raises `CapacityError` if it does not fit the chip at all."""
     arch = request.arch
-    graph = pipeline.prepare(model.graph, arch, request.requantising)
+    graph = pipeline.prepare_graph(model.graph, arch, request.requantising)
     strategy = STRATEGIES.get(request.options.mapping.mapping, STRATEGIES["raptor"])
     count = 1
     while True:
         try:
-            pipeline.decide(graph, arch.with_places(range(count)), strategy)
+            pipeline.rewrite_and_map(graph, arch.with_places(range(count)), strategy)
         except CapacityError as error:
             if error.resource != "cores" or not count < error.needed <= arch.core_count:
                 raise
@@ -329,7 +355,7 @@ def least_cores(model: Model, request: CompileRequest) -> int:
             return count
 
 
-def share_out(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int]:
+def divide_cores(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int]:
     """Gives each segment the cores that it needs, and divides the remaining cores in proportion to work."""
     free, total = cores - sum(needs), sum(work)
     if not total:
@@ -361,7 +387,7 @@ def _fuller(one: CoreReport, other: CoreReport) -> CoreReport:
     )
 
 
-def _combined(reports: Sequence[CompileReport], found: Cut, request: CompileRequest) -> CompileReport:
+def _combined(reports: Sequence[CompileReport], found: SegmentedModel, request: CompileRequest) -> CompileReport:
     """Merges the reports of all segments into one. They use different cores, so all figures add up."""
     arch = request.arch
     instructions: dict[str, int] = {}

@@ -15,8 +15,8 @@ import numpy as np
 from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
-from raptor.frameworks import Agreement, exporting, flat, needs
-from raptor.frameworks import compare as compare_exported
+from raptor.frameworks import FrameworkComparison, flatten_arrays, require_packages, wrap_export_errors
+from raptor.frameworks import compare_export as compare_exported
 from raptor.options import CompileKeywords
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack
 
 def export(function: Callable[..., Any], example_inputs: Any) -> "ModelProto":
     """Exports a function by `jax2onnx.to_onnx`. Returns the ONNX model. Arguments and errors as for `compile`."""
-    with needs("raptor.jax", *_PACKAGES):
+    with require_packages("raptor.jax", *_PACKAGES):
         jax2onnx: Any = import_module("jax2onnx")
     if not callable(function):
-        raise arguments.fault("function", function, "a function of arrays")
-    examples = flat("example_inputs", example_inputs)
-    with exporting("jax2onnx.to_onnx", *_PACKAGES):
+        raise arguments.argument_error("function", function, "a function of arrays")
+    examples = flatten_arrays("example_inputs", example_inputs)
+    with wrap_export_errors("jax2onnx.to_onnx", *_PACKAGES):
         return jax2onnx.to_onnx(function, examples)
 
 
@@ -55,15 +55,15 @@ def compare(
     *,
     tolerance: float = 1e-4,
     **options: Unpack[CompileKeywords],
-) -> Agreement:
+) -> FrameworkComparison:
     """Compares the exported model (in onnxruntime) with the function, and the compiled program with the exported model.
 
     So an error is either the exporter's or RAPTOR's. Without `program`, the function is compiled with `options`.
     Raises the errors of `compile`, and `UserError` if the inputs do not fit.
     """
-    tolerance = arguments.finite("tolerance", tolerance, 0)
+    tolerance = arguments.parse_finite("tolerance", tolerance, 0)
     model = export(function, example_inputs)
     program = program or api.compile(model, **options)
-    examples = flat("example_inputs", example_inputs)
-    wanted = flat("the function's result", function(*examples))
+    examples = flatten_arrays("example_inputs", example_inputs)
+    wanted = flatten_arrays("the function's result", function(*examples))
     return compare_exported(model, program, [*map(np.asarray, examples)], [*map(np.asarray, wanted)], tolerance)

@@ -11,46 +11,56 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
-from raptor.common.arguments import OneOf, Whole, flag, new_file, path, text
+from raptor.common.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.errors import UserError
-from raptor.common.option_texts import CONSTANTS, DIMS, FIELDS, KNOBS, NAMES, OPERATORS, SHAPES, NamedTexts, NameTexts
+from raptor.common.option_texts import (
+    CONSTANTS,
+    DIMS,
+    FIELDS,
+    KNOBS,
+    NAMES,
+    OPERATORS,
+    SHAPES,
+    NamedValueFormat,
+    NameListFormat,
+)
 from raptor.common.option_values import (
     CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
     GOAL,
     ISA,
-    MOST_BITS,
+    MAX_BITS,
     OBJECTIVE,
     REQUANT,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
-    Cuts,
-    Goal,
+    CutMethod,
     Objective,
     Requant,
+    SearchGoal,
     StreamFormat,
     WeightFormat,
+    parse_arch_source,
     parse_dims,
     parse_mapping,
-    parse_named,
     parse_names,
     parse_shapes,
-    parse_source,
+    parse_values_by_name,
     parse_xbar,
 )
-from raptor.common.spelling import flag_of
-from raptor.common.spelling import option as spelled
+from raptor.common.spelling import flag_name
+from raptor.common.spelling import spell_option as spelled
 
 R = TypeVar("R")
 
-Check = Callable[[str, object], Any]
+ValueCheck = Callable[[str, object], Any]
 """Check of an option: takes keyword and value; returns the value in the type of the field, or raises `UserError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option. Its keyword is the name of the field; its flag follows from the keyword (`spelling.flag_of`).
+class OptionSpec:
+    """An option. Its keyword is the name of the field; its flag follows from the keyword (`spelling.flag_name`).
 
     `shown`: default in `--help` if the field has None. `example`: a value that has an effect, as on the command line.
     `texts`: form of a repeatable option. `typed`: names for False and True on the command line. `completion`: function
@@ -58,13 +68,13 @@ class Option:
     the reason. `studied`: studies may set it. `is_file`: a study looks for the file in its own folder first.
     """
 
-    check: Check
+    check: ValueCheck
     help: str
     default: Any
     metavar: str | None = None
     shown: str | None = None
     example: str = ""
-    texts: "NamedTexts[Any] | NameTexts | None" = None
+    texts: "NamedValueFormat[Any] | NameListFormat | None" = None
     typed: "OneOf[Any] | None" = None
     short: str = ""
     completion: str = ""
@@ -74,10 +84,12 @@ class Option:
     is_file: bool = False
 
 
-def _option(check: Check, help: str, default: Any = None, **more: Any) -> Any:
+def _option(check: ValueCheck, help: str, default: Any = None, **more: Any) -> Any:
     """Makes the field of an option, like `dataclasses.field`: for type checkers it is a default of the right type."""
-    factory: Any = {"default_factory": dict} if isinstance(more.get("texts"), NamedTexts) else {"default": default}
-    return field(**factory, metadata={"option": Option(check=check, help=help, default=default, **more)})
+    factory: Any = (
+        {"default_factory": dict} if isinstance(more.get("texts"), NamedValueFormat) else {"default": default}
+    )
+    return field(**factory, metadata={"option": OptionSpec(check=check, help=help, default=default, **more)})
 
 
 _STOPPED = ("stop_after", "which prints what a pass returns and writes no output")
@@ -95,19 +107,21 @@ class ChipOptions:
     xbar: tuple[int, int] | None = _option(
         parse_xbar, "Crossbar size: 128, or 128x256 (rows x columns).", metavar="N|RxC", shown="128x128", example="8"
     )
-    cores: int | None = _option(Whole(1), "Cores of the chip.", shown="144", example="9")
-    xbars_per_core: int | None = _option(Whole(1), "Crossbars of a core.", shown="64", example="2")
-    bits: int = _option(Whole(1, MOST_BITS), "Bits of an activation and of a weight.", 8, example="4")
-    cell_bits: int | None = _option(Whole(1), "Bits of a crossbar cell.", shown="8", example="4")
-    chips: int | None = _option(Whole(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2")
+    cores: int | None = _option(IntegerRange(1), "Cores of the chip.", shown="144", example="9")
+    xbars_per_core: int | None = _option(IntegerRange(1), "Crossbars of a core.", shown="64", example="2")
+    bits: int = _option(IntegerRange(1, MAX_BITS), "Bits of an activation and of a weight.", 8, example="4")
+    cell_bits: int | None = _option(IntegerRange(1), "Bits of a crossbar cell.", shown="8", example="4")
+    chips: int | None = _option(
+        IntegerRange(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2"
+    )
     link: str | None = _option(
-        text,
+        parse_text,
         "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
         metavar="PRESET|NS:PJ",
         example="board-ht",
     )
     arch: str | Path | None = _option(
-        parse_source,
+        parse_arch_source,
         "Architecture file of pimsim-nn, or preset.",
         metavar="FILE|PRESET",
         shown="bench",
@@ -116,7 +130,7 @@ class ChipOptions:
         is_file=True,
     )
     fields: Mapping[str, Any] = _option(
-        parse_named,
+        parse_values_by_name,
         "Field of the architecture: rob_size=4, matrix_config.adc_count=16.",
         example="chip_config.core_config.matrix_config.dac_count=3",
         texts=FIELDS,
@@ -134,7 +148,7 @@ class ModelInputs:
         parse_dims, "Size of all dimensions of that name, such as height=224.", example="N=3", texts=DIMS
     )
     constants: Mapping[str, Any] = _option(
-        parse_named,
+        parse_values_by_name,
         "Makes an input a constant: sr=16000, flag=true, scale=1.5,2.",
         example=f"scale={','.join(map(str, range(1, 37)))}",
         texts=CONSTANTS,
@@ -159,7 +173,7 @@ class MappingOptions:
         not_with=("optimize", "which searches for the mapping"),
         is_file=True,
     )
-    optimize: Goal | None = _option(
+    optimize: SearchGoal | None = _option(
         GOAL,
         f"Search instead: {OBJECTIVE}, by the built-in simulator; or writes, of rounds.",
         metavar="GOAL",
@@ -167,7 +181,7 @@ class MappingOptions:
         studied=False,
     )
     effort: int | None = _option(
-        Whole(1),
+        IntegerRange(1),
         "Mappings that --optimize tries at most.",
         shown="5; more for small models",
         example="2",
@@ -175,17 +189,17 @@ class MappingOptions:
         studied=False,
     )
     emit_mapping: Path | None = _option(
-        new_file, "Also write the mapping to this file.", example="mapping.json", not_with=_STOPPED, studied=False
+        parse_new_file, "Also write the mapping to this file.", example="mapping.json", not_with=_STOPPED, studied=False
     )
     emit_ops: Path | None = _option(
-        new_file,
+        parse_new_file,
         "Also write the flow of operators, as the chip's interface has them.",
         example="flow.txt",
         not_with=_STOPPED,
         studied=False,
     )
     knobs: Mapping[str, float] = _option(
-        parse_named, "Number of the mapping rows: share=0.75, products=2.", example="step_ns=10.0", texts=KNOBS
+        parse_values_by_name, "Number of the mapping rows: share=0.75, products=2.", example="step_ns=10.0", texts=KNOBS
     )
 
     @property
@@ -199,7 +213,7 @@ class NumberOptions:
     """Instruction set and arithmetic: restriction to the published instructions, and the requantisation method."""
 
     base_isa: bool = _option(
-        flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
+        parse_flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
     )
     requant: Requant | None = _option(
         REQUANT,
@@ -214,14 +228,14 @@ class NumberOptions:
 class HostOptions:
     """Nodes that run on the host: with `host`, all that the chip cannot compute; named operators and nodes always."""
 
-    host: bool = _option(flag, "Run on the host what the chip cannot compute, in onnxruntime.", default=False)
+    host: bool = _option(parse_flag, "Run on the host what the chip cannot compute, in onnxruntime.", default=False)
     host_ops: tuple[str, ...] = _option(
         parse_names, "Operators that run on the host.", (), example="Mul", texts=OPERATORS
     )
     host_nodes: tuple[str, ...] = _option(parse_names, "Nodes that run on the host.", (), example="my_mul", texts=NAMES)
 
     @property
-    def by_name(self) -> bool:
+    def has_named_nodes(self) -> bool:
         """True if the user names operators or nodes for the host."""
         return bool(self.host_ops or self.host_nodes)
 
@@ -231,13 +245,13 @@ class RoundOptions:
     """Rounds of a model that is larger than the chip: samples per batch, device of the crossbars, cutting method."""
 
     rounds: bool = _option(
-        flag, "Cut a model that is too large into rounds, each written before it runs.", default=False
+        parse_flag, "Cut a model that is too large into rounds, each written before it runs.", default=False
     )
     batch: int = _option(
-        Whole(1), "Samples for which a round is written, with --rounds.", 1, example="3", only_with=_OF_ROUNDS
+        IntegerRange(1), "Samples for which a round is written, with --rounds.", 1, example="3", only_with=_OF_ROUNDS
     )
     device: str | Path = _option(
-        path,
+        parse_path,
         "Device file with the costs of writing.",
         DEFAULT_DEVICE,
         metavar="FILE|PRESET",
@@ -245,7 +259,7 @@ class RoundOptions:
         only_with=_OF_ROUNDS,
         is_file=True,
     )
-    cuts: Cuts = _option(
+    cuts: CutMethod = _option(
         CUTS,
         "Where a model in rounds is cut: first-fit and each-layer show what a simpler method takes.",
         "best",
@@ -259,20 +273,22 @@ class RoundOptions:
 class OutputOptions:
     """Output of `raptor compile`: files and printed text. The Python API has other functions for these."""
 
-    output: Path = _option(path, "Directory to write.", Path("out"), short="-o", example="elsewhere", not_with=_STOPPED)
+    output: Path = _option(
+        parse_path, "Directory to write.", Path("out"), short="-o", example="elsewhere", not_with=_STOPPED
+    )
     stream_format: StreamFormat = _option(
         STREAM_FORMAT, f"Streams: {STREAM_FORMAT}.", "json", example="pim", not_with=_STOPPED
     )
     weight_format: WeightFormat = _option(
         WEIGHT_FORMAT, f"Crossbar weights: {WEIGHT_FORMAT}.", "json", example="npz", not_with=_STOPPED
     )
-    dump_ir: Path | None = _option(path, "Directory for the text of every level.", example="ir")
+    dump_ir: Path | None = _option(parse_path, "Directory for the text of every level.", example="ir")
     stop_after: str | None = _option(
-        text, "Print what this pass returns, and stop.", metavar="PASS", example="map", completion="passes"
+        parse_text, "Print what this pass returns, and stop.", metavar="PASS", example="map", completion="passes"
     )
-    force: bool = _option(flag, "Replace an earlier output.", default=False)
-    verbose: bool = _option(flag, "Print each stage on a separate line.", default=False, short="-v")
-    quiet: bool = _option(flag, "Print nothing but errors.", default=False, short="-q", not_with=_STOPPED)
+    force: bool = _option(parse_flag, "Replace an earlier output.", default=False)
+    verbose: bool = _option(parse_flag, "Print each stage on a separate line.", default=False, short="-v")
+    quiet: bool = _option(parse_flag, "Print nothing but errors.", default=False, short="-q", not_with=_STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +375,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     """Keywords of `raptor.compile`."""
 
     mapping: str | Path | None
-    optimize: Goal | None
+    optimize: SearchGoal | None
     effort: int | None
     emit_mapping: str | Path | None
     emit_ops: str | Path | None
@@ -368,20 +384,20 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     rounds: bool
     batch: int | None
     device: str | Path | None
-    cuts: Cuts | None
+    cuts: CutMethod | None
 
 
-def keywords_of(kind: Any) -> tuple[str, ...]:
+def list_keywords(kind: Any) -> tuple[str, ...]:
     """Returns the keywords of one of these classes, in order; inherited ones come first."""
     return tuple(kind.__annotations__)
 
 
 @cache
-def options_in(record: Any) -> Mapping[str, Option]:
+def collect_options(record: Any) -> Mapping[str, OptionSpec]:
     """Returns all options of a record, including nested records, by keyword and in order."""
-    found: dict[str, Option] = {}
+    found: dict[str, OptionSpec] = {}
     for part in fields(record):
-        found |= {part.name: part.metadata["option"]} if part.metadata else options_in(part.type)
+        found |= {part.name: part.metadata["option"]} if part.metadata else collect_options(part.type)
     return found
 
 
@@ -391,22 +407,22 @@ def read_options(record: type[R], given: Mapping[str, Any], kind: Any = None) ->
     `given`: values by keyword. `kind`: class with the keywords that the caller accepts. Raises `UserError` for a wrong
     value, and for one that would have no effect together with the others; `TypeError` for unknown keywords.
     """
-    options = options_in(record)
-    known = options if kind is None else keywords_of(kind)
+    options = collect_options(record)
+    known = options if kind is None else list_keywords(kind)
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
     values = {name: value for name, value in given.items() if value is not None}
-    check_together(values)
+    check_conflicts(values)
     return _record(record, {name: options[name].check(name, value) for name, value in values.items()})
 
 
-def check_together(values: Mapping[str, Any]) -> None:
+def check_conflicts(values: Mapping[str, Any]) -> None:
     """Raises `UserError` for an option without effect together with the others. `values`: given ones, by keyword."""
-    options = options_in(CompileOptions)
+    options = collect_options(CompileOptions)
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
             if pair is not None and _is_active(values.get(pair[0])) != wanted:
-                shown = spelled(pair[0], True) if options[pair[0]].check is flag else spelled(pair[0])
+                shown = spelled(pair[0], True) if options[pair[0]].check is parse_flag else spelled(pair[0])
                 raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
 
 
@@ -425,14 +441,14 @@ def _record(record: type[R], values: Mapping[str, Any]) -> R:
     return record(**parts)
 
 
-def command_words(given: Mapping[str, Any]) -> Iterator[str]:
+def to_command_line(given: Mapping[str, Any]) -> Iterator[str]:
     """Yields the words of the command line for keyword arguments of `raptor.compile`."""
     for name, value in given.items():
-        option, words = options_in(CompileOptions)[name], flag_of(name).split()
-        if option.check is flag:
+        option, words = collect_options(CompileOptions)[name], flag_name(name).split()
+        if option.check is parse_flag:
             yield from words if value else ()
         elif option.texts is not None:
-            for text in option.texts.texts(value):
+            for text in option.texts.format_texts(value):
                 yield from (*words, text)
         else:
             yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))

@@ -12,13 +12,21 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from raptor import codegen, pim, spatial
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common.errors import UserError
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.decide import Decided, Mapper, Stored, choose_branches, choose_fusion, choose_units, map
+from raptor.mapping.decide import (
+    MappingResult,
+    MappingState,
+    StoredDecision,
+    choose_branches,
+    choose_fusion,
+    choose_units,
+    map,
+)
 from raptor.mapping.decision import Decision
-from raptor.mapping.paces import paced, usual_pace
+from raptor.mapping.paces import apply_pace, default_pace
 from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.refinement import RefinementError
 from raptor.mapping.rows import NothingStreamsError
@@ -26,11 +34,11 @@ from raptor.mapping.strategies import Strategy
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.spatial.choose_order import Ordered
-from raptor.spatial.orders import STORED, Aim
+from raptor.spatial.orders import STORED_ORDER, OrderObjective
 from raptor.spatial.refine import Refined
 from raptor.target.arch import Target
-from raptor.transforms.choices import Rewrites
-from raptor.transforms.choose_recipes import Requantising, choose_recipes, verify_graph
+from raptor.transforms.choices import RewriteChoice
+from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fold_relu import fold_relu
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
@@ -45,14 +53,14 @@ from raptor.transforms.use_vector_unit import use_vector_unit
 
 T = TypeVar("T")
 Pass = Callable[..., Any]
-Results = dict[str, Any]
+PassResults = dict[str, Any]
 """Results of passes, by name of the pass."""
 
 
-def streaming(rewrite: Callable[[Graph], Graph]) -> Pass:
-    """Wraps a rewrite as a pass that acts only if tensors stream (`Rewrites.streaming`)."""
+def when_streaming(rewrite: Callable[[Graph], Graph]) -> Pass:
+    """Wraps a rewrite as a pass that acts only if tensors stream (`RewriteChoice.streaming`)."""
 
-    def step(graph: Graph, rewrites: Rewrites) -> Graph:
+    def step(graph: Graph, rewrites: RewriteChoice) -> Graph:
         return rewrite(graph) if rewrites.streaming else graph
 
     step.__name__, step.__doc__ = rewrite.__name__, rewrite.__doc__
@@ -67,15 +75,15 @@ DECISION: tuple[Pass, ...] = (
     fuse_parallel_branches,
     choose_units,
     use_vector_unit,
-    streaming(fold_space_to_depth),
-    streaming(lay_out_tokens),
-    streaming(sink_transposes),
-    streaming(lay_out_matmuls),
-    streaming(split_rows),
-    streaming(lift_to_2d),
+    when_streaming(fold_space_to_depth),
+    when_streaming(lay_out_tokens),
+    when_streaming(sink_transposes),
+    when_streaming(lay_out_matmuls),
+    when_streaming(split_rows),
+    when_streaming(lift_to_2d),
     choose_fusion,
     fuse_horizontally,
-    streaming(compose_gathers),
+    when_streaming(compose_gathers),
     map,
 )
 """Rewrites, the choices that some of them need, and the decision about the layers of the graph that is left."""
@@ -106,8 +114,8 @@ INVARIANTS: Mapping[type, Pass] = {
     Partition: spatial.verify_partition,
     PlacedGraph: spatial.verify_placed,
     Schedule: spatial.verify_schedule,
-    PimProgram: pim.verify,
-    Streams: codegen.verify_streams,
+    PimProgram: pim.verify_pim,
+    InstructionStreams: codegen.verify_streams,
 }
 """Verifiers of values, by type; a verifier raises `VerifyError` for a wrong value.
 
@@ -116,7 +124,7 @@ methods because they import the classes. Values of other types have none: an err
 """
 
 
-class Values:
+class PassValues:
     """The values of a compilation, one per type: the inputs, replaced by the latest results of passes."""
 
     def __init__(self, *given: object) -> None:
@@ -129,24 +137,24 @@ class Values:
         """True if this very object is held: a pass that changes nothing returns its argument."""
         return self._by_type.get(type(value)) is value
 
-    def for_(self, step: Pass) -> list[Any]:
+    def arguments_of(self, step: Pass) -> list[Any]:
         """Returns the arguments of a pass, in the order of its parameters."""
-        return [self._by_type[kind] for kind in takes(step)]
+        return [self._by_type[kind] for kind in parameter_types(step)]
 
-    def with_(self, value: object) -> "Values":
+    def replace_value(self, value: object) -> "PassValues":
         """Returns the values with `value` in place of the value of the same type."""
-        return Values(*(self._by_type | {type(value): value}).values())
+        return PassValues(*(self._by_type | {type(value): value}).values())
 
 
 @cache
-def takes(step: Pass) -> tuple[type, ...]:
+def parameter_types(step: Pass) -> tuple[type, ...]:
     """Returns the types of the parameters of a pass, without `self`."""
     hints = get_type_hints(step)
     return tuple(hints[name] for name in inspect.signature(step).parameters if name != "self")
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MappedGraph:
     """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
 
     `label`: the name of the file that the decision is from in messages; empty for others.
@@ -161,58 +169,62 @@ class Mapped:
 class Completed:
     """A mapped graph with a complete decision. `known`: results of passes of `LOWERING` that deciding took."""
 
-    mapped: Mapped
+    mapped: MappedGraph
     known: Mapping[str, Any]
 
 
-def decide(
+def rewrite_and_map(
     graph: Graph,
     arch: Target,
-    source: Strategy | Stored,
+    source: Strategy | StoredDecision,
     *,
     driver: Driver | None = None,
     cache: PlanCache | None = None,
-) -> Mapped:
+) -> MappedGraph:
     """Rewrites a prepared graph and maps it, by a strategy or as a stored decision says.
 
     If no layer can stream on the chip, the strategy's fallback starts again with the prepared graph. Results of passes
-    are verified only with a `driver`. `cache`: see `layer_plans`. Raises `CapacityError` if the chip is too small.
+    are verified only with a `driver`. `cache`: see `plan_layers`. Raises `CapacityError` if the chip is too small.
     """
     pace = source.pace if isinstance(source, Strategy) else "own"
-    pace = pace or usual_pace(graph, arch)
-    mapper = Mapper(source, pace, cache or PlanCache())
+    pace = pace or default_pace(graph, arch)
+    mapper = MappingState(source, pace, cache or PlanCache())
     try:
-        values = _run(DECISION, Values(graph, paced(arch, pace), mapper), driver or Driver(verified=False))
+        values = _run(DECISION, PassValues(graph, apply_pace(arch, pace), mapper), driver or Driver(verified=False))
     except NothingStreamsError:
         if not isinstance(source, Strategy) or source.fallback is None:
             raise
-        return decide(graph, arch, source.fallback.at_pace(pace), driver=driver, cache=cache)
-    return Mapped(values[Graph], values[Decided].decision, source.label if isinstance(source, Stored) else "")
+        return rewrite_and_map(graph, arch, source.fallback.at_pace(pace), driver=driver, cache=cache)
+    return MappedGraph(
+        values[Graph], values[MappingResult].decision, source.label if isinstance(source, StoredDecision) else ""
+    )
 
 
-def complete(mapped: Mapped, arch: Target, *, aim: Aim = STORED, driver: Driver | None = None) -> Completed:
+def complete(
+    mapped: MappedGraph, arch: Target, *, aim: OrderObjective = STORED_ORDER, driver: Driver | None = None
+) -> Completed:
     """Decides what depends on the computes: refinement and order of work, the latter by `aim`.
 
     A decision that has a refinement is complete. Results of passes are not checked here, but where they are lowered.
     Raises `CapacityError` if the chip is too small.
     """
-    timed = paced(arch, mapped.decision.pace)
-    values = _run(COMPLETION, Values(mapped.graph, mapped.decision, timed, aim), driver or Driver())
+    timed = apply_pace(arch, mapped.decision.pace)
+    values = _run(COMPLETION, PassValues(mapped.graph, mapped.decision, timed, aim), driver or Driver())
     refined, ordered = values[Refined], values[Ordered]
     made = {"partition": refined.partition, "place_cores": ordered.placed, "schedule": ordered.schedule}
     known = {name: result for name, result in made.items() if result is not None}
     return Completed(replace(mapped, decision=ordered.decision), known)
 
 
-def run(
-    mapped: Mapped,
+def run_lowering(
+    mapped: MappedGraph,
     arch: Target,
     *,
     driver: Driver | None = None,
     upto: str = "",
     known: Mapping[str, Any] | None = None,
-    kept: Results | None = None,
-) -> Values:
+    kept: PassResults | None = None,
+) -> PassValues:
     """Lowers a graph by a complete decision, up to the pass `upto`, or to the end. Returns the last value of each type.
 
     A pass whose result is `known` from a run for the same decision is not run again, but its result is checked and
@@ -221,8 +233,10 @@ def run(
     Raises `CapacityError` if the chip is too small, and `UserError` if the refinement of a stored decision is not for
     these computes.
     """
-    timed = paced(arch, mapped.decision.pace)  # for every pass, so that nothing in the program depends on other times
-    values = Values(mapped.graph, mapped.decision, timed)
+    timed = apply_pace(
+        arch, mapped.decision.pace
+    )  # for every pass, so that nothing in the program depends on other times
+    values = PassValues(mapped.graph, mapped.decision, timed)
     try:
         return _run(LOWERING, values, driver or Driver(), upto, known or {}, kept)
     except RefinementError as e:
@@ -230,25 +244,25 @@ def run(
         raise UserError(f"{label}decision.refinement: {e}; null has it decided anew") from e
 
 
-def prepare(
-    graph: Graph, arch: Target, requantising: Requantising | None = None, *, driver: Driver | None = None
+def prepare_graph(
+    graph: Graph, arch: Target, requantising: RequantMethod | None = None, *, driver: Driver | None = None
 ) -> Graph:
     """Runs the passes that all strategies have in common on an imported graph. Returns the prepared graph."""
-    return _run(PREPARATION, Values(graph, arch, requantising or Requantising()), driver or Driver())[Graph]
+    return _run(PREPARATION, PassValues(graph, arch, requantising or RequantMethod()), driver or Driver())[Graph]
 
 
 def _run(
     passes: tuple[Pass, ...],
-    values: Values,
+    values: PassValues,
     driver: Driver,
     upto: str = "",
     known: Mapping[str, Any] = MappingProxyType({}),
-    kept: Results | None = None,
-) -> Values:
+    kept: PassResults | None = None,
+) -> PassValues:
     for step in passes:
         stage = _returning(step, known[step.__name__]) if step.__name__ in known else step
-        result = driver.run(stage, partial(verify, values), *values.for_(step))
-        values = values.with_(result)
+        result = driver.run(stage, partial(verify_result, values), *values.arguments_of(step))
+        values = values.replace_value(result)
         if kept is not None:
             kept[step.__name__] = result
         if step is _PARTITIONED:
@@ -268,8 +282,8 @@ def _returning(step: Pass, result: object) -> Pass:
     return stage
 
 
-def verify(values: Values, result: object) -> None:
+def verify_result(values: PassValues, result: object) -> None:
     """Raises `VerifyError` if the result of a pass breaks an invariant of its type."""
     check = INVARIANTS.get(type(result))
     if check is not None and not values.holds(result):
-        check(result, *(values[kind] for kind in takes(check) if kind is not type(result)))
+        check(result, *(values[kind] for kind in parameter_types(check) if kind is not type(result)))

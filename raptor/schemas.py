@@ -10,9 +10,9 @@ from pydantic import BaseModel, TypeAdapter
 
 import validator.simulate.simulation_report
 import validator.validation_report
-from raptor.analysis.explain import Explanation
-from raptor.analysis.inspection import Inspection
-from raptor.cli.arch_view import ShownChip
+from raptor.analysis.explain import MappingExplanation
+from raptor.analysis.inspection import ModelInspection
+from raptor.cli.arch_view import ArchReport
 from raptor.explore.report import StudyReport
 from raptor.mapping.file import MappingFile
 from raptor.output import files, round_files
@@ -22,30 +22,30 @@ from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch.schema import ArchFile
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.report import AccuracyReport
-from validator.checks.findings_text import Findings
+from validator.checks.findings_text import FindingsReport
 
-SCHEMAS: dict[str, type[BaseModel]] = {
+FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
-    files.CONFIG: files.Config,
-    files.MEMORY: files.Memory,
-    files.LAYERS: files.Layers,
-    files.STEPS: files.Steps,
+    files.CONFIG: files.SimulatorConfig,
+    files.MEMORY: files.MemoryMap,
+    files.LAYERS: files.ProbeList,
+    files.STEPS: files.StepTable,
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,
-    files.MANIFEST: files.Manifest,
-    files.ROUNDS: round_files.Rounds,
+    files.MANIFEST: files.OutputManifest,
+    files.ROUNDS: round_files.RoundList,
     files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""
 
-COMMANDS: dict[str, type] = {
+COMMAND_CLASSES: dict[str, type] = {
     "accuracy": AccuracyReport,
-    "arch show": ShownChip,
-    "check": Findings,
+    "arch show": ArchReport,
+    "check": FindingsReport,
     "compare": ComparisonNumbers,
-    "explain": Explanation,
+    "explain": MappingExplanation,
     "explore show": StudyReport,
-    "inspect": Inspection,
+    "inspect": ModelInspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,
     "simulate": validator.simulate.simulation_report.SimulationReport,
@@ -54,12 +54,12 @@ COMMANDS: dict[str, type] = {
 """Classes of the JSON that commands write with `--json`, by command."""
 
 
-def schema(model: type[BaseModel]) -> bytes:
+def make_file_schema(model: type[BaseModel]) -> bytes:
     """Returns the JSON schema of a file, as JSON."""
     return _text(model.model_json_schema())
 
 
-def command_schema(model: type) -> bytes:
+def make_command_schema(model: type) -> bytes:
     """Returns the JSON schema of the output of a command, as JSON: no additional fields, exactly one version."""
     found = TypeAdapter(model).json_schema(mode="serialization")
     for part in (found, *_definitions(found)):
@@ -79,29 +79,29 @@ def _text(found: dict[str, Any]) -> bytes:
     return orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
 
 
-def file_name(name: str) -> str:
+def schema_file_name(name: str) -> str:
     """Returns the name of a schema file: `config.schema.json` for `config.json`, `check.schema.json` for `check`."""
     return f"{name.removesuffix('.json')}.schema.json"
 
 
-def all_schemas() -> dict[str, bytes]:
+def make_all_schemas() -> dict[str, bytes]:
     """Returns the contents of all schema files, by file name."""
-    found = {file_name(name): schema(model) for name, model in SCHEMAS.items()}
-    return found | {schema_of(name): command_schema(model) for name, model in COMMANDS.items()}
+    found = {schema_file_name(name): make_file_schema(model) for name, model in FILE_CLASSES.items()}
+    return found | {command_schema_file(name): make_command_schema(model) for name, model in COMMAND_CLASSES.items()}
 
 
-def schema_of(command: str) -> str:
+def command_schema_file(command: str) -> str:
     """Returns the name of the schema file of a command."""
-    return file_name(
-        f"{command.replace(' ', '-')}-command" if f"{command}.json" in SCHEMAS else command.replace(" ", "-")
+    return schema_file_name(
+        f"{command.replace(' ', '-')}-command" if f"{command}.json" in FILE_CLASSES else command.replace(" ", "-")
     )
 
 
-def write(folder: Path) -> None:
+def write_schemas(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in all_schemas().items():
+    for name, content in make_all_schemas().items():
         (folder / name).write_bytes(content)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_schemas(Path(sys.argv[1]))

@@ -20,7 +20,7 @@ from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.packages import require_own
+from raptor.common.packages import require_own_packages
 from raptor.options import CompileKeywords
 from raptor.output import files
 
@@ -58,15 +58,15 @@ class InferenceSession:
         providers: object = None,
         **options: Unpack[CompileKeywords],
     ) -> None:
-        require_own("validator")
-        from validator.any_program import load_any, shapes
+        require_own_packages("validator")
+        from validator.any_program import list_shapes, load_any
 
         self.program = _program(model, options)
         """The compiled program; `session.program.simulate()` estimates its time and energy."""
         folder = self.program.directory
         self._loaded = load_any(folder)
         declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
-        inputs, outputs = shapes(self._loaded)
+        inputs, outputs = list_shapes(self._loaded)
         self._inputs = _arguments(declared.input, inputs)
         self._outputs = _arguments(declared.output, outputs)
 
@@ -93,7 +93,7 @@ class InferenceSession:
         from validator.any_program import run_any
 
         wanted = self._wanted(output_names)
-        feeds = self._feeds(arguments.by_name("input_feed", input_feed, "arrays by name of the input"))
+        feeds = self._feeds(arguments.parse_dict("input_feed", input_feed, "arrays by name of the input"))
         results = run_any(self._loaded, feeds)
         return [np.asarray(results[arg.name], arg.dtype) for arg in wanted]
 
@@ -131,7 +131,7 @@ def _program(model: Any, options: Mapping[str, Any]) -> Program:
             model = onnx.load_from_string(model)
         except Exception as e:  # protobuf's and onnx's have no common base
             raise UserError(f"model: {len(model)} bytes that are not an ONNX model") from e
-    is_folder = isinstance(model, str | Path) and arguments.path("model", model).is_dir()
+    is_folder = isinstance(model, str | Path) and arguments.parse_path("model", model).is_dir()
     if not isinstance(model, Program) and not is_folder:
         return api.compile(model, **options)
     if options:

@@ -16,8 +16,8 @@ import numpy as np
 from raptor import api
 from raptor.api import Program
 from raptor.common import arguments
-from raptor.frameworks import Agreement, Array, exporting, flat, needs
-from raptor.frameworks import compare as compare_exported
+from raptor.frameworks import Array, FrameworkComparison, flatten_arrays, require_packages, wrap_export_errors
+from raptor.frameworks import compare_export as compare_exported
 from raptor.options import CompileKeywords
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]
 
 def export(module: Any, example_inputs: Any) -> "ModelProto":
     """Exports a module by `torch.onnx.export(dynamo=True)`. Returns the ONNX model, with weights; see `compile`."""
-    with needs("raptor.torch", *_PACKAGES):
+    with require_packages("raptor.torch", *_PACKAGES):
         torch: Any = import_module("torch")
     if not isinstance(module, torch.nn.Module):
-        raise arguments.fault("module", module, "a torch.nn.Module")
-    flat("example_inputs", example_inputs)
-    with evaluating(module), exporting("torch.onnx.export", *_PACKAGES):
+        raise arguments.argument_error("module", module, "a torch.nn.Module")
+    flatten_arrays("example_inputs", example_inputs)
+    with evaluation_mode(module), wrap_export_errors("torch.onnx.export", *_PACKAGES):
         exported = torch.onnx.export(module, _tuple(example_inputs), dynamo=True, external_data=False, verbose=False)
         return exported.model_proto
 
@@ -57,23 +57,23 @@ def compare(
     *,
     tolerance: float = 1e-4,
     **options: Unpack[CompileKeywords],
-) -> Agreement:
+) -> FrameworkComparison:
     """Compares the exported model (in onnxruntime) with the module, and the compiled program with the exported model.
 
     So an error is either the exporter's or RAPTOR's. Without `program`, the module is compiled with `options`.
     Raises the errors of `compile`, and `UserError` if the inputs do not fit.
     """
-    tolerance = arguments.finite("tolerance", tolerance, 0)
+    tolerance = arguments.parse_finite("tolerance", tolerance, 0)
     model = export(module, example_inputs)
     program = program or api.compile(model, **options)
-    inputs = [_array(tensor) for tensor in flat("example_inputs", example_inputs)]
-    with evaluating(module), import_module("torch").no_grad():
-        wanted = [_array(tensor) for tensor in flat("the module's result", module(*_tuple(example_inputs)))]
+    inputs = [_array(tensor) for tensor in flatten_arrays("example_inputs", example_inputs)]
+    with evaluation_mode(module), import_module("torch").no_grad():
+        wanted = [_array(tensor) for tensor in flatten_arrays("the module's result", module(*_tuple(example_inputs)))]
     return compare_exported(model, program, inputs, wanted, tolerance)
 
 
 @contextmanager
-def evaluating(module: Any) -> Generator[None]:
+def evaluation_mode(module: Any) -> Generator[None]:
     """Sets a module to evaluation mode in the block: dropout and batch normalisation differ in training mode."""
     training = [part for part in module.modules() if part.training]
     module.eval()

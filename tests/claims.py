@@ -16,13 +16,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from docgen.everything import PAGES
+from docgen.everything import PAGE_MAKERS
 from tests.documents import pages
 from tests.paths import ROOT
 
 REGISTRY = Path(__file__).with_name("claims.toml")
 COMPARISON = "docs/explanation/comparison.md"
-MADE = {f"docs/{name}" for name in PAGES} | {"docs/reference/conformance.md", "docs/developers/target.md"}
+MADE = {f"docs/{name}" for name in PAGE_MAKERS} | {"docs/reference/conformance.md", "docs/developers/target.md"}
 PAST = ("CHANGELOG.md", "docs/lab/", "docs/developers/decisions/")
 
 _COMMANDS = "accuracy|arch|check|compare|compile|explain|explore|inspect|models|quantize|report|run|simulate|validate"

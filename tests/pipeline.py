@@ -14,28 +14,28 @@ from onnx import ModelProto, NodeProto
 
 import raptor
 from raptor import pipeline
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.check import faults_of, record_faults
-from raptor.mapping.decide import Stored
+from raptor.mapping.check import decision_faults, record_faults
+from raptor.mapping.decide import StoredDecision
 from raptor.mapping.decision import (
-    ByLine,
     Decision,
     FullyConnected,
     KernelUnfolding,
+    LineFlow,
     LineUnfolding,
 )
-from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.strategies import rows_with
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
+from raptor.mapping.strategies import rows_strategy
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.pipeline import Mapped
+from raptor.pipeline import MappedGraph
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.transforms.choices import Rewrites
+from raptor.transforms.choices import RewriteChoice
 from tests.frontend.support import Array, make_model, node, random
 from validator.options import FEWEST_SAMPLES
 from validator.samples import QUICK_INSTRUCTIONS
@@ -72,11 +72,11 @@ class Passes:
     placed: PimProgram
     reused: PimProgram
     program: PimProgram
-    streams: Streams
+    streams: InstructionStreams
 
     @property
-    def mapped(self) -> Mapped:
-        return Mapped(self.chosen, self.decision)
+    def mapped(self) -> MappedGraph:
+        return MappedGraph(self.chosen, self.decision)
 
     @property
     def spatial(self) -> SpatialGraph:
@@ -120,22 +120,22 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
 
 
-def map_by_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
+def map_by_rows(graph: Graph, arch: Target, knobs: TuningKnobs = DEFAULT_KNOBS) -> Decision:
     """The decision of `rows` about a prepared graph, by the times of the chip."""
-    return pipeline.decide(graph, arch, rows_with(knobs)).decision
+    return pipeline.rewrite_and_map(graph, arch, rows_strategy(knobs)).decision
 
 
 def faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     """Sentences about what is wrong with a decision about a prepared graph."""
     yield from record_faults(decision, graph, arch)
-    yield from faults_of(decision, pipeline.decide(graph, arch, Stored(decision)).graph, arch)
+    yield from decision_faults(decision, pipeline.rewrite_and_map(graph, arch, StoredDecision(decision)).graph, arch)
 
 
 def streamed(graph: Graph) -> Graph:
     """The graph with the layouts in which tensors stream; no layer is joined with another one."""
     steps = {step.__name__: step for step in pipeline.DECISION}
     for name in LAYOUTS:
-        graph = steps[name](graph, Rewrites(streaming=True, layers={}))
+        graph = steps[name](graph, RewriteChoice(streaming=True, layers={}))
     return graph
 
 
@@ -149,9 +149,9 @@ def in_matrices(decision: Decision) -> dict[str, KernelUnfolding | FullyConnecte
     return {k: layer for k, layer in decision.layers.items() if isinstance(layer, KernelUnfolding | FullyConnected)}
 
 
-def line_flow(decision: Decision) -> ByLine:
+def line_flow(decision: Decision) -> LineFlow:
     """The settings of a decision by line."""
-    assert isinstance(decision.flow, ByLine)
+    assert isinstance(decision.flow, LineFlow)
     return decision.flow
 
 
@@ -253,7 +253,7 @@ def executed(records: isa.Records) -> Iterator[Executed]:
         yield Executed(pc, spec.name, record, *(registers.get(int(record[slot]), 0) for slot in ("rd", "rs1", "a")))
 
 
-def count_ops(streams: Streams) -> Mapping[str, int]:
+def count_ops(streams: InstructionStreams) -> Mapping[str, int]:
     """Instructions by name, over all cores."""
     opcodes = np.concatenate([s.records["opcode"] for s in streams.cores.values()])
     return {isa.BY_OPCODE[int(op)].name: int(n) for op, n in zip(*np.unique(opcodes, return_counts=True), strict=True)}

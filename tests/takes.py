@@ -8,7 +8,7 @@ import numpy as np
 
 import raptor
 from raptor.driver import Driver
-from raptor.frontend.loading import Model
+from raptor.frontend.loading import LoadedModel
 from raptor.graph.ir import Constant, Graph, Map, Node, Take, Tensor
 from raptor.target.layout import Image
 from tests.frontend.support import Array, random
@@ -28,9 +28,9 @@ class Given(Driver):
         self.results[step.__name__] = result
         return result
 
-    def _loaded(self, *_: Any, **__: Any) -> Model:
+    def _loaded(self, *_: Any, **__: Any) -> LoadedModel:
         assert self.graph is not None
-        return Model(self.graph, MODEL.SerializeToString(), "takes", (), {})
+        return LoadedModel(self.graph, MODEL.SerializeToString(), "takes", (), {})
 
 
 MODEL = conv_model((1, 1, 4, 4), 1)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.operator_sets import QUANTISED
+from raptor.frontend.operator_sets import QUANTISED_OPS
 from raptor.frontend.registry import importers
-from raptor.graph.evaluate import evaluate
-from raptor.transforms.choices import Rewrites
+from raptor.graph.evaluate import evaluate_graph
+from raptor.transforms.choices import RewriteChoice
 from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches
 from tests.all_graphs.builder import FAMILIES
 from tests.all_graphs.cases import Case, build, cases, make_case
@@ -47,11 +47,11 @@ def lay_out(case: Case):
         graph = load(case.model).graph
     except UnsupportedError:
         return
-    summed = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
+    summed = fuse_parallel_branches(graph, RewriteChoice(streaming=True, layers=find_branches(graph)))
     laid = streamed(summed)
     laid.verify()
     given = {name: case.inputs[name].astype(np.float64) for name in graph.inputs}
-    before, after = evaluate(graph, given), evaluate(laid, given)
+    before, after = evaluate_graph(graph, given), evaluate_graph(laid, given)
     parts = {node.output for node in summed.nodes} - {name for name, t in summed.tensors.items() if t.in_model}
     for tensor in before.keys() & after.keys() - (parts if summed is not graph else set()):
         np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5, err_msg=tensor)
@@ -93,7 +93,7 @@ def test_every_operator_is_drawn():
     missing = {i.op_type for i in importers()} - {"QLinearSoftmax", "CumProd"}
     for i in range(2000):
         missing -= {n.op_type for n in made(i)[0].model.graph.node}
-        if missing.isdisjoint(QUANTISED):
+        if missing.isdisjoint(QUANTISED_OPS):
             break
     for i in range(2000):
         missing -= {n.op_type for n in build(Random(i), FOCUSES[i % len(FOCUSES)]).nodes}

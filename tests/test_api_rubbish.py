@@ -16,9 +16,9 @@ import pytest
 
 import models
 import raptor
-from raptor.backend import OPTIONS, RaptorBackend
+from raptor.backend import BACKEND_OPTIONS, RaptorBackend
 from raptor.common.errors import InternalError, RaptorError
-from raptor.options import keywords_of
+from raptor.options import list_keywords
 from tests.frontend.support import node, random
 from tests.paths import ROOT
 from tests.pipeline import conv_model
@@ -45,7 +45,7 @@ class Case:
     more: tuple[str, ...] = ()
 
 
-COMPILE = tuple(sorted(OPTIONS))
+COMPILE = tuple(sorted(BACKEND_OPTIONS))
 CASES: dict[str, Case] = {
     "raptor.compile": Case(lambda _: {"model": MODEL, **CHIP}),
     "raptor.inspect": Case(lambda _: {"model": MODEL, "xbar": 8}),
@@ -93,7 +93,7 @@ def _documented() -> Iterator[str]:
 def _parameters(name: str) -> Iterator[str]:
     for parameter in inspect.signature(resolve_name(name)).parameters.values():
         if unpacked := get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ():
-            yield from sorted(keywords_of(unpacked[0]))
+            yield from sorted(list_keywords(unpacked[0]))
         elif parameter.kind is parameter.VAR_KEYWORD:
             yield from (*CASES[name].more, UNKNOWN)
         elif parameter.name not in ("self", "cls", "kwargs"):

@@ -14,24 +14,24 @@ from typer.testing import CliRunner
 
 from raptor.cli.arch import app
 from raptor.common.errors import UserError
-from raptor.mapping.paces import paced
-from raptor.schemas import schema
+from raptor.mapping.paces import apply_pace
+from raptor.schemas import make_file_schema
 from raptor.target import arch as architectures
 from raptor.target.arch import (
     GLOBAL_MEMORY_ID,
-    SOURCES,
+    PRESET_SOURCES,
     arch_json,
-    describe,
+    arch_presets,
+    describe_chip,
     load,
+    make_mesh_table,
     mesh_layout,
-    network_table,
-    presets,
     write_network,
 )
 from raptor.target.arch.schema import ArchFile, field_model
 from tests.paths import ROOT
 from validator.checks import check_chip
-from validator.checks.arch_file import examine, read_chip
+from validator.checks.arch_file import parse_chip, read_chip
 
 SCHEMA = ROOT / "docs" / "schemas" / "arch.schema.json"
 # Cores, crossbars a core, crossbar size: the table in PIMCOMP-NN's README, and its config.json.
@@ -55,11 +55,11 @@ def test_presets_have_the_published_sizes(name: str) -> None:
 
 
 def test_every_preset_has_a_source_and_says_what_is_not_known() -> None:
-    assert set(SOURCES) == set(presets())
-    assert all(source.source and source.unknown for source in SOURCES.values())
+    assert set(PRESET_SOURCES) == set(arch_presets())
+    assert all(source.source and source.unknown for source in PRESET_SOURCES.values())
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", arch_presets())
 def test_presets_make_sense(name: str) -> None:
     """Published ones with rows for several passes of the DACs are noted."""
     passes = load(name).xbar_rows // 128
@@ -69,7 +69,7 @@ def test_presets_make_sense(name: str) -> None:
 
 def products_ns(name: str, bits: int) -> float:
     """Compute time of a product by the simulator's formula (docs/developers/target.md, 4.2)."""
-    m = describe(name).file.chip_config.core_config.matrix_config
+    m = describe_chip(name).file.chip_config.core_config.matrix_config
     steps = bits // m.dac_resolution * (m.xbar_size[0] // m.dac_count)
     front = m.dac_latency_cycle + -(-m.xbar_latency // m.period) + m.sample_hold_latency_cycle
     s = m.shift_adder_latency_cycle + m.output_buffer_latency_cycle
@@ -85,7 +85,7 @@ def test_presets_reproduce_published_products() -> None:
 
 
 def test_the_schema_is_up_to_date() -> None:
-    assert SCHEMA.read_bytes() == schema(ArchFile), "run: make docs-generate"
+    assert SCHEMA.read_bytes() == make_file_schema(ArchFile), "run: make docs-generate"
 
 
 def test_every_field_is_described() -> None:
@@ -115,7 +115,7 @@ def test_a_misspelt_field_is_refused_with_a_suggestion(path: str, meant: str, tm
     (tmp_path / "a.json").write_bytes(orjson.dumps(raw))
     with pytest.raises(UserError, match=f"{path}: no such field.*did you mean {meant}"):
         load(tmp_path / "a.json")
-    (finding,) = check_chip(examine(raw, "a.json"))
+    (finding,) = check_chip(parse_chip(raw, "a.json"))
     assert finding.rule == "arch-unknown-field"
     assert f"{path} (perhaps {meant})" in finding.message
 
@@ -146,7 +146,7 @@ def test_overrides_fit_the_converters() -> None:
 def test_the_network_is_complete_and_written_as_it_was(cores: int) -> None:
     chip = load("bench", cores=cores)
     written = b"".join(write_network(chip))
-    assert written == orjson.dumps(network_table(chip)) + b"\n"
+    assert written == orjson.dumps(make_mesh_table(chip)) + b"\n"
     table = orjson.loads(written)
     for kind in ("latency", "energy"):
         pairs = {(int(src), int(dst)) for src, row in table[kind].items() for dst in row}
@@ -161,7 +161,7 @@ def test_any_layout(layout: tuple[int, int], tmp_path: Path) -> None:
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     (tmp_path / "a.json").write_bytes(orjson.dumps(raw))
     chip = load(tmp_path / "a.json")
-    table = network_table(chip)
+    table = make_mesh_table(chip)
     assert b"".join(write_network(chip)) == orjson.dumps(table) + b"\n"
     hops = abs(0 // layout[1] - 5 // layout[1]) + 5 % layout[1]
     assert table["latency"]["0"]["5"] == 2 * (1 + hops)
@@ -192,12 +192,13 @@ def invoke(*arguments: object) -> Any:
 
 def test_list_and_show() -> None:
     listed = invoke("list").output
-    assert all(name in listed for name in presets())
+    assert all(name in listed for name in arch_presets())
     shown = invoke("show", "puma").output
     assert "puma-simulator" in shown
     assert "not known: " in shown
     assert (
-        ArchFile.model_validate(orjson.loads(invoke("show", "puma", "--json").output)["file"]) == describe("puma").file
+        ArchFile.model_validate(orjson.loads(invoke("show", "puma", "--json").output)["file"])
+        == describe_chip("puma").file
     )
 
 
@@ -269,7 +270,7 @@ def _chip_with_table(tmp_path: Path, table: dict[str, Any] | None) -> Path:
 
 
 def test_check_opens_the_network_table(tmp_path: Path):
-    table = network_table(load("bench", cores=9))
+    table = make_mesh_table(load("bench", cores=9))
     assert invoke("check", _chip_with_table(tmp_path, table)).exit_code == 0
     del table["latency"]["3"]["4"], table["energy"]["8"]["-10"]
     (tmp_path / "other").mkdir()
@@ -292,5 +293,5 @@ def test_equal_targets_are_one_object() -> None:
     assert first != other
     assert hash(first) != hash(other)  # or caches compare them, field by field
     assert first.with_places([1, 3]) is again.with_places((1, 3))
-    assert paced(first, "bench") is paced(again, "bench")
+    assert apply_pace(first, "bench") is apply_pace(again, "bench")
     assert first.with_places([1, 3]) != first.with_places([1, 2])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from raptor.analysis.arch_figures import figures_of
+from raptor.analysis.arch_figures import compute_chip_figures
 from raptor.cli.arch import app
 from raptor.target import arch as architectures
 from raptor.target.arch.schema import ArchFile
-from raptor.target.timing import port_ns
+from raptor.target.timing import local_port_ns
 from tests.validator.simulate import programs
 from tests.validator.simulate.programs import Stream, mvmul
 from validator.simulate.builtin import simulate
@@ -44,7 +44,7 @@ def of_one_product(folder: Path, arch: str | Path, bits: int) -> SimulationRepor
 
 def agree(arch: str | Path, bits: int, report: SimulationReport) -> None:
     chip = architectures.load(arch, bits=bits)
-    product = figures_of(chip).product
+    product = compute_chip_figures(chip).product
     (core,) = report.cores
     period = chip.core.period_ns
     # Units are looked at when the clock of the core ticks.
@@ -56,7 +56,7 @@ def agree(arch: str | Path, bits: int, report: SimulationReport) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("preset", architectures.presets())
+@pytest.mark.parametrize("preset", architectures.arch_presets())
 def test_a_product_is_what_the_simulator_says(preset: str, bits: int, tmp_path: Path) -> None:
     agree(preset, bits, of_one_product(tmp_path, preset, bits))
 
@@ -77,7 +77,7 @@ def test_a_product_of_any_chip_is_what_the_simulator_says(name: str, bits: int, 
 
 def test_the_product_that_pimsim_itself_was_seen_to_take() -> None:
     """docs/developers/target.md: 1657 cycles in the reorder buffer, two of them the pipeline's; 24490.24 pJ."""
-    product = figures_of(architectures.load("pimcomp")).product
+    product = compute_chip_figures(architectures.load("pimcomp")).product
     assert (product.time_ns, product.macs) == (1655, 128 * 32)
     assert product.energy_pj == pytest.approx(24490.24)
     assert product.parts["ADC"].time_ns == 8 * 8 * 20
@@ -104,7 +104,7 @@ def test_no_program_of_products_is_above_the_peak(rob_size: int, which: str, lea
     """Groups of any size stay below the peak; the best size comes near it, as far as groups take turns at the port."""
     file = programs.write(tmp_path / "chip", [programs.SETBW], rob_size=rob_size) / "arch.json"
     chip = architectures.load(file)
-    peak = getattr(figures_of(chip).peak, which)
+    peak = getattr(compute_chip_figures(chip).peak, which)
     macs = chip.core_count * chip.xbar_rows * chip.outputs_per_xbar
     reached = max(2 * n * macs * products_per_ns(tmp_path, n, rob_size) / 1e3 for n in (1, 4, 16, 32, 64))
     assert least * peak.tops < reached <= peak.tops
@@ -112,11 +112,11 @@ def test_no_program_of_products_is_above_the_peak(rob_size: int, which: str, lea
 
 def test_the_port_is_what_keeps_small_groups_from_working_all_at_once(tmp_path: Path) -> None:
     chip = architectures.load(programs.write(tmp_path / "chip", [programs.SETBW]) / "arch.json")
-    assert products_per_ns(tmp_path, 1, rob_size=64) == pytest.approx(1 / port_ns(chip, 1), rel=0.02)
+    assert products_per_ns(tmp_path, 1, rob_size=64) == pytest.approx(1 / local_port_ns(chip, 1), rel=0.02)
 
 
 def test_peaks_follow_from_their_definitions() -> None:
-    found = figures_of(architectures.load("bench"))
+    found = compute_chip_figures(architectures.load("bench"))
     peaks, product = found.peak, found.product
     assert peaks.crossbars.tops == pytest.approx(2 * product.macs * 144 * 64 / product.time_ns / 1e3)
     # Energy of a product, and 1 mW for the memory of each core and the global one.
@@ -125,7 +125,7 @@ def test_peaks_follow_from_their_definitions() -> None:
     assert peaks.crossbars.tops > peaks.port.tops > peaks.in_flight.tops
     assert found.cells == 144 * 64 * 128 * 128
     assert found.weights == found.cells  # cells of 8 bits
-    assert figures_of(architectures.load("pimcomp")).weights == 136 * 64 * 128 * 32
+    assert compute_chip_figures(architectures.load("pimcomp")).weights == 136 * 64 * 128 * 32
 
 
 def show(*arguments: str, columns: int = 80) -> str:
@@ -158,9 +158,9 @@ def test_names_of_fields_are_whole_on_a_narrow_terminal() -> None:
 def test_arch_show_as_json() -> None:
     found = json.loads(show("isaac", "--bits", "4", "--json"))
     derived = found["derived"]
-    product = figures_of(architectures.load("isaac", bits=4)).product
+    product = compute_chip_figures(architectures.load("isaac", bits=4)).product
     assert derived["product"]["time_ns"] == product.time_ns
     assert derived["product"]["parts"]["ADC"]["energy_pj"] == product.parts["ADC"].energy_pj
     assert derived["bits"] == 4
     assert derived["not_modelled"][0] == "area"
-    assert ArchFile.model_validate(found["file"]) == architectures.describe("isaac").file
+    assert ArchFile.model_validate(found["file"]) == architectures.describe_chip("isaac").file

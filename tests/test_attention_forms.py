@@ -9,7 +9,7 @@ from onnx import ModelProto, NodeProto
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.spatial import SpatialGraph, verify
+from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.operations import ApplyLine, Dot
 from tests.frontend.support import Array, make_model, node, random
 from tests.pipeline import Passes, check, passes
@@ -150,7 +150,7 @@ def wide() -> Passes:
 
 def refused(graph: SpatialGraph, message: str, compiled: Passes) -> None:
     with pytest.raises(VerifyError, match=message):
-        verify(graph, compiled.arch)
+        verify_spatial(graph, compiled.arch)
 
 
 def test_a_range_of_other_columns_is_refused(wide: Passes):

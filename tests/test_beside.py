@@ -12,9 +12,9 @@ import pytest
 
 import raptor
 from raptor import pim, pipeline
-from raptor.common.beside import Beside, Copy
+from raptor.common.beside import BackgroundChecks, ForkedTask
 from raptor.common.errors import CapacityError, InternalError
-from raptor.common.lock import locked
+from raptor.common.lock import lock_directory
 from raptor.driver import Driver
 from raptor.pim import PimProgram
 from raptor.target.arch import Target
@@ -32,7 +32,7 @@ def _end() -> None:
 
 
 def test_the_first_error_comes_back_whole():
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(lambda: None)
         beside.add(_fail)
         beside.add(_end)
@@ -44,7 +44,7 @@ def test_the_first_error_comes_back_whole():
 
 
 def test_checks_that_began_earlier_come_first():
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(_fail)
         beside.start()
         beside.add(_end)
@@ -57,7 +57,7 @@ def test_checks_that_began_earlier_come_first():
 
 
 def test_a_later_error_comes_from_the_second_copy_or_from_here():
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(lambda: None)
         beside.start()
         beside.add(_fail)
@@ -71,15 +71,15 @@ def test_a_later_error_comes_from_the_second_copy_or_from_here():
 
 
 def test_a_result_comes_from_another_process():
-    with Copy(os.getpid) as copy:
+    with ForkedTask(os.getpid) as copy:
         assert copy.result() != os.getpid()
-    with Copy(lambda: np.arange(100_000)) as copy:  # more than a pipe holds
+    with ForkedTask(lambda: np.arange(100_000)) as copy:  # more than a pipe holds
         np.testing.assert_array_equal(copy.result(), np.arange(100_000))
 
 
 def test_checks_run_here_if_their_process_is_killed():
     here = os.getpid()
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(lambda: _end() if os.getpid() != here else None)
         beside.add(_fail)
         beside.start()
@@ -93,7 +93,7 @@ def test_checks_run_here_if_there_is_no_room_for_a_process(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fork", full)
     before = len(os.listdir("/proc/self/fd"))
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(_fail)
         beside.start()
         with pytest.raises(CapacityError):
@@ -102,7 +102,7 @@ def test_checks_run_here_if_there_is_no_room_for_a_process(monkeypatch: pytest.M
 
 
 def test_the_end_of_the_block_ends_the_process_of_the_checks():
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         beside.add(signal.pause)
         beside.start()
     with pytest.raises(ChildProcessError):
@@ -127,7 +127,7 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
     ended, _, _ = select.select([copy], [], [], 60)
     os.close(copy)
     assert ended
-    with locked(folder):
+    with lock_directory(folder):
         pass
 
 
@@ -152,7 +152,7 @@ def _plant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_written_of_a_program_that_is_found_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     _plant(monkeypatch)
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         program = raptor.compile(MODEL, xbar=16, xbars_per_core=4, cores=4, driver=Driver(beside=beside))
         with pytest.raises(InternalError, match=r"^allocate failed after .*pim: core 0"):
             program.save(tmp_path / "out")
@@ -165,5 +165,5 @@ def test_a_wrong_result_is_named_before_what_follows_from_it(monkeypatch: pytest
 
     _plant(monkeypatch)
     monkeypatch.setattr(pipeline, "LOWERING", (*pipeline.LOWERING[:-1], generate))
-    with Beside() as beside, pytest.raises(InternalError, match=r"^allocate failed"):
+    with BackgroundChecks() as beside, pytest.raises(InternalError, match=r"^allocate failed"):
         raptor.compile(MODEL, xbar=16, xbars_per_core=4, cores=4, driver=Driver(beside=beside))

@@ -8,11 +8,11 @@ import pytest
 
 import models
 import raptor
-from raptor.codegen import Streams
-from raptor.mapping.paces import Pace, usual_pace
+from raptor.codegen import InstructionStreams
+from raptor.mapping.paces import Pace, default_pace
 from raptor.mapping.strategies import ROWS, STRATEGIES
-from raptor.pipeline import complete, decide, run
-from raptor.spatial.orders import BALANCED
+from raptor.pipeline import complete, rewrite_and_map, run_lowering
+from raptor.spatial.orders import BALANCED_OBJECTIVE
 from raptor.target import arch as architectures
 from tests.pipeline import passes
 
@@ -114,9 +114,9 @@ def test_a_better_chip_is_hardly_slower_by_default():
 def test_the_usual_pace_depends_on_the_time_of_a_product(fields: dict[str, float], pace: Pace):
     small, large = (models.build("resnet18", seed=0, image_size=size, width=0.25) for size in (32, 128))
     arch = architectures.load("bench", xbar=128, cores=64, fields=fields)
-    assert usual_pace(passes(small).graph, arch) == pace
-    assert usual_pace(passes(large).graph, arch) == "own"
-    assert decide(passes(small).graph, arch, STRATEGIES["rows"]).decision.pace == pace
+    assert default_pace(passes(small).graph, arch) == pace
+    assert default_pace(passes(large).graph, arch) == "own"
+    assert rewrite_and_map(passes(small).graph, arch, STRATEGIES["rows"]).decision.pace == pace
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
     for end in (0, -1):
         chip = {name: values[end] for name, values in NUMBERS.items()}
         arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
-        mapped = decide(graph, arch, ROWS.at_pace(pace))
-        streams = run(complete(mapped, arch, aim=BALANCED).mapped, arch)[Streams]
+        mapped = rewrite_and_map(graph, arch, ROWS.at_pace(pace))
+        streams = run_lowering(complete(mapped, arch, aim=BALANCED_OBJECTIVE).mapped, arch)[InstructionStreams]
         found.add(b"".join(streams.cores[i].records.tobytes() for i in sorted(streams.cores)))
     assert len(found) == 1

@@ -18,9 +18,9 @@ from onnx import ModelProto, TensorProto, helper
 
 import models
 import raptor
-from docgen.cli import describe
+from docgen.cli import split_help
 from raptor.cli import app
-from raptor.compiler import PASS
+from raptor.compiler import PASS_OPTION
 from raptor.graph.ir import Graph
 from tests.frontend.support import make_model, node, random
 from tests.paths import ROOT
@@ -269,14 +269,14 @@ def test_stop_after_the_last_pass_shows_the_streams(shell: Shell, model: str):
 def test_dump_ir(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir")
     written = sorted(p.name for p in (shell.folder / "ir").iterdir())
-    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASS.names)]
+    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASS_OPTION.names)]
     (partition,) = (shell.folder / "ir").glob("*-partition.txt")
     assert partition.read_text().startswith("spat.graph")
 
 
 def test_dump_ir_stops_where_asked(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir", "--stop-after", "map")
-    assert len(list((shell.folder / "ir").iterdir())) == PASS.names.index("map") + 1
+    assert len(list((shell.folder / "ir").iterdir())) == PASS_OPTION.names.index("map") + 1
     assert not (shell.folder / "out").exists()
 
 
@@ -742,7 +742,7 @@ def test_help_is_a_command_too(shell: Shell, words: list[str]):
     assert "No such command 'decompile'" in shell.refused("help", "decompile")
 
 
-@pytest.mark.parametrize(("name", "command"), commands(app.command()))
+@pytest.mark.parametrize(("name", "command"), commands(app.build_commands()))
 def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
     """The help has no braces, arguments in capitals, flags without a value, and lists short choices."""
     shown = shell.ok(*name.split()[1:], "--help").out
@@ -754,10 +754,10 @@ def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
         assert all(choices in shown for choices in ("json|pim|both", "json|npz", "extended|base"))
 
 
-@pytest.mark.parametrize(("name", "command"), commands(app.command()))
+@pytest.mark.parametrize(("name", "command"), commands(app.build_commands()))
 def test_help_shows_an_example(name: str, command: object):
     """The text begins with one sentence. Examples are in docs/reference/cli.md, where they are run."""
-    text, example = describe(command)
+    text, example = split_help(command)
     assert text.splitlines()[0].endswith(".")
     assert f"{name} " in f"{example} "
     assert "\n" not in example

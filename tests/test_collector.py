@@ -5,7 +5,7 @@ import pytest
 import models
 import raptor
 from raptor.common import collector
-from raptor.common.beside import Beside
+from raptor.common.beside import BackgroundChecks
 from raptor.driver import Driver
 
 
@@ -14,6 +14,6 @@ def test_only_a_command_keeps_what_it_has_compiled(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(collector, "_kept", kept)
     raptor.compile(models.build("mlp"), cores=4)  # as a point of a study does
     assert kept == []
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         raptor.compile(models.build("mlp"), cores=4, driver=Driver(beside=beside))
     assert len(kept) == 1

@@ -23,7 +23,7 @@ from tests.paths import ROOT
 from tests.pipeline import conv_model
 from validator.checks import check
 from validator.checks import findings_text as checked
-from validator.compare import Comparison
+from validator.compare import TensorComparison
 from validator.simulate import simulation_report as simulated
 from validator.validation_report import ValidationReport, to_json
 
@@ -58,7 +58,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raptor.compile(folder / "model.onnx", xbar=8, cores=8).save(folder / "out")
     np.savez(folder / "data.npz", x=np.random.default_rng(0).random((3, 1, 5, 4, 4), np.float32), y=np.arange(3))
     (folder / "study.toml").write_text(STUDY)
-    driver.run(read_study(folder / "study.toml"))
+    driver.run_study(read_study(folder / "study.toml"))
     return folder
 
 
@@ -77,7 +77,7 @@ def written(shop: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Ca
 
 
 def _schema(command: str) -> Draft202012Validator:
-    content = json.loads((SCHEMAS / schemas.schema_of(command)).read_bytes())
+    content = json.loads((SCHEMAS / schemas.command_schema_file(command)).read_bytes())
     Draft202012Validator.check_schema(content)
     return Draft202012Validator(content)
 
@@ -90,7 +90,7 @@ def _with_json(command: click.Command, name: str = "") -> Iterator[str]:
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    assert set(_with_json(get_command(app.app))) == set(schemas.COMMANDS) == set(RUNS)
+    assert set(_with_json(get_command(app.app))) == set(schemas.COMMAND_CLASSES) == set(RUNS)
 
 
 @pytest.mark.parametrize("command", RUNS)
@@ -117,7 +117,7 @@ def test_equal_runs_write_the_same(command: str, written: Any) -> None:
 
 def test_only_wall_times_are_said_to_differ() -> None:
     """A report shows those of the measurements that it was given, too, which are the same in each run."""
-    fields = {c: json.loads((SCHEMAS / schemas.schema_of(c)).read_bytes())["properties"] for c in RUNS}
+    fields = {c: json.loads((SCHEMAS / schemas.command_schema_file(c)).read_bytes())["properties"] for c in RUNS}
     assert {c for c in RUNS if "differs between equal runs" in json.dumps(fields[c])} == WALL_TIMES
 
 
@@ -129,7 +129,7 @@ def test_a_validation_that_fails(more: tuple[str, ...], written: Any) -> None:
 
 
 def test_what_is_not_a_number() -> None:
-    worst = Comparison("y", (1,), np.inf, np.inf, (0,), np.nan, 1.0, passed=False)
+    worst = TensorComparison("y", (1,), np.inf, np.inf, (0,), np.nan, 1.0, passed=False)
     found = json.loads(to_json(ValidationReport("mismatch", 1e-4, outputs=(worst,))))
     assert found["outputs"][0]["max_absolute"] is None
     _schema("validate").validate(found)
@@ -137,7 +137,7 @@ def test_what_is_not_a_number() -> None:
 
 def test_a_model_that_cannot_be_compiled(tmp_path: Path) -> None:
     model = make_model([node("Relu", "x", "r"), node("Bernoulli", "r", "y")], {"x": (1, 4)}, ["y"])
-    inspection.write(tmp_path / "found.json", raptor.inspect(model))
+    inspection.write_inspection(tmp_path / "found.json", raptor.inspect(model))
     found = json.loads((tmp_path / "found.json").read_bytes())
     assert found["unsupported"]
     _schema("inspect").validate(found)
@@ -153,7 +153,7 @@ def test_a_program_of_another_compiler(shop: Path) -> None:
 def test_python_has_the_same(shop: Path, tmp_path: Path) -> None:
     program = raptor.load(shop / "out")
     _schema("simulate").validate(json.loads(simulated.to_json(program.simulate())))
-    explain_view.write(tmp_path / "found.json", program.explain())
+    explain_view.write_explanation(tmp_path / "found.json", program.explain())
     _schema("explain").validate(json.loads((tmp_path / "found.json").read_bytes()))
 
 

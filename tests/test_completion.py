@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raptor.common.option_values import STRATEGY
-from raptor.compiler import PASS
+from raptor.compiler import PASS_OPTION
 from raptor.mapping.strategies import STRATEGIES
 
 COMPLETE = """
@@ -47,7 +47,7 @@ def _bash(command: str, home: Path, *args: str) -> str:
         ("raptor compile m.onnx --format p", {"pim"}),
         ("raptor compile m.onnx --optimize th", {"throughput"}),
         ("raptor compile m.onnx --isa b", {"base"}),
-        ("raptor compile m.onnx --stop-after p", {p for p in PASS.names if p.startswith("p")}),
+        ("raptor compile m.onnx --stop-after p", {p for p in PASS_OPTION.names if p.startswith("p")}),
         ("raptor quantize m.onnx --scheme p", {"pow2"}),
         ("raptor models resnet", {"resnet18", "resnet34", "resnet50"}),
         ("raptor arch show isaa", {"isaac"}),

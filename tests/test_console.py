@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import raptor
 import validator
 from raptor.cli import app
-from raptor.common.printable import printable
+from raptor.common.printable import escape_unprintable
 
 SHOWN = {
     "[/red]": "[/red]",
@@ -77,7 +77,7 @@ def test_names_are_shown_as_they_are(
     seen = capfd.readouterr()
     text = STYLE.sub("", seen.out)
     assert not stopped.value.code, seen.err
-    assert printable(text) == text
+    assert escape_unprintable(text) == text
     for name in SHOWN.values() if command in NAMING else ():
         assert name in text
 
@@ -88,8 +88,8 @@ def test_nothing_is_printed_past_it() -> None:
 
 
 def test_spaces_of_any_width_are_no_danger() -> None:
-    assert printable("17.8\u00a0%\n") == "17.8\u00a0%\n"
-    assert printable("a\u2028b\x9bc\td\r", keep="") == r"a\u2028b\x9bc\td\r"
+    assert escape_unprintable("17.8\u00a0%\n") == "17.8\u00a0%\n"
+    assert escape_unprintable("a\u2028b\x9bc\td\r", keep="") == r"a\u2028b\x9bc\td\r"
 
 
 def test_a_terminal_without_the_letters(odd: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import models
 import raptor
 from raptor.common.errors import CapacityError, UserError
-from raptor.driver import Driver, Stopped
-from raptor.mapping.decision import ByLine
+from raptor.driver import Driver, StoppedAfterPass
+from raptor.mapping.decision import LineFlow
 from raptor.target import arch as architectures
 from tests.pipeline import arch_file, by_line, conv_model, in_matrices, passes
 from validator.simulate.builtin import simulate
@@ -39,7 +39,7 @@ def test_a_candidate_that_does_not_fit_is_skipped_and_recorded(lenet5: Any, tmp_
 
 def test_the_text_of_a_search_shows_all_that_was_tried(lenet5: Any, tmp_path: Path):
     chip = arch_file(tmp_path, memory_size=4096)
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(StoppedAfterPass) as stopped:
         raptor.compile(lenet5, arch=chip, optimize="latency", effort=2, driver=Driver(stop_after="map"))
     mapping, *_, rows, reference = stopped.value.text.splitlines()
     assert mapping.startswith("mapping rows {")
@@ -142,7 +142,7 @@ def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, 
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
 def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapping: str):
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(StoppedAfterPass) as stopped:
         raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="map"))
     decided = passes(lenet5, mapping=mapping, cores=400).decision
     text = stopped.value.text
@@ -150,7 +150,7 @@ def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapp
         (line,) = (line for line in text.splitlines() if line.startswith(f"  %{name}: "))
         assert str(layer.cores[0]) in line
         assert str(layer.cores[-1]) in line
-    for name, parts in decided.flow.loaders.items() if isinstance(decided.flow, ByLine) else ():
+    for name, parts in decided.flow.loaders.items() if isinstance(decided.flow, LineFlow) else ():
         assert f"%{name}: loaded, " in text
         assert all(f"core {core}" in text for _, core in parts)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docgen.floors import modules
+from docgen.floors import find_modules
 from tests.documents import ROOT
 
 DEVELOPERS = ROOT / "docs" / "developers"
@@ -47,7 +47,7 @@ PAGES = ("developers/architecture.md", "developers/mapping.md", "reference/forms
 
 def defined() -> Iterator[str]:
     """Yields the names of all classes and functions."""
-    for path in modules().values():
+    for path in find_modules().values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 yield node.name
@@ -58,7 +58,7 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     named = set(re.findall(r"`((?:raptor|validator|docgen|tests)/[\w/]+(?:\.\w+)?)`", text))
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-    files = {path.name for path in modules().values()}
+    files = {path.name for path in find_modules().values()}
     assert set(re.findall(r"`(\w+\.py)`", text)) <= files
 
 

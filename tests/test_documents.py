@@ -10,7 +10,7 @@ import pytest
 import models
 import raptor
 from docgen import figures
-from docgen.everything import files
+from docgen.everything import generate_files
 from tests.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
 from validator.checks.rules import RULES
 from validator.simulate.builtin import simulate
@@ -79,7 +79,7 @@ def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
 @pytest.mark.slow
 def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> None:
     model = models.build("resnet18")
-    for mapping, shown in zip(("rows", "raptor"), figures.read("readme").rows, strict=True):
+    for mapping, shown in zip(("rows", "raptor"), figures.read_table("readme").rows, strict=True):
         assert shown[0].startswith(f"`{mapping}`")
         out = raptor.compile(model, mapping=mapping).save(tmp_path / mapping, stream_format="pim", weight_format="npz")
         found = simulate(out, out / "arch.json", mode="throughput")
@@ -89,13 +89,13 @@ def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> 
 
 def test_generated_files_are_up_to_date() -> None:
     """Run `make docs-generate` if this fails."""
-    for name, content in files().items():
+    for name, content in generate_files().items():
         assert (ROOT / "docs" / name).read_bytes() == content, name
 
 
 def test_drawings_hold_what_was_compiled() -> None:
     """54 matrices on 11 cores (thesis, figure 4.8), 12 messages between them."""
-    drawings = {name: content.decode() for name, content in files().items() if name.endswith(".svg")}
+    drawings = {name: content.decode() for name, content in generate_files().items() if name.endswith(".svg")}
     assert drawings["drawings/cores.svg"].count('class="w"') == 54
     assert drawings["drawings/messages.svg"].count("marker-end") == 12
     assert drawings["drawings/timeline.svg"].count(">core ") == 11

@@ -29,8 +29,8 @@ from raptor.mapping.refinement import RefinementError
 from raptor.mapping.rows import NothingStreamsError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
-from validator.errors import Blocked, DeadlockError, IdError, ProgramError
-from validator.float64 import UnknownError
+from validator.errors import BlockedCore, DeadlockError, IdError, ProgramError
+from validator.float64 import NoFloat64Error
 
 
 def _is_device_error(kind: object) -> bool:
@@ -46,7 +46,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         CapacityError("cores", 11, 10, where="layer conv", levers=("--cores 11", "--xbar 4")),
         UnsupportedError([UnsupportedNode("a", "Loop", "no loops", ("b",)), UnsupportedNode("b", "If", "no branches")]),
         IncompleteError("input 'x' (1,H): H has no size", ["--dim", "H=SIZE"]),
-        UnknownError("no float64 kernel"),
+        NoFloat64Error("no float64 kernel"),
         RefinementError("lowering: made for other computes"),
         NothingStreamsError("no layer can be computed by line on a chip of this size"),
         NoRecipeError("requantisation does not fit 32-bit integers"),
@@ -55,7 +55,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         ProgramError(3, 17, "send 1 2", "no such core"),
         IdError(0, 4, "sld 8 4", "look, token 2: the id is 9, but the rows of the table are 0 to 8"),
         *(kind("crossbar 3: not so") for kind in vars(device_errors).values() if _is_device_error(kind)),
-        DeadlockError((Blocked(0, 5, "recv", "core 1, which has ended"), Blocked(2, 0, "wait", "a token"))),
+        DeadlockError((BlockedCore(0, 5, "recv", "core 1, which has ended"), BlockedCore(2, 0, "wait", "a token"))),
     )
 }
 

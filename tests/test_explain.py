@@ -15,7 +15,7 @@ import pytest
 
 import models
 import raptor
-from raptor.analysis.explain import Choice, Explanation, Layer, explain
+from raptor.analysis.explain import ExplainedLayer, GridChoice, MappingExplanation, explain
 from raptor.cli import app
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
@@ -33,7 +33,7 @@ from tests.pipeline import by_line, passes
 from tests.spatial.test_refine import CASES
 from validator.programs import read_program
 from validator.simulate import builtin, cycle_model, simulated_chip
-from validator.simulate.work import work_of
+from validator.simulate.work import compute_least_work
 
 MAPPINGS = ("raptor", "rows")
 
@@ -50,7 +50,7 @@ def outputs(squeezenet: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def explained(outputs: Mapping[str, Path]) -> Mapping[str, Explanation]:
+def explained(outputs: Mapping[str, Path]) -> Mapping[str, MappingExplanation]:
     return {m: explain(out) for m, out in outputs.items()}
 
 
@@ -60,7 +60,7 @@ def _compiled(source: onnx.ModelProto, out: Path, **options: Any) -> Path:
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_times_agree_with_the_simulation(
-    outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str
+    outputs: Mapping[str, Path], explained: Mapping[str, MappingExplanation], mapping: str
 ):
     out, found = outputs[mapping], explained[mapping]
     report = builtin.simulate(out, out / files.ARCH, mode="throughput")
@@ -75,7 +75,7 @@ def test_times_agree_with_the_simulation(
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_products_are_those_of_the_streams(
-    outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str
+    outputs: Mapping[str, Path], explained: Mapping[str, MappingExplanation], mapping: str
 ):
     """A product takes what the formula says, and two cycles to be entered and noticed."""
     found, arch = explained[mapping], architectures.load()
@@ -93,7 +93,7 @@ def test_products_are_those_of_the_streams(
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_bounds(outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str):
+def test_bounds(outputs: Mapping[str, Path], explained: Mapping[str, MappingExplanation], mapping: str):
     found = explained[mapping]
     bounds = found.bounds
     assert 0 < bounds.products < bounds.average < bounds.busiest
@@ -114,8 +114,8 @@ def test_no_instruction_is_faster_than_its_least_time(outputs: Mapping[str, Path
     arch = json.loads((out / files.ARCH).read_text())
     arch["chip_config"]["core_config"]["rob_size"] = rob_size
     (out / files.ARCH).write_text(json.dumps(arch))
-    machine = cycle_model.build(read_program(out), simulated_chip.read_target(out / files.ARCH))
-    run, work = cycle_model.run(machine), work_of(machine)
+    machine = cycle_model.build_cycle_model(read_program(out), simulated_chip.read_simulated_chip(out / files.ARCH))
+    run, work = cycle_model.run_cycle_model(machine), compute_least_work(machine)
     assert (run.end - run.start >= work.least).all()
     found = explain(out)
     assert found.bounds.largest <= found.interval_ns
@@ -123,7 +123,7 @@ def test_no_instruction_is_faster_than_its_least_time(outputs: Mapping[str, Path
         assert sum(astuple(layer.split)) == pytest.approx(layer.finish_ns)
 
 
-def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explained: Mapping[str, Explanation]):
+def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explained: Mapping[str, MappingExplanation]):
     done = passes(squeezenet, mapping="rows")
     lines = _lines(done.chosen, done.decision)
     layers = {layer.node: layer for layer in explained["rows"].layers}
@@ -138,11 +138,11 @@ def _lines(graph: Graph, decision: Decision) -> dict[str, LineUnfolding]:
     return {nodes[key]: line for key, line in by_line(decision).items()}
 
 
-def _is_that(layer: Layer, line: LineUnfolding, places: Mapping[int | None, int | None]) -> bool:
+def _is_that(layer: ExplainedLayer, line: LineUnfolding, places: Mapping[int | None, int | None]) -> bool:
     return set(layer.cores) == {places[core] for core in line.cores} and _grid(layer) == _grid_of(line)
 
 
-def _grid(layer: Layer) -> tuple[int, int, int] | None:
+def _grid(layer: ExplainedLayer) -> tuple[int, int, int] | None:
     chosen = layer.options.chosen
     return chosen and (chosen.columns, chosen.inputs, chosen.outputs)
 
@@ -151,12 +151,12 @@ def _grid_of(line: LineUnfolding) -> tuple[int, int, int]:
     return len(line.grid.cols), len(line.grid.ins), len(line.grid.outs)
 
 
-def _expects(choice: Choice | None) -> float:
+def _expects(choice: GridChoice | None) -> float:
     assert choice is not None
     return choice.predicted_ns
 
 
-def test_alternatives_are_sorted(explained: Mapping[str, Explanation]):
+def test_alternatives_are_sorted(explained: Mapping[str, MappingExplanation]):
     found = [layer.options for layer in explained["rows"].layers]
     assert any(o.smaller for o in found)
     assert any(o.larger for o in found)
@@ -166,7 +166,7 @@ def test_alternatives_are_sorted(explained: Mapping[str, Explanation]):
         assert [o.predicted_ns for o in row] == sorted({o.predicted_ns for o in row}, reverse=True)
 
 
-def test_no_alternatives_are_invented(explained: Mapping[str, Explanation]):
+def test_no_alternatives_are_invented(explained: Mapping[str, MappingExplanation]):
     for layer in explained["raptor"].layers:
         assert layer.options.chosen is layer.options.smaller is layer.options.larger is None
         assert layer.options.unknown == "strategy raptor has one way to place a layer"
@@ -174,7 +174,7 @@ def test_no_alternatives_are_invented(explained: Mapping[str, Explanation]):
 
 def _explained_by(
     pixels: int, source: onnx.ModelProto, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Mapping[str, LineUnfolding], tuple[Layer, ...]]:
+) -> tuple[Mapping[str, LineUnfolding], tuple[ExplainedLayer, ...]]:
     """Decisions by node, and what is said of them: every layer in blocks of `pixels` pixels."""
     made: list[dict[str, LineUnfolding]] = []
 
@@ -194,7 +194,10 @@ def _explained_by(
 
 
 def test_a_grid_that_is_not_among_the_best_is_found(
-    squeezenet: onnx.ModelProto, explained: Mapping[str, Explanation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    squeezenet: onnx.ModelProto,
+    explained: Mapping[str, MappingExplanation],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """Every layer in products of single pixels, which the formulas know and never prefer."""
     lines, layers = _explained_by(1, squeezenet, tmp_path / "out", monkeypatch)
@@ -225,7 +228,7 @@ def test_layers_between_attentions_are_chosen_together(tmp_path: Path):
     assert chained == [x.node for x in layers if x.unfolding == "line 1x1"] != []
 
 
-def test_what_binds(explained: Mapping[str, Explanation]):
+def test_what_binds(explained: Mapping[str, MappingExplanation]):
     """In one mapping one core does nearly all work, in the other no part is full, and loads exceed its work."""
     found = explained["raptor"]
     conv1 = found.layers[0].products_ns / found.bounds.busiest
@@ -244,7 +247,7 @@ def test_the_port_binds_if_each_step_loads_and_stores(tmp_path: Path):
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_the_command(
     outputs: Mapping[str, Path],
-    explained: Mapping[str, Explanation],
+    explained: Mapping[str, MappingExplanation],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

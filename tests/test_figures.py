@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from docgen import figures
-from docgen.everything import PAGES
-from docgen.figures import Figures
+from docgen.everything import PAGE_MAKERS
+from docgen.figures import StoredTable
 from tests.documents import pages
 from tests.paths import ROOT
 
-MADE = {f"docs/{name}" for name in PAGES} | {"docs/reference/conformance.md"}
+MADE = {f"docs/{name}" for name in PAGE_MAKERS} | {"docs/reference/conformance.md"}
 EXEMPT = {
     "CHANGELOG.md": "what changed, by how much at that time",
     "docs/developers/target.md": "times of pimsim-nn's instructions, each of them a case of tests/validator/simulate",
@@ -30,7 +30,7 @@ _FIGURE = re.compile(rf"(?<![\w.])\d[\d.,]*(?: to \d[\d.,]*)? ?{_UNIT}(?![\w/(])
 
 def typed(page: str) -> Iterator[str]:
     """Yields the lines of a page with a figure of performance that nothing makes again."""
-    text = re.sub(r"^```.*?^```$", "", figures.without(page), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", figures.remove_figures(page), flags=re.MULTILINE | re.DOTALL)
     lines = re.sub(r"`[^`]*`", "", text).splitlines()
     yield from (line for line in lines if _FIGURE.search(line) or _CELL.search(line))
 
@@ -68,7 +68,7 @@ def test_every_stored_table_is_on_a_page_and_complete() -> None:
     stored = {path.stem for path in figures.RESULTS.glob("*.json")}
     assert set(shown) == stored
     for name in stored:
-        one = figures.read(name)
+        one = figures.read_table(name)
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", one.date), name
         assert re.fullmatch(r"[0-9a-f]{7}", one.commit), name
         assert one.conditions.endswith("."), name
@@ -77,7 +77,7 @@ def test_every_stored_table_is_on_a_page_and_complete() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in figures.RESULTS.glob("*.json")))
 def test_what_makes_a_table_again_is_there(name: str) -> None:
-    made_by = figures.read(name).made_by
+    made_by = figures.read_table(name).made_by
     targets = re.findall(r"`make ([\w-]+)", made_by)
     assert all(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for target in targets)
     scripts = re.findall(r"`(benchmarks/\w+\.py)", made_by)
@@ -87,12 +87,12 @@ def test_what_makes_a_table_again_is_there(name: str) -> None:
 
 def test_a_table_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    one = Figures("`make bench`", "2026-11-27", "630d0f5", "Chip.", ["model", "us"], [["a", "1.5"], ["b", "`x`"]])
-    figures.write("one", one)
-    assert figures.read("one") == one
-    page = figures.filled("# T\n\n<!-- figures: one -->\n<!-- end -->\n\nText.\n")
+    one = StoredTable("`make bench`", "2026-11-27", "630d0f5", "Chip.", ["model", "us"], [["a", "1.5"], ["b", "`x`"]])
+    figures.write_table("one", one)
+    assert figures.read_table("one") == one
+    page = figures.fill_page("# T\n\n<!-- figures: one -->\n<!-- end -->\n\nText.\n")
     assert "| a | 1.5 |\n" in page
     assert "*Chip. Measured on 2026-11-27 at 630d0f5; made again by `make bench`.*" in page
-    assert figures.filled(page) == page
+    assert figures.fill_page(page) == page
     with pytest.raises(ValueError, match="expected 2 cells"):
-        Figures("", "", "", "", ["a", "b"], [["1"]])
+        StoredTable("", "", "", "", ["a", "b"], [["1"]])

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from raptor.common.console import Console
-from raptor.common.fitting import fit
+from raptor.common.console import LiteralConsole
+from raptor.common.fitting import fit_table
 
 HEADS = ("layer", "cores", "smaller", "larger")
 ROWS = [("fire2.squeeze", "12", "5: 25.7 us", "7: 13.6 us"), ("conv1", "1", "none", "-")]
@@ -13,8 +13,8 @@ EXPENDABLE = ("larger", "smaller")
 
 
 def shown(width: int) -> tuple[list[str], tuple[str, ...]]:
-    fitted = fit(HEADS, ROWS, width, EXPENDABLE)
-    console = Console()
+    fitted = fit_table(HEADS, ROWS, width, EXPENDABLE)
+    console = LiteralConsole()
     console.file, console.width = io.StringIO(), width
     console.print(fitted.table)
     return console.file.getvalue().splitlines(), fitted.left_out

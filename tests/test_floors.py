@@ -6,7 +6,7 @@ No file has more than 500 lines, no function more than 60.
 import ast
 from graphlib import TopologicalSorter
 
-from docgen.floors import FLOORS, imports, modules, part_of
+from docgen.floors import PACKAGE_LAYERS, find_imports, find_modules, package_of
 
 FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files", "raptor.output.round_files")
 """The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
@@ -15,29 +15,31 @@ _LONG = {"raptor.mapping.token_cores"}
 
 
 def test_every_part_has_a_floor():
-    assert {part_of(m) for m in modules() if m.startswith("raptor.")} == {part for parts in FLOORS for part in parts}
+    assert {package_of(m) for m in find_modules() if m.startswith("raptor.")} == {
+        part for parts in PACKAGE_LAYERS for part in parts
+    }
 
 
 def test_imports_go_down():
-    floor = {part: i for i, parts in enumerate(FLOORS) for part in parts}
-    known = modules()
+    floor = {part: i for i, parts in enumerate(PACKAGE_LAYERS) for part in parts}
+    known = find_modules()
     wrong = [
         f"{name} imports {found}"
         for name, path in known.items()
         if name.startswith("raptor.")
-        for found in imports(path, known)
-        if part_of(found) in floor and floor[part_of(found)] > floor[part_of(name)]
+        for found in find_imports(path, known)
+        if package_of(found) in floor and floor[package_of(found)] > floor[package_of(name)]
     ]
     assert wrong == []
 
 
 def test_the_validator_shares_no_decision():
-    known = modules()
+    known = find_modules()
     wrong = [
         f"{name} imports {found}"
         for name, path in known.items()
         if name.startswith("validator")
-        for found in imports(path, known)
+        for found in find_imports(path, known)
         if found.startswith("raptor.") and not found.startswith(FOR_VALIDATOR)
     ]
     assert wrong == []
@@ -45,32 +47,34 @@ def test_the_validator_shares_no_decision():
 
 def test_no_circle():
     """Imports inside functions and under `TYPE_CHECKING` count."""
-    known = modules()
-    graph = {name: set(imports(path, known, types=True)) - {name} for name, path in known.items()}
+    known = find_modules()
+    graph = {name: set(find_imports(path, known, types=True)) - {name} for name, path in known.items()}
     TopologicalSorter(graph).prepare()
 
 
 def test_no_circle_of_types_in_the_validator():
-    known = {name: path for name, path in modules().items() if name.startswith("validator")}
-    TopologicalSorter({name: set(imports(path, known, types=True)) - {name} for name, path in known.items()}).prepare()
+    known = {name: path for name, path in find_modules().items() if name.startswith("validator")}
+    TopologicalSorter(
+        {name: set(find_imports(path, known, types=True)) - {name} for name, path in known.items()}
+    ).prepare()
 
 
 def test_only_what_shows_the_architecture_file_reads_its_schema():
     """All else takes `Target`, so that a property of the hardware needs no field in that file."""
-    known = modules()
-    readers = {name for name, path in known.items() if "raptor.target.arch.schema" in set(imports(path, known))}
+    known = find_modules()
+    readers = {name for name, path in known.items() if "raptor.target.arch.schema" in set(find_imports(path, known))}
     assert {n for n in readers if not n.startswith("raptor.target.arch")} == {"raptor.cli.arch_view", "raptor.schemas"}
 
 
 def test_no_file_is_long():
-    long = {name for name, path in modules().items() if len(path.read_text().splitlines()) > 500}
+    long = {name for name, path in find_modules().items() if len(path.read_text().splitlines()) > 500}
     assert {name for name in long if not name.startswith("models.")} == _LONG
 
 
 def test_no_function_is_long():
     found = [
         f"{name}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for name, path in modules().items()
+        for name, path in find_modules().items()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     ]

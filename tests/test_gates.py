@@ -5,7 +5,7 @@ from typing import Any
 from raptor.graph.ir import Filter
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.following import following
+from raptor.mapping.following import find_epilogues
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
 
@@ -22,7 +22,7 @@ MODEL = make_model(NODES, {"x": (1, 12, 8)}, {"y": 3}, {"wide": random(8, 16), "
 
 def test_gates_count_for_the_layer_behind_them():
     found = passes(MODEL, mapping="rows", **CHIP)
-    work = following(found.chosen, found.arch)
+    work = find_epilogues(found.chosen, found.arch)
     up, down = (filter_key(n) for n in found.graph.nodes if isinstance(n.operator, Filter))
     assert work[up].elements_ns == 0
     assert work[down].elements_ns > 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raptor.common.errors import VerifyError
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import (
     Bound,
     Concat,
@@ -26,9 +26,9 @@ from raptor.graph.ir import (
     Stencil,
     Tensor,
 )
-from raptor.graph.requantise import Requantise, Term
+from raptor.graph.requantise import Requantise, RequantiseTerm
 from raptor.graph.window import Window
-from raptor.target.element import FLOAT32, ElementType, integer
+from raptor.target.element import FLOAT32, ElementType, integer_type
 from raptor.target.layout import Image
 
 WINDOW = Window((4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1))
@@ -114,7 +114,7 @@ def test_shapes_that_disagree(name: str):
 
 def test_a_rename_with_channels_last_is_a_transposition():
     x = np.arange(48, dtype=np.float32).reshape(SHAPE)
-    found = evaluate(channels_last(Rename()), {"x0": x})["y"]
+    found = evaluate_graph(channels_last(Rename()), {"x0": x})["y"]
     np.testing.assert_array_equal(found, x.transpose(0, 2, 3, 1))
 
 
@@ -169,10 +169,10 @@ def integers_graph(
 
 def requantise(multiplier: float, offset: int = 0) -> Requantise:
     one = np.full((1, 1, 1), multiplier, np.float32), np.full((1, 1, 1), offset, np.int64)
-    return Requantise((Term(*one, -128, 127),), np.zeros(4, np.intp), 2, -20, 20)
+    return Requantise((RequantiseTerm(*one, -128, 127),), np.zeros(4, np.intp), 2, -20, 20)
 
 
-INT8, INT16 = integer(8), integer(16)
+INT8, INT16 = integer_type(8), integer_type(16)
 TYPED = {
     "bound": integers_graph(Bound(-128, None), INT8, INT16),
     "lookup": integers_graph(Lookup(np.arange(256, dtype=np.int32)), INT8, INT16),
@@ -212,20 +212,20 @@ def test_numbers_of_a_graph():
 def test_requantise_rounds_ties_to_even(x: int, y: int):
     """y = clamp(round(x / 2) + 2, -20, 20)."""
     graph = integers_graph(requantise(0.5), INT16, INT8)
-    assert (evaluate(graph, {"x0": np.full(SHAPE, x)})["y"] == y).all()
+    assert (evaluate_graph(graph, {"x0": np.full(SHAPE, x)})["y"] == y).all()
     shifted = integers_graph(requantise(0.5, offset=-40), INT16, INT8)
-    assert (evaluate(shifted, {"x0": np.full(SHAPE, x + 40)})["y"] == y).all()
+    assert (evaluate_graph(shifted, {"x0": np.full(SHAPE, x + 40)})["y"] == y).all()
 
 
 def test_evaluation_of_bound_and_lookup():
     values = np.arange(48).reshape(SHAPE) - 24
-    bounded = evaluate(integers_graph(Bound(-3, 5), INT8, INT8), {"x0": values})["y"]
+    bounded = evaluate_graph(integers_graph(Bound(-3, 5), INT8, INT8), {"x0": values})["y"]
     np.testing.assert_array_equal(bounded, np.clip(values, -3, 5))
-    found = evaluate(TYPED["lookup"], {"x0": values})["y"]
+    found = evaluate_graph(TYPED["lookup"], {"x0": values})["y"]
     np.testing.assert_array_equal(found, values + 128)
 
 
 def test_evaluation_beyond_the_type_is_an_error():
     large = integers_graph(Filter(weights(9, 3, 5).astype(np.int16) * 100, WINDOW), INT8, INT16, (1, 5, 4, 4))
     with pytest.raises(VerifyError, match=r"y reaches .* beyond int16"):
-        evaluate(large, {"x0": np.full(SHAPE, 127)})
+        evaluate_graph(large, {"x0": np.full(SHAPE, 127)})

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import models
 import raptor
-from raptor.analysis.inspection import Inspection, inspect
+from raptor.analysis.inspection import ModelInspection, inspect
 from raptor.cli import app
 from raptor.quantise import quantize
 from tests.frontend.support import make_model, node, random
@@ -128,7 +128,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert "crossbars   22 of 4x4 in 22 matrices" in shown
-    assert Inspection.model_validate_json(written.read_bytes()).xbars == 22
+    assert ModelInspection.model_validate_json(written.read_bytes()).xbars == 22
 
 
 def test_command_with_an_unsupported_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from raptor.target.isa import (
     BY_NAME,
     INSTRUCTIONS,
     RECORD,
-    Kind,
+    OperandKind,
 )
 from tests.validator.builder import op, stream
 
@@ -76,7 +76,7 @@ def test_golden_covers_the_table() -> None:
 @pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda i: i.name)
 def test_known_bytes(spec: isa.Instruction) -> None:
     """RAPTOR's own are laid out as those that they are simulated as."""
-    content = encoding.to_pim(stream(example(spec.name)))
+    content = encoding.encode_pim(stream(example(spec.name)))
     assert content[:12] == b"PIMB" + bytes([1, 0, 0, 0, 1, 0, 0, 0])
     like = LAID_OUT_AS.get(spec.name, spec.simulated_as)
     rest = GOLDEN[spec.name if spec.opcode < OWN else str(like)][2:]
@@ -105,27 +105,27 @@ def test_every_bound_is_kept(spec: isa.Instruction) -> None:
             if limits.min <= value <= limits.max:
                 records = stream(example(spec.name))
                 records[operand.slot] = value
-                faults = [f for f in isa.range_faults(records) if f.operand is operand]
+                faults = [f for f in isa.find_range_faults(records) if f.operand is operand]
                 assert bool(faults) is refused
 
 
 def test_a_fault_says_what_and_where() -> None:
     records = stream(example("sldi"), op("vvadd", rd=40, rs1=1, rs2=2, len=4))
-    (fault,) = isa.range_faults(records)
+    (fault,) = isa.find_range_faults(records)
     assert (fault.pc, str(fault)) == (1, "rd=40 is outside 0..31")
     records["opcode"] = 99
-    assert [str(f) for f in isa.range_faults(records)] == ["unknown opcode 99"] * 2
+    assert [str(f) for f in isa.find_range_faults(records)] == ["unknown opcode 99"] * 2
 
 
 def test_text() -> None:
-    assert isa.text(stream(op("vvadd", rd=1, rs1=1, rs2=3, len=128))[0]) == "vvadd rd=1 rs1=1 rs2=3 len=128"
+    assert isa.format_record(stream(op("vvadd", rd=1, rs1=1, rs2=3, len=128))[0]) == "vvadd rd=1 rs1=1 rs2=3 len=128"
     moved = op("lmv", rd=1, rs1=2, offset_select=1, offset_value=4, len=8)
-    assert isa.text(stream(moved)[0]) == "lmv rd=1 rs1=2 offset_select=1 offset_value=4 len=8"
+    assert isa.format_record(stream(moved)[0]) == "lmv rd=1 rs1=2 offset_select=1 offset_value=4 len=8"
     records = stream(op("nop"))
     records["opcode"] = 77
-    assert isa.text(records[0]) == "<unknown opcode 77>"
+    assert isa.format_record(records[0]) == "<unknown opcode 77>"
 
 
 def test_pairs_are_even_registers_by_kind() -> None:
-    pairs = {i.name: [o.name for o in i.operands if o.kind is Kind.USE_PAIR] for i in INSTRUCTIONS}
+    pairs = {i.name: [o.name for o in i.operands if o.kind is OperandKind.USE_PAIR] for i in INSTRUCTIONS}
     assert {k: v for k, v in pairs.items() if v} == {"sld": ["rs1"], "ld": ["rs1"], "st": ["rd"]}

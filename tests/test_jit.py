@@ -16,7 +16,7 @@ import pytest
 import models
 import raptor
 from raptor.common import jit
-from raptor.common.machine_code import MachineCode
+from raptor.common.machine_code import KernelCache
 from tests.paths import ROOT
 from validator import engine_kernels as engine
 from validator.simulate import cycle_kernels as model
@@ -24,7 +24,7 @@ from validator.simulate.builtin import simulate
 
 
 def names_of(module: str) -> set[str]:
-    return {str(path.relative_to(ROOT)) for path in jit.sources(module)}
+    return {str(path.relative_to(ROOT)) for path in jit.find_sources(module)}
 
 
 def test_sources_are_the_files_whose_constants_and_helpers_are_compiled() -> None:
@@ -109,7 +109,7 @@ def test_processes_that_compile_at_once_find_each_their_own_code(tmp_path: Path)
     """With numba's own index, two of them name two specialisations alike: a crash, or wrong numbers."""
 
     def save_and_load(writer: int) -> list[Any]:
-        stored = MachineCode(str(tmp_path), "kernel-1.py3", "stamp")
+        stored = KernelCache(str(tmp_path), "kernel-1.py3", "stamp")
         found: list[Any] = []
         for key in range(12):
             stored.save((writer, key), f"code {writer} {key}")
@@ -123,7 +123,7 @@ def test_processes_that_compile_at_once_find_each_their_own_code(tmp_path: Path)
 
 
 def test_a_newer_kernel_never_finds_the_code_of_an_older_one(tmp_path: Path) -> None:
-    old, new = (MachineCode(str(tmp_path), "kernel-1.py3", stamp) for stamp in ("old", "new"))
+    old, new = (KernelCache(str(tmp_path), "kernel-1.py3", stamp) for stamp in ("old", "new"))
     for key in "ab":
         old.save(key, f"old {key}")
     old.add_interpreted_us(5)

@@ -8,7 +8,7 @@ import pytest
 from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.latest import births
+from raptor.mapping.latest import find_critical_positions
 from raptor.spatial.partition import partition
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import passes
@@ -48,7 +48,7 @@ def test_a_scaled_shortcut_is_as_old_as_its_layer(reorder: Callable[[Graph], Gra
     graph.verify()
     total = next(n for n in graph.nodes if n.name == "sum")
     scaled, third = total.inputs
-    made = births(graph)
+    made = find_critical_positions(graph)
     assert made[third] > made[scaled] > made[graph.inputs[0]]
 
 

@@ -45,7 +45,7 @@ def test_messages_do_not_meet_on_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["area", "mm2"])
 def test_area_is_in_no_file(name: str) -> None:
     """Neither an architecture file nor what a command writes has one."""
-    found = [match for content in schemas.all_schemas().values() for match in re.findall(rb'"(\w+)":', content)]
+    found = [match for content in schemas.make_all_schemas().values() for match in re.findall(rb'"(\w+)":', content)]
     assert len(found) > 1000
     assert not [key for key in found if name in key.decode().split("_")]
 
@@ -53,7 +53,7 @@ def test_area_is_in_no_file(name: str) -> None:
 @pytest.mark.parametrize("name", ["refresh", "drift", "faults", "retention", "stuck", "temperature"])
 def test_energy_knows_no_errors_of_cells(name: str) -> None:
     """An architecture file, from which energy follows, has no field for them."""
-    found = re.findall(r'"(\w+)":', schemas.all_schemas()["arch.schema.json"].decode())
+    found = re.findall(r'"(\w+)":', schemas.make_all_schemas()["arch.schema.json"].decode())
     assert "adc_dynamic_power" in found
     assert not [key for key in found if name in key.split("_")]
 
@@ -91,7 +91,7 @@ def test_energy_does_not_depend_on_data(tmp_path: Path) -> None:
 
 def test_what_a_device_file_describes() -> None:
     """A cell that is modelled in more detail has a field more."""
-    schema = json.loads(schemas.all_schemas()["device.schema.json"])
+    schema = json.loads(schemas.make_all_schemas()["device.schema.json"])
     found = set(schema["properties"]).union(*(part.get("properties", ()) for part in schema["$defs"].values()))
     assert found == FIELDS_OF_DEVICES
 
@@ -165,7 +165,7 @@ def test_no_framework_is_installed_with_it() -> None:
 
 
 def test_nothing_trains() -> None:
-    names = {word for name, _ in commands(app.command()) for word in name.split()} | set(raptor.__all__)
+    names = {word for name, _ in commands(app.build_commands()) for word in name.split()} | set(raptor.__all__)
     assert {"quantize", "compile"} < names
     assert not names & {"train", "fit", "finetune", "harden"}
 

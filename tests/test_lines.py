@@ -16,31 +16,31 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor import pipeline
-from raptor.analysis.whole_tensors import whole_tensors
-from raptor.codegen import Streams
+from raptor.analysis.whole_tensors import find_unstreamed_tensors
+from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
-from raptor.mapping.decide import Stored
-from raptor.mapping.file import mapping_file
-from raptor.mapping.following import following
-from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.line_plans import loading
+from raptor.mapping.decide import StoredDecision
+from raptor.mapping.file import make_mapping_file
+from raptor.mapping.following import find_epilogues
+from raptor.mapping.knobs import DEFAULT_KNOBS
+from raptor.mapping.line_plans import load_plans
 from raptor.mapping.line_unfolding import (
     LineMatrix,
-    bands,
-    block_outputs,
     block_shape,
     count_blocks,
-    line_blocks,
-    share_inside,
-    unequal_segments,
+    cut_bands,
+    cut_line_blocks,
+    distinct_segments,
+    inside_share,
+    outputs_per_block,
 )
-from raptor.mapping.plan_cache import layer_plans
-from raptor.mapping.window_axis import lines_read
+from raptor.mapping.plan_cache import plan_layers
+from raptor.mapping.window_axis import input_lines_read
 from raptor.pim import PimProgram
-from raptor.search.cost import cost_for
-from raptor.search.mappings import Objective, search
+from raptor.search.cost import simulate_objective
+from raptor.search.mappings import Objective, search_mapping
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.layout import Image
@@ -80,7 +80,7 @@ def windows(draw: st.DrawFn) -> Window:
 def test_the_lines_that_a_line_reads(window: Window):
     """With the columns that are read, they are the pixels of the definition."""
     pixels = window.input_pixels().reshape(window.out_lines, window.out_dims[-1], -1, window.kernel[-1])
-    for y, read in enumerate(lines_read(window)):
+    for y, read in enumerate(input_lines_read(window)):
         found = {(k, p // window.in_dims[-1]) for k in range(pixels.shape[2]) for p in pixels[y, :, k].flat if p >= 0}
         assert found <= {(tap, line) for line, tap in read}
         assert [line for line, _ in read] == sorted({line for line, _ in read})
@@ -111,12 +111,12 @@ def test_blocks_times_their_matrices_are_the_convolution(
     width = window.out_dims[-1]
     first = data.draw(st.integers(0, width - 1))
     cols = (first, data.draw(st.integers(first + 1, width)))
-    outputs = block_outputs(window, pixels) if owning else 0
+    outputs = outputs_per_block(window, pixels) if owning else 0
     found = np.zeros((window.out_lines, width, outs), np.float32)
     lines = image.reshape(window.in_lines, window.in_dims[-1], ins)
     numbers = {place: y for y, place in enumerate(np.ndindex(window.out_dims[:-1]))}
-    for band, shape in bands(window, height, clipped=clipped):
-        for block in line_blocks(window, cols, pixels, outputs, clipped=clipped):
+    for band, shape in cut_bands(window, height, clipped=clipped):
+        for block in cut_line_blocks(window, cols, pixels, outputs, clipped=clipped):
             matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
             assert matrix.pixels <= pixels
             if clipped:
@@ -155,11 +155,11 @@ def test_blocks_are_counted_as_they_are_made(window: Window, pixels: int, pieces
     width = window.out_dims[-1]
     cols = tuple((width * i // pieces, width * (i + 1) // pieces) for i in range(min(pieces, width)))
     cols = tuple((a, b) for a, b in cols if a < b)
-    outputs = block_outputs(window, pixels) if owning else 0
-    chosen = unequal_segments(window, cols, pixels)
+    outputs = outputs_per_block(window, pixels) if owning else 0
+    chosen = distinct_segments(window, cols, pixels)
     shapes: dict[tuple[int, int], frozenset[object]] = {}
     for segment in cols:
-        made = line_blocks(window, segment, pixels, outputs, clipped=clipped)
+        made = cut_line_blocks(window, segment, pixels, outputs, clipped=clipped)
         counted = count_blocks(window, segment, pixels, outputs, clipped=clipped)
         wanted = Counter(block_shape(window, block) for block in made)
         found: Counter[object] = Counter()
@@ -183,17 +183,17 @@ def test_blocks_are_counted_as_they_are_made(window: Window, pixels: int, pieces
 def test_blocks_of_a_dilated_line(pixels: int, *, clipped: bool, wanted: list[tuple[tuple[int, int], tuple[int, ...]]]):
     """Pixels and outputs in between take no part: output 5 reads pixels -1, 5 and 11 of 20."""
     window = Window((1, 20), (1, 20), (1, 3), (1, 1), (0, 6), (1, 6))
-    assert [(b.pixels, b.outs) for b in line_blocks(window, (4, 6), pixels, 0, clipped=clipped)] == wanted
+    assert [(b.pixels, b.outs) for b in cut_line_blocks(window, (4, 6), pixels, 0, clipped=clipped)] == wanted
 
 
 def test_lines_of_a_dilated_image():
     """The first of 20 lines reaches lines 0 and 6; lines before the image are left out of clipped bands."""
     window = Window((20, 4), (20, 4), (3, 1), (1, 1), (6, 0), (6, 1))
-    first, *_ = (band for band, _ in bands(window, 1, clipped=False))
+    first, *_ = (band for band, _ in cut_bands(window, 1, clipped=False))
     assert first.outs == ((-6,), (0,), (6,))
-    found = [[y for (y,) in band.outs] for band, _ in bands(window, 1, clipped=True)]
+    found = [[y for (y,) in band.outs] for band, _ in cut_bands(window, 1, clipped=True)]
     assert [found[y] for y in (0, 7, 19)] == [[0, 6], [1, 7, 13], [13, 19]]
-    assert share_inside(window) == pytest.approx((20 + 2 * 14) / 60)
+    assert inside_share(window) == pytest.approx((20 + 2 * 14) / 60)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 3), (5, 4)])
@@ -258,7 +258,7 @@ def test_signals_by_line():
     chip = {**CHIP, "cores": 60}
     found = passes(model, **chip)
     layers = by_line(found.decision).values()
-    assert not {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} - {"y"}
+    assert not {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} - {"y"}
     assert len(layers) == 3
     assert all(len(layer.grid.cols) > 1 for layer in layers)
     check(model, **chip)
@@ -293,7 +293,7 @@ def test_volumes_by_line(xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert {"c.products", "s", "q", "e", "up"} <= set(layers)
     assert all(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
-    whole = whole_tensors(found.chosen, found.decision, found.arch)
+    whole = find_unstreamed_tensors(found.chosen, found.decision, found.arch)
     assert {t.tensor for t in whole} <= {"n", "up"}, whole
     check(volumes(), **chip)
 
@@ -325,7 +325,7 @@ def test_batches_by_line(shape: tuple[int, ...], xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert len(layers) >= 3
     assert all(len(layer.grid.cols) > 1 for layer in layers.values())
-    assert {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} <= {"y", "up"}
+    assert {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} <= {"y", "up"}
     check(model, **chip)
 
 
@@ -401,12 +401,15 @@ def test_an_input_is_loaded_once_and_passed_on():
 def test_loaders_are_no_more_than_the_readers(cores: int, most: int):
     """They are at most a quarter of the cores: 14 loaders of two pixels are the most below 16, 28 of one below 32."""
     target = architectures.load("bench", cores=cores)
-    assert max(plan.cores for plan in loading(Image((1, 1, 28, 28), 1), target)) == most
+    assert max(plan.cores for plan in load_plans(Image((1, 1, 28, 28), 1), target)) == most
 
 
 def test_a_line_is_in_fewer_pieces_on_a_chip_of_few_cores():
     small, large = (
-        {plan.cores: plan.core_ns for plan in loading(Image((1, 1, 28, 28), 1), architectures.load("bench", cores=n))}
+        {
+            plan.cores: plan.core_ns
+            for plan in load_plans(Image((1, 1, 28, 28), 1), architectures.load("bench", cores=n))
+        }
         for n in (20, 400)
     )
     assert small[1] < large[1] / 4
@@ -419,7 +422,7 @@ def test_loaders_share_the_port_of_global_memory():
     """A line takes 21 loaders of 10 or 11 pixels 35 beats of 32 bytes, and 23 loaders of at most 10 pixels 23."""
     target = architectures.load("bench", cores=400)
     assert (target.memory.beat_bytes, target.memory.read_cycles * target.memory.period_ns) == (32, 40)
-    plans = {plan.cores: plan.core_ns for plan in loading(Image((1, 3, 224, 224), 1), target)}
+    plans = {plan.cores: plan.core_ns for plan in load_plans(Image((1, 3, 224, 224), 1), target)}
     assert [plans[cores] for cores in (21, 23, 32)] == [224 * 40 * beats for beats in (35, 23, 32)]
     assert plans[1] > 224 * 40 * 21, "one loader also sends all pieces"
     result = passes(conv_model((1, 3, 16, 224), 32, pads=(1, 1, 1, 1)), arch="bench", cores=400, **ROWS)
@@ -433,7 +436,7 @@ def test_work_on_an_input_alone_is_done_where_it_is_loaded():
     nodes.append(node("Add", "x t", "y"))
     model = make_model(nodes, {"x": (1, 4, 6, 8)}, ["y"], {"w": random(4, 4, 3, 3)})
     result = passes(model, **CHIP)
-    work = {key: each.elements_ns for key, each in following(result.graph, result.arch).items()}
+    work = {key: each.elements_ns for key, each in find_epilogues(result.graph, result.arch).items()}
     assert work["x"] == work["t"] > 0
     check(model, **CHIP)
 
@@ -444,7 +447,7 @@ def test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_e
     nodes += [node("Add", operands, "s"), node("Resize", "s - - sizes", "y", mode="linear")]
     constants = {"v": random(6, 3, 1, 1), "w": random(6, 6, 3, 3), "sizes": np.array([1, 6, 18, 18])}
     result = passes(make_model(nodes, {"x": (1, 3, 9, 9)}, ["y"], constants), **CHIP)
-    work = following(result.graph, result.arch)
+    work = find_epilogues(result.graph, result.arch)
     assert work["t"].stencils
     assert "a" not in work or not work["a"].stencils
 
@@ -590,7 +593,7 @@ def test_a_plan_costs_what_its_widest_segment_does():
     costs: list[dict[Any, float]] = []
     for width in (28, 30):
         done = passes(conv_model((1, 16, 6, width), 16, pads=(1, 1, 1, 1)), **CHIP)
-        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        (plans,) = plan_layers(done.graph, done.arch, DEFAULT_KNOBS).values()
         costs.append({replace(p.grid, cols=(), step=1): p.core_ns for p in plans if len(p.grid.cols) == 10})
     assert costs[0]
     assert costs[0] == costs[1]
@@ -601,7 +604,7 @@ def test_a_plan_of_a_signal_costs_by_its_length():
     costs: list[list[float]] = []
     for width in (1024, 4096):
         done = passes(conv_model((1, 4, 1, width), 4, kernel=(1, 5), pads=(0, 2, 0, 2)), **{**CHIP, "cores": 4})
-        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        (plans,) = plan_layers(done.graph, done.arch, DEFAULT_KNOBS).values()
         costs.append([p.core_ns for p in plans])
     np.testing.assert_allclose(costs[1], 4 * np.array(costs[0]), rtol=0.03)
 
@@ -773,11 +776,13 @@ def test_a_mapping_that_does_not_fit(
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)
-    found = search(result.graph, result.arch, objective, 3)
+    found = search_mapping(result.graph, result.arch, objective, 3)
     for trial in found.trials:
         assert trial.decision
-        built = pipeline.run(pipeline.decide(result.graph, result.arch, Stored(trial.decision)), result.arch)
-        assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
+        built = pipeline.run_lowering(
+            pipeline.rewrite_and_map(result.graph, result.arch, StoredDecision(trial.decision)), result.arch
+        )
+        assert trial.cost == simulate_objective(objective, built[PimProgram], built[InstructionStreams], result.arch)
     assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
     assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
     assert found.decision.strategy != "raptor"
@@ -799,11 +804,11 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     path = tmp_path / "mapping.json"
     flow = replace(line_flow(streamed.decision), streamed=False)
     decision = replace(streamed.decision, flow=flow, refinement=None)
-    path.write_bytes(mapping_file(decision, streamed.graph, streamed.arch).to_json())
+    path.write_bytes(make_mapping_file(decision, streamed.graph, streamed.arch).to_json())
     check(model, mapping=str(path), cores=60)
     by_layer = passes(model, mapping=str(path), cores=60)
     assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]
-    costs = [cost_for("latency", p.program, p.streams, p.arch).latency_ns for p in (by_layer, streamed)]
+    costs = [simulate_objective("latency", p.program, p.streams, p.arch).latency_ns for p in (by_layer, streamed)]
     assert costs[0] > costs[1]
     ordered = by_layer.schedule.graph
     layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]
@@ -832,7 +837,7 @@ def test_images_are_resampled_by_line(places: str, how: dict[str, Any], scales: 
     model = make_model(nodes, {"x": (1, 3, 9, 10)}, ["y", "d"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert {t.tensor for t in whole_tensors(found.chosen, found.decision, found.arch)} <= {"d"}
+    assert {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} <= {"d"}
     cores = {
         core for c, core in zip(found.spatial.computes, found.partition.cores, strict=True) if c.op_type == "Resize"
     }
@@ -853,5 +858,5 @@ def test_volumes_are_resampled_by_line():
     model = make_model(nodes, {"x": (1, 2, 3, 4, 6)}, ["y"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert not whole_tensors(found.chosen, found.decision, found.arch)
+    assert not find_unstreamed_tensors(found.chosen, found.decision, found.arch)
     check(model, **chip)

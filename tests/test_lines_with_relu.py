@@ -5,7 +5,7 @@ from onnx import ModelProto
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.spatial import verify
+from raptor.spatial import verify_spatial
 from raptor.spatial.operations import ApplyLine, Vector
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
@@ -55,4 +55,4 @@ def test_a_layer_that_does_not_clip_is_refused(function: str | None):
         computes[at] = replace(computes[at], body=(replace(op, function="exp"),))
         broken = replace(graph, computes=tuple(computes))
     with pytest.raises(VerifyError, match="is not clipped by the layer's ReLU"):
-        verify(broken, compiled.arch)
+        verify_spatial(broken, compiled.arch)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raptor.common import lock
-from raptor.common.beside import Copy
+from raptor.common.beside import ForkedTask
 
 
 def test_a_ctrl_c_while_the_file_is_removed_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -21,7 +21,7 @@ def test_a_ctrl_c_while_the_file_is_removed_leaves_nothing_behind(tmp_path: Path
         unlink(name, **options)
 
     monkeypatch.setattr(os, "unlink", interrupted)
-    with pytest.raises(KeyboardInterrupt), lock.locked(tmp_path / "out"):
+    with pytest.raises(KeyboardInterrupt), lock.lock_directory(tmp_path / "out"):
         assert [p.name for p in tmp_path.iterdir()] == [".out.lock"]
     assert len(calls) == 2
     assert list(tmp_path.iterdir()) == []
@@ -29,7 +29,7 @@ def test_a_ctrl_c_while_the_file_is_removed_leaves_nothing_behind(tmp_path: Path
 
 def test_a_copy_of_the_process_does_not_hold_the_lock(tmp_path: Path):
     """One that a Ctrl-C lost as it was made is still at work when the lock is released."""
-    with lock.locked(tmp_path / "out"):
-        lost = Copy(lambda: time.sleep(60))
+    with lock.lock_directory(tmp_path / "out"):
+        lost = ForkedTask(lambda: time.sleep(60))
     with lost:
         assert list(tmp_path.iterdir()) == []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from raptor.backend import RaptorBackend
-from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, terms_of
-from raptor.spatial.operations import BLOCK, levels_of
+from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, order_terms
+from raptor.spatial.operations import SUM_BLOCK_TERMS, count_block_levels
 from tests.frontend.support import Array, make_model, node
 
 PLACE = np.arange(16384)
@@ -79,7 +79,7 @@ def test_an_instance_norm_of_exporters():
 def test_every_term_is_added_once_and_in_short_runs(count: int):
     taps = np.stack([np.arange(count), np.where(np.arange(count) < count // 2 + 1, np.arange(count), -1)])
     counts = (taps >= 0).sum(axis=1)
-    terms = terms_of(taps, counts, BLOCK)
+    terms = order_terms(taps, counts, SUM_BLOCK_TERMS)
     for pixel in range(2):
         totals: dict[int, Terms] = {}
         for i in np.flatnonzero(terms.pixel == pixel):
@@ -96,7 +96,9 @@ def test_every_term_is_added_once_and_in_short_runs(count: int):
                     totals[total].append(totals.pop(int(terms.part[i])))
         assert list(totals) == [0]
         assert sorted(flat(totals[0])) == list(range(counts[pixel]))
-        assert longest(totals[0]) <= BLOCK + (BLOCK - 1) * levels_of(count, BLOCK)
+        assert longest(totals[0]) <= SUM_BLOCK_TERMS + (SUM_BLOCK_TERMS - 1) * count_block_levels(
+            count, SUM_BLOCK_TERMS
+        )
 
 
 Terms = list["int | Terms"]

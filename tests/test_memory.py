@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from raptor.common import memory
-from raptor.common.beside import Beside
+from raptor.common.beside import BackgroundChecks
 from raptor.driver import Driver
 
 FRAGMENTED = """
 from pathlib import Path
 
-from raptor.common.memory import give_back
+from raptor.common.memory import trim_heap
 
 def resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -25,7 +25,7 @@ full = resident_pages() - before
 last = blocks[-1]
 del blocks
 kept = resident_pages() - before
-give_back()
+trim_heap()
 print(kept / full, (resident_pages() - before) / full)
 """
 
@@ -44,15 +44,15 @@ def test_what_lies_below_a_block_in_use_is_given_back():
 def test_a_c_library_that_cannot_is_not_asked(platform: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    memory.give_back()
+    memory.trim_heap()
 
 
 def test_only_a_command_gives_back_before_each_stage(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
-    monkeypatch.setattr(memory, "give_back", lambda: asked.append("given back"))
+    monkeypatch.setattr(memory, "trim_heap", lambda: asked.append("given back"))
     Driver().timed("trial", list)
     assert not asked
-    with Beside() as beside:
+    with BackgroundChecks() as beside:
         driver = Driver(beside=beside)
         driver.timed("one", list)
         driver.timed("two", list)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raptor
-from raptor.analysis.inspection import inspect, show
+from raptor.analysis.inspection import inspect, show_inspection
 from raptor.cli import app
-from raptor.common.console import Console
-from raptor.common.names import ELLIPSIS, LEAST, shorten
+from raptor.common.console import LiteralConsole
+from raptor.common.names import ELLIPSIS, MIN_NAME_WIDTH, abbreviate_names
 from tests.frontend.support import make_model, node, random
 
 BERT = [
@@ -23,18 +23,18 @@ BERT = [
 
 
 def test_short_names_stay():
-    assert shorten(["conv1", "fc"], 20) == {"conv1": "conv1", "fc": "fc"}
+    assert abbreviate_names(["conv1", "fc"], 20) == {"conv1": "conv1", "fc": "fc"}
 
 
 def test_a_cut_keeps_both_ends():
-    assert shorten(["StatefulPartitionedCall/model/block_3_expand/Conv2D"], 21) == {
+    assert abbreviate_names(["StatefulPartitionedCall/model/block_3_expand/Conv2D"], 21) == {
         "StatefulPartitionedCall/model/block_3_expand/Conv2D": f"StatefulPa{ELLIPSIS}and/Conv2D"
     }
 
 
 def test_names_that_differ_in_the_middle_show_where():
     a, b = (f"model/a_long_way_to_the_block_{k}_and_back_again/Conv2D/convolution" for k in (4, 5))
-    shown = shorten([a, b], 30)
+    shown = abbreviate_names([a, b], 30)
     assert "4" in shown[a]
     assert "5" in shown[b]
     assert all(s.startswith("model/") and s.endswith("volution") and len(s) <= 30 for s in shown.values())
@@ -42,24 +42,24 @@ def test_names_that_differ_in_the_middle_show_where():
 
 def test_names_that_differ_in_two_places_are_numbered():
     names = [f"{30 * 'p'}{a}{40 * 'q'}{b}{30 * 'r'}" for a in "01" for b in "012"]
-    shown = shorten(names, 20)
+    shown = abbreviate_names(names, 20)
     assert len(set(shown.values())) == 6
     assert sum("#" in s for s in shown.values()) == 4
 
 
 @pytest.mark.parametrize("width", [10, 16, 24, 40, 60])
 def test_no_two_are_alike(width: int):
-    shown = shorten(BERT, width)
+    shown = abbreviate_names(BERT, width)
     assert len(set(shown.values())) == len(BERT)
-    assert all(len(s) <= max(width, LEAST) for s in shown.values())
+    assert all(len(s) <= max(width, MIN_NAME_WIDTH) for s in shown.values())
 
 
 @given(st.lists(st.text("ab/.é\n", max_size=60)), st.integers(0, 40))
 def test_any_names(names: list[str], width: int):
-    shown = shorten(names, width)
+    shown = abbreviate_names(names, width)
     assert set(shown) == set(names)
     assert len(set(shown.values())) == len(shown)
-    assert all(len(s) <= max(width, LEAST) for s in shown.values())
+    assert all(len(s) <= max(width, MIN_NAME_WIDTH) for s in shown.values())
 
 
 def _long() -> list[str]:
@@ -126,7 +126,7 @@ def test_a_table_of_the_validator_on_a_terminal(folder: Path):
     from validator.validate import validate
     from validator.validation_report import show as show_verdict
 
-    console = Console()
+    console = LiteralConsole()
     console.file = io.StringIO()
     console._force_terminal = True  # pyright: ignore[reportPrivateUsage] there is no other way to a terminal's table
     show_verdict(validate(Path("out"), layers=True), console)
@@ -137,7 +137,7 @@ def test_a_table_of_the_validator_on_a_terminal(folder: Path):
 
 def test_a_wide_terminal_shows_whole_names(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "250")
-    console = Console()
+    console = LiteralConsole()
     console.file = io.StringIO()
-    show(inspect("m.onnx"), console)
+    show_inspection(inspect("m.onnx"), console)
     assert all(name in console.file.getvalue() for name in _long())

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto
 
 from raptor.graph.ir import Graph
-from raptor.graph.layers import filters_of
-from raptor.mapping.knobs import DEFAULT, MESSAGE_NS, Knobs
-from raptor.mapping.neighbours import WORTH_SHARING, Division, Option, layers_read, share_neighbours
-from raptor.mapping.pipeline import Pipeline, exchange_cores
-from raptor.mapping.plans import Plan, choose, pareto
+from raptor.graph.layers import find_filters
+from raptor.mapping.knobs import DEFAULT_KNOBS, MESSAGE_OVERHEAD_NS, TuningKnobs
+from raptor.mapping.neighbours import WORTH_SHARING, CoreDivision, SharingOption, layer_predecessors, share_in_pairs
+from raptor.mapping.pipeline import LinePipeline, rebalance_cores
+from raptor.mapping.plans import LayerPlan, choose_plans, pareto_front
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import by_line, check, map_by_rows, passes
@@ -45,16 +45,16 @@ def prepared(model: ModelProto) -> Graph:
 
 
 GRAPH = prepared(chain())
-KEYS = [*filters_of(GRAPH)]
+KEYS = [*find_filters(GRAPH)]
 
 
-def divided(fronts: Mapping[str, Sequence[Plan]], cores: int) -> Division | None:
+def divided(fronts: Mapping[str, Sequence[LayerPlan]], cores: int) -> CoreDivision | None:
     """The division of the default: each layer has cores of its own."""
-    placed = choose({key: [*front] for key, front in fronts.items()}, cores, 0, 1.0)
-    return None if placed is None else Division.apart(fronts, placed)
+    placed = choose_plans({key: [*front] for key, front in fronts.items()}, cores, 0, 1.0)
+    return None if placed is None else CoreDivision.apart(fronts, placed)
 
 
-def best_limit(given_: Sequence[Sequence[Plan]], cores: int) -> float:
+def best_limit(given_: Sequence[Sequence[LayerPlan]], cores: int) -> float:
     """The least time of the busiest core, of all ways to pair neighbours and all plans."""
 
     def ways(first: int) -> Iterator[list[tuple[int, ...]]]:
@@ -80,17 +80,17 @@ def test_a_layer_reads_those_before_it():
     ]
     weights = {name: random(4, 4, 1, 1, seed=i) for i, name in enumerate("abcd")}
     graph = prepared(make_model(nodes, {"x": (1, 4, 6, 6)}, {"y": 4}, weights))
-    a, b, c, d = filters_of(graph)
-    assert layers_read(graph) == {a: frozenset(), b: {a}, c: {a, b}, d: {c}}
+    a, b, c, d = find_filters(graph)
+    assert layer_predecessors(graph) == {a: frozenset(), b: {a}, c: {a, b}, d: {c}}
 
 
 @given(st.lists(plans(), min_size=LAYERS, max_size=LAYERS), st.integers(1, 12))
-def test_the_busiest_core_is_as_quick_as_any_pairs_allow(given_: list[list[Plan]], cores: int):
+def test_the_busiest_core_is_as_quick_as_any_pairs_allow(given_: list[list[LayerPlan]], cores: int):
     by_key = dict(zip(KEYS, given_, strict=True))
-    apart = divided({key: pareto(found) for key, found in by_key.items()}, cores)
+    apart = divided({key: pareto_front(found) for key, found in by_key.items()}, cores)
     if apart is None:
         return
-    shared = share_neighbours(GRAPH, by_key, apart, cores, XBARS, 1.0)
+    shared = share_in_pairs(GRAPH, by_key, apart, cores, XBARS, 1.0)
     best_ns = best_limit(given_, cores)
     assert shared.slowest_ns == (best_ns if best_ns <= WORTH_SHARING * apart.slowest_ns else apart.slowest_ns)
     assert shared.cores <= cores
@@ -113,8 +113,8 @@ def test_a_pair_must_gain_more_than_its_factor():
     by_key = dict.fromkeys(KEYS[:2], front)
     apart = divided(by_key, 2)
     assert apart is not None
-    assert share_neighbours(GRAPH, by_key, apart, 2, XBARS, 1.0).slowest_ns == 11.0
-    assert share_neighbours(GRAPH, by_key, apart, 2, XBARS, 1.2) is apart
+    assert share_in_pairs(GRAPH, by_key, apart, 2, XBARS, 1.0).slowest_ns == 11.0
+    assert share_in_pairs(GRAPH, by_key, apart, 2, XBARS, 1.2) is apart
 
 
 def test_cores_that_are_left_go_to_a_pair():
@@ -123,7 +123,7 @@ def test_cores_that_are_left_go_to_a_pair():
     by_key = {KEYS[0]: front, KEYS[1]: front, KEYS[2]: [plan_of(1, XBARS, 11.5)]}
     apart = divided(by_key, 4)
     assert apart is not None
-    shared = share_neighbours(GRAPH, by_key, apart, 4, XBARS, 0.9)
+    shared = share_in_pairs(GRAPH, by_key, apart, 4, XBARS, 0.9)
     assert [len(placed.cores) for placed in shared.placed().values()] == [3, 3, 1]
 
 
@@ -133,7 +133,7 @@ def test_a_pair_must_be_worth_its_waiting():
     by_key = dict.fromkeys(KEYS[:2], front)
     apart = divided(by_key, 2)
     assert apart is not None
-    assert share_neighbours(GRAPH, by_key, apart, 2, XBARS, 1.0) is apart
+    assert share_in_pairs(GRAPH, by_key, apart, 2, XBARS, 1.0) is apart
 
 
 def test_layers_side_by_side_share_no_cores():
@@ -142,10 +142,10 @@ def test_layers_side_by_side_share_no_cores():
     outputs = {"a1": 4, "b1": 4}
     graph = prepared(make_model(nodes, {"x": (1, 4, 6, 6)}, outputs, {name: random(4, 4, 1, 1) for name in "ab"}))
     front = [plan_of(1, 1, 12.0), plan_of(2, 1, 5.5)]
-    by_key = dict.fromkeys(filters_of(graph), front)
+    by_key = dict.fromkeys(find_filters(graph), front)
     apart = divided(by_key, 2)
     assert apart is not None
-    assert share_neighbours(graph, by_key, apart, 2, XBARS, 1.0) is apart
+    assert share_in_pairs(graph, by_key, apart, 2, XBARS, 1.0) is apart
 
 
 def test_a_pair_has_one_copy_of_each_matrix():
@@ -155,7 +155,7 @@ def test_a_pair_has_one_copy_of_each_matrix():
     by_key = dict.fromkeys(KEYS[:2], front)
     apart = divided(by_key, 2)
     assert apart is not None
-    shared = share_neighbours(GRAPH, by_key, apart, 2, XBARS, 1.0)
+    shared = share_in_pairs(GRAPH, by_key, apart, 2, XBARS, 1.0)
     assert [placed.plan.grid.copies for placed in shared.placed().values()] == [1, 1]
 
 
@@ -165,7 +165,7 @@ def test_distant_layers_share_no_cores():
     by_key = dict(zip(KEYS, (light, heavy, light, heavy), strict=True))
     apart = divided(by_key, 5)
     assert apart is not None
-    assert share_neighbours(GRAPH, by_key, apart, 5, XBARS, 1.0) is apart
+    assert share_in_pairs(GRAPH, by_key, apart, 5, XBARS, 1.0) is apart
 
 
 def test_lines_wait_for_lines_and_cores():
@@ -174,17 +174,17 @@ def test_lines_wait_for_lines_and_cores():
     The first layer takes 10 for each of its 12 input lines, and with the last one its last two lines are ready. So each
     layer behind it has two lines left to do, of 6, of 3 and of 1.
     """
-    pipeline = Pipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
     height = np.ones(LAYERS, np.int64)
     times = np.array([120.0, 72.0, 36.0, 12.0])
-    assert pipeline.latency_ns(times, height) == pytest.approx(120 + 2 * (6 + 3 + 1) + LAYERS * MESSAGE_NS)
+    assert pipeline.latency_ns(times, height) == pytest.approx(120 + 2 * (6 + 3 + 1) + LAYERS * MESSAGE_OVERHEAD_NS)
 
 
 def test_a_slower_layer_counts_whole():
     """The second layer takes ten times as long: it begins after two lines of the first one, and then never waits."""
-    pipeline = Pipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
     times, height = np.array([12.0, 120.0, 0.0, 0.0]), np.ones(LAYERS, np.int64)
-    assert pipeline.latency_ns(times, height) == pytest.approx(2 + 120 + LAYERS * MESSAGE_NS)
+    assert pipeline.latency_ns(times, height) == pytest.approx(2 + 120 + LAYERS * MESSAGE_OVERHEAD_NS)
 
 
 def test_what_works_on_all_lines_waits_for_the_last():
@@ -197,31 +197,31 @@ def test_what_works_on_all_lines_waits_for_the_last():
     bounds = {"start": np.array([0]), "end": np.array([3]), "axis": np.array([2])}
     weights = {"a": random(4, 4, 1, 1), "b": random(4, 4, 1, 1, seed=1), **bounds}
     graph = prepared(make_model(nodes, {"x": (1, 4, 6, 6)}, {"two": 4}, weights))
-    pipeline = Pipeline.of(graph, {key: i for i, key in enumerate(filters_of(graph))})
+    pipeline = LinePipeline.of(graph, {key: i for i, key in enumerate(find_filters(graph))})
     times = np.array([60.0, 60.0])
-    assert pipeline.latency_ns(times, np.ones(2, np.int64)) == pytest.approx(120 + 2 * MESSAGE_NS)
+    assert pipeline.latency_ns(times, np.ones(2, np.int64)) == pytest.approx(120 + 2 * MESSAGE_OVERHEAD_NS)
 
 
 def test_blocks_of_several_lines_wait_for_all_of_them():
-    pipeline = Pipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
     times, height = np.array([12.0, 120.0, 0.0, 0.0]), np.array([4, 1, 1, 1])
-    assert pipeline.latency_ns(times, height) == pytest.approx(4 + 120 + LAYERS * MESSAGE_NS)
+    assert pipeline.latency_ns(times, height) == pytest.approx(4 + 120 + LAYERS * MESSAGE_OVERHEAD_NS)
 
 
 @given(st.lists(plans(), min_size=LAYERS, max_size=LAYERS), st.integers(1, 16), st.floats(0.5, 8.0))
-def test_an_exchange_of_cores_gains(given_: list[list[Plan]], cores: int, latency: float):
+def test_an_exchange_of_cores_gains(given_: list[list[LayerPlan]], cores: int, latency: float):
     """It never uses more cores than there are, and no single move to another plan would gain more."""
-    fronts = {key: pareto(found) for key, found in zip(KEYS, given_, strict=True)}
+    fronts = {key: pareto_front(found) for key, found in zip(KEYS, given_, strict=True)}
     apart = divided(fronts, cores)
     if apart is None:
         return
-    pipeline = Pipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
 
-    def cost(chosen: Sequence[Plan]) -> float:
+    def cost(chosen: Sequence[LayerPlan]) -> float:
         times = np.array([plan.core_ns for plan in chosen])
         return times.max() * pipeline.latency_ns(times, np.ones(LAYERS, np.int64)) ** latency
 
-    exchanged = exchange_cores(GRAPH, apart, cores, latency)
+    exchanged = rebalance_cores(GRAPH, apart, cores, latency)
     before, after = ([p.plan for p in division.placed().values()] for division in (apart, exchanged))
     assert exchanged.cores <= cores
     assert cost(after) <= cost(before) * (1 + 1e-9)
@@ -234,21 +234,23 @@ def test_an_exchange_of_cores_gains(given_: list[list[Plan]], cores: int, latenc
 def test_a_pair_takes_as_long_as_both_layers():
     """A core goes to the pair, which takes 12 on one core, and not to the layer behind it, which takes 8."""
     pair, single = (
-        [Option(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)))) for i in (1, 2)]
+        [SharingOption(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)))) for i in (1, 2)]
         for keys, ns in ((KEYS[:2], 12.0), (KEYS[2:3], 8.0))
     )
-    exchanged = exchange_cores(GRAPH, Division((pair, single), (0, 0)), 3, 0.5)
+    exchanged = rebalance_cores(GRAPH, CoreDivision((pair, single), (0, 0)), 3, 0.5)
     assert [*exchanged.at] == [1, 0]
 
 
 def test_no_layers_exchange_no_cores():
-    nothing = Division((), ())
-    assert exchange_cores(GRAPH, nothing, 4, 8.0) is nothing
-    assert share_neighbours(GRAPH, {}, nothing, 4, XBARS, 1.0) is nothing
+    nothing = CoreDivision((), ())
+    assert rebalance_cores(GRAPH, nothing, 4, 8.0) is nothing
+    assert share_in_pairs(GRAPH, {}, nothing, 4, XBARS, 1.0) is nothing
 
 
 def test_neighbours_share_cores_of_a_chip():
-    layers = by_line(map_by_rows(GRAPH, architectures.load(xbar=16, xbars_per_core=64, cores=7), Knobs(neighbours=1.0)))
+    layers = by_line(
+        map_by_rows(GRAPH, architectures.load(xbar=16, xbars_per_core=64, cores=7), TuningKnobs(neighbours=1.0))
+    )
     serves = Counter(core for layer in layers.values() for core in {*layer.cores})
     assert max(serves.values()) == 2
     for (a, first), (b, second) in product(layers.items(), repeat=2):
@@ -257,7 +259,7 @@ def test_neighbours_share_cores_of_a_chip():
 
 def test_the_latency_moves_cores():
     arch = architectures.load(xbar=16, xbars_per_core=64, cores=12)
-    assert map_by_rows(GRAPH, arch, Knobs(latency=8.0)) != map_by_rows(GRAPH, arch, DEFAULT)
+    assert map_by_rows(GRAPH, arch, TuningKnobs(latency=8.0)) != map_by_rows(GRAPH, arch, DEFAULT_KNOBS)
 
 
 @pytest.mark.parametrize("knobs", [{"neighbours": 1.0}, {"neighbours": 1.1, "latency": 8.0}, {"latency": 8.0}])

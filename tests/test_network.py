@@ -10,7 +10,7 @@ import pytest
 import models
 import raptor
 from raptor.common.errors import UserError
-from raptor.spatial.mesh_placement import places_of
+from raptor.spatial.mesh_placement import optimise_places
 from raptor.target import arch as architectures
 from validator.simulate.builtin import simulate
 
@@ -19,7 +19,7 @@ CORES = 40
 
 def write_chip(folder: Path, table: dict[str, Any] | str | None, **network: Any) -> Path:
     """The preset bench with so many cores, and beside it a network table as `mynet.json`."""
-    raw = json.loads(architectures.describe("bench", cores=CORES).file.model_dump_json(exclude_unset=True))
+    raw = json.loads(architectures.describe_chip("bench", cores=CORES).file.model_dump_json(exclude_unset=True))
     raw["chip_config"]["network_config"] |= {"net_config_file_path": "mynet.json"} | network
     if table is not None:
         text = table if isinstance(table, str) else json.dumps(table, indent=1)
@@ -31,7 +31,7 @@ def write_chip(folder: Path, table: dict[str, Any] | str | None, **network: Any)
 
 def slow_table(factor: float = 250, **changed: float) -> dict[str, Any]:
     """The built-in mesh, slower by a factor. `changed`: latencies by "from_to"."""
-    table: dict[str, Any] = architectures.network_table(architectures.load("bench", cores=CORES))
+    table: dict[str, Any] = architectures.make_mesh_table(architectures.load("bench", cores=CORES))
     table["latency"] = {a: {b: ns * factor for b, ns in row.items()} for a, row in table["latency"].items()}
     for pair, ns in changed.items():
         source, to = pair.strip("_").split("_")
@@ -74,7 +74,7 @@ def test_cores_are_placed_by_the_table(tmp_path: Path):
     """Core 0 is next to nobody but core 37, by the table; on the mesh it would stay beside core 1."""
     table = slow_table(_0_37=1.0, _37_0=1.0)
     arch = architectures.load(write_chip(tmp_path, table))
-    places = places_of(np.array([[0, 1, 1000]]), arch)
+    places = optimise_places(np.array([[0, 1, 1000]]), arch)
     assert set(places[[0, 1]].tolist()) == {0, 37}
 
 

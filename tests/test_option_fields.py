@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 
 from raptor.cli import app
-from raptor.common.arguments import flag
+from raptor.common.arguments import parse_flag
 from raptor.common.errors import UserError
-from raptor.common.spelling import flag_of, flags
+from raptor.common.spelling import flag_name, spell_as_flags
 from raptor.options import (
     ChipOptions,
     CompileKeywords,
     CompileOptions,
     InspectKeywords,
     OutputOptions,
-    command_words,
-    keywords_of,
-    options_in,
+    collect_options,
+    list_keywords,
     read_options,
+    to_command_line,
 )
 
-OPTIONS = options_in(CompileOptions)
+OPTIONS = collect_options(CompileOptions)
 TOGETHER = [
     (name, *pair, word)
     for name, option in OPTIONS.items()
@@ -32,7 +32,7 @@ TOGETHER = [
 def value(name: str) -> Any:
     """The example of an option as the value of its keyword."""
     option = OPTIONS[name]
-    if option.check is flag:
+    if option.check is parse_flag:
         return True
     if option.texts is not None:
         return option.texts.parse(name, [option.example])
@@ -40,34 +40,34 @@ def value(name: str) -> Any:
 
 
 def test_the_keywords_of_compile_are_the_fields() -> None:
-    assert set(keywords_of(CompileKeywords)) == set(OPTIONS) - set(options_in(OutputOptions))
+    assert set(list_keywords(CompileKeywords)) == set(OPTIONS) - set(collect_options(OutputOptions))
 
 
 def test_a_command_has_the_options_of_its_keywords() -> None:
-    compile_, inspect = (app.command().commands[name].params for name in ("compile", "inspect"))
+    compile_, inspect = (app.build_commands().commands[name].params for name in ("compile", "inspect"))
     assert [p.name for p in compile_ if p.name in OPTIONS] == list(OPTIONS)
-    assert {p.name for p in inspect if p.name in OPTIONS} == {*keywords_of(InspectKeywords), "quiet"}
+    assert {p.name for p in inspect if p.name in OPTIONS} == {*list_keywords(InspectKeywords), "quiet"}
 
 
-@pytest.mark.parametrize("name", keywords_of(CompileKeywords))
+@pytest.mark.parametrize("name", list_keywords(CompileKeywords))
 def test_an_example_differs_from_the_default(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     option = OPTIONS[name]
     assert option.check(name, value(name)) != option.default
 
 
-@pytest.mark.parametrize("name", keywords_of(CompileKeywords))
+@pytest.mark.parametrize("name", list_keywords(CompileKeywords))
 def test_a_value_as_words_is_the_example(name: str) -> None:
-    words = [flag_of(name).split()[0], *([OPTIONS[name].example] if OPTIONS[name].example else [])]
-    assert list(command_words({name: value(name)})) == words
+    words = [flag_name(name).split()[0], *([OPTIONS[name].example] if OPTIONS[name].example else [])]
+    assert list(to_command_line({name: value(name)})) == words
 
 
 @pytest.mark.parametrize(("name", "other", "reason", "word"), TOGETHER)
 def test_an_option_without_effect_is_refused(name: str, other: str, reason: str, word: str, tmp_path: Any) -> None:
     given = {k: v for k, v in {name: value(name), other: value(other)}.items() if word == "not" or k != other}
-    with flags(), pytest.raises(UserError) as raised:
+    with spell_as_flags(), pytest.raises(UserError) as raised:
         read_options(CompileOptions, given)
-    assert str(raised.value) == f"{flag_of(name)}: {word} with {flag_of(other)}, {reason}"
+    assert str(raised.value) == f"{flag_name(name)}: {word} with {flag_name(other)}, {reason}"
 
 
 def test_none_stands_for_the_default() -> None:

@@ -26,9 +26,9 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import UserError
-from raptor.common.spelling import flag_of
+from raptor.common.spelling import flag_name
 from raptor.explore import driver, workers
-from raptor.explore.jobs import Job, Record
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord
 from raptor.explore.study import read_study
 from raptor.options import (
     CompileOptions,
@@ -36,8 +36,8 @@ from raptor.options import (
     InspectKeywords,
     PolicyKeywords,
     RoundOptions,
-    keywords_of,
-    options_in,
+    collect_options,
+    list_keywords,
 )
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
@@ -58,8 +58,10 @@ class Command:
 
 def examples(kind: Any) -> dict[str, tuple[str, ...]]:
     """The options of a record or of a class of keywords, each with its example."""
-    names = options_in(kind) if is_dataclass(kind) else keywords_of(kind)
-    found = {flag_of(name).split()[0]: option for name, option in options_in(CompileOptions).items() if name in names}
+    names = collect_options(kind) if is_dataclass(kind) else list_keywords(kind)
+    found = {
+        flag_name(name).split()[0]: option for name, option in collect_options(CompileOptions).items() if name in names
+    }
     return {word: (word, option.example) if option.example else (word,) for word, option in found.items()}
 
 
@@ -368,7 +370,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 def test_every_option_of_every_command_has_a_value_here():
-    for name, options in names_of(app.command()).items():
+    for name, options in names_of(app.build_commands()).items():
         tried = [command for title, command in COMMANDS.items() if kind(title) == name]
         known = [word for command in tried for word in (*command.words, *command.options)]
         given = {option for option in known if option.startswith("-")}
@@ -423,15 +425,17 @@ def write_study(folder: Path) -> None:
     """
     path = folder / "small.toml"
 
-    def made_up(_: object, jobs: Sequence[Job], __: object, done: Callable[[int, Record], None]) -> None:
+    def made_up(
+        _: object, jobs: Sequence[EvaluationJob], __: object, done: Callable[[int, EvaluationRecord], None]
+    ) -> None:
         for k in range(len(jobs)):
-            done(k, Record("ok", {"latency_ns": 3.0 - k}))
+            done(k, EvaluationRecord("ok", {"latency_ns": 3.0 - k}))
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(workers, "evaluate_all", made_up)
         for name, trials in (("other", "3"), ("small", "2")):
             path.write_text(text.replace("NAME", name).replace("TRIALS", trials))
-            driver.run(read_study(path))
+            driver.run_study(read_study(path))
 
 
 def write_chip(path: Path, **converters: int) -> None:
@@ -479,7 +483,7 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real, calibrated, scores = bit_true.run, measure.calibrated, measure.scores
+        real, calibrated, scores = bit_true.run_program, measure.calibrate_converters, measure.run_scores
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
             told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
@@ -493,18 +497,18 @@ class Runner:
             told.append(threads)
             return scores(program, data, threads, tick)
 
-        def counted(count: int) -> AbstractContextManager[workers.Submit]:
+        def counted(count: int) -> AbstractContextManager[workers.SubmitFunction]:
             told.append(count)
             return real_workers(count)
 
-        real_workers = workers.local
+        real_workers = workers.open_local_pool
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             for module in (samples, bit_true):
                 patched.setattr(module, "run", spied)
-            patched.setattr(measure, "calibrated", spied_calibration)
-            patched.setattr(measure, "scores", spied_scores)
-            patched.setattr(workers, "local", counted)
+            patched.setattr(measure, "calibrate_converters", spied_calibration)
+            patched.setattr(measure, "run_scores", spied_scores)
+            patched.setattr(workers, "open_local_pool", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
                 app.main(words)

@@ -110,16 +110,20 @@ def test_formats_choose_the_files(tmp_path: Path):
 def test_idle_cores_have_empty_streams(tmp_path: Path):
     out = compiled().save(tmp_path / "out", stream_format="both")
     assert (out / "core_15.json").read_text() == "[]\n"
-    assert len(encoding.from_pim((out / "core_15.pim").read_bytes())) == 0
+    assert len(encoding.decode_pim((out / "core_15.pim").read_bytes())) == 0
 
 
 def test_json_and_pim_hold_the_same_streams(tmp_path: Path):
     out = compiled().save(tmp_path / "out", stream_format="both")
     recorded = passes(MODEL, **THESIS_CHIP).streams.cores
     for core, stream in recorded.items():
-        text = encoding.from_json((out / f"core_{core}.json").read_bytes())
-        binary = encoding.from_pim((out / f"core_{core}.pim").read_bytes())
-        assert [isa.text(r) for r in text] == [isa.text(r) for r in binary] == [isa.text(r) for r in stream.records]
+        text = encoding.decode_json((out / f"core_{core}.json").read_bytes())
+        binary = encoding.decode_pim((out / f"core_{core}.pim").read_bytes())
+        assert (
+            [isa.format_record(r) for r in text]
+            == [isa.format_record(r) for r in binary]
+            == [isa.format_record(r) for r in stream.records]
+        )
 
 
 def weights_of(folder: Path, core: int) -> Iterator[Any]:
@@ -168,7 +172,7 @@ def test_no_matrix_is_cut_before_it_is_written(mapping: str, tmp_path: Path, mon
 
 def test_the_manifest_lists_every_other_file(tmp_path: Path):
     out = compiled().save(tmp_path / "out")
-    manifest = storage.read(files.Manifest, out, files.MANIFEST)
+    manifest = storage.read_json_file(files.OutputManifest, out, files.MANIFEST)
     assert set(manifest.files) == names(out) - {"manifest.json"}
     assert list(manifest.files) == sorted(manifest.files)
     assert all(entry.size_bytes == (out / name).stat().st_size for name, entry in manifest.files.items())
@@ -285,7 +289,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("reason", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_file_named_by_an_option_is_written_whole_or_not_at_all(tmp_path: Path, reason: BaseException):
     def write(content: bytes) -> None:
-        with storage.whole("--json", tmp_path / "report.json") as file:
+        with storage.open_atomic("--json", tmp_path / "report.json") as file:
             file.write(content)
             file.flush()
             if content == b"half":
@@ -303,13 +307,13 @@ def test_a_file_named_by_an_option_is_written_whole_or_not_at_all(tmp_path: Path
 def test_what_is_no_file_is_not_replaced(tmp_path: Path):
     """`--json /dev/stdout`, a pipe that somebody reads, a link to where the file is to be."""
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    storage.write_for("--json", tmp_path / "link", b"content")
-    storage.write_for("--json", Path(os.devnull), b"content")
+    storage.write_atomic("--json", tmp_path / "link", b"content")
+    storage.write_atomic("--json", Path(os.devnull), b"content")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"content"
     assert not Path(os.devnull).is_file()
     with pytest.raises(UserError, match=r"--json .*: cannot be written: Is a directory"):
-        storage.write_for("--json", tmp_path, b"content")
+        storage.write_atomic("--json", tmp_path, b"content")
 
 
 def test_the_earlier_output_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -417,7 +421,7 @@ def test_what_was_written_meanwhile_is_not_replaced(tmp_path: Path, force: bool)
     out = tmp_path / "out"
 
     def write() -> None:
-        with writer.replacing(out, force=force):
+        with writer.replace_folder(out, force=force):
             out.mkdir()
             (out / "thesis.tex").write_text("years of work")
 

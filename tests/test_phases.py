@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from raptor.graph.ir import Graph
-from raptor.mapping.knobs import Knobs
-from raptor.mapping.phases import phase_numbers
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.phases import number_phases
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import by_line, check, map_by_rows, passes
@@ -45,7 +45,7 @@ def prepared(model: ModelProto) -> Graph:
 
 def test_a_mean_of_an_image_ends_a_phase():
     wanted = {f"wide{i}": i for i in range(BLOCKS)} | {f"narrow{i}": i + 1 for i in range(BLOCKS)}
-    found = phase_numbers(prepared(squeezing()))
+    found = number_phases(prepared(squeezing()))
     assert {key: found[key] for key in wanted} == wanted
     assert found["squeeze0"] == 1
 
@@ -53,8 +53,8 @@ def test_a_mean_of_an_image_ends_a_phase():
 def test_layers_of_different_phases_share_cores():
     """With one group, a core serves several phases, but one layer of each; the answers are right."""
     graph, arch = prepared(squeezing()), architectures.load(xbar=16, xbars_per_core=40, cores=24)
-    layers = by_line(map_by_rows(graph, arch, Knobs(latency=8.0)))
-    number = phase_numbers(graph)
+    layers = by_line(map_by_rows(graph, arch, TuningKnobs(latency=8.0)))
+    number = number_phases(graph)
     assert max(Counter(core for layer in layers.values() for core in {*layer.cores}).values()) > 1
     for (a, first), (b, second) in combinations(layers.items(), 2):
         assert number[a] != number[b] or not {*first.cores} & {*second.cores}
@@ -71,7 +71,7 @@ def test_the_latency_decides_how_much_is_shared():
     graph, arch = prepared(squeezing(6)), architectures.load(xbar=16, xbars_per_core=200, cores=24)
 
     def most_layers(latency: float) -> int:
-        layers = by_line(map_by_rows(graph, arch, Knobs(latency=latency)))
+        layers = by_line(map_by_rows(graph, arch, TuningKnobs(latency=latency)))
         return max(Counter(core for layer in layers.values() for core in {*layer.cores}).values())
 
     assert most_layers(0.0) < most_layers(8.0)

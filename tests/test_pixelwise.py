@@ -13,7 +13,7 @@ import raptor
 from raptor import spatial
 from raptor.common.errors import CapacityError, UserError, VerifyError
 from raptor.mapping import pixelwise
-from raptor.spatial.lower_pixels import one_wide
+from raptor.spatial.lower_pixels import one_pixel_rows
 from raptor.target.layout import Image
 from tests.all_graphs.cases import Case, cases
 from tests.frontend.support import make_model, node, random
@@ -71,7 +71,7 @@ def test_a_pixel_may_leave_out_padding_and_nothing_else():
     parts[0], parts[5 * 3] = replace(corner, tile=inside.tile), replace(inside, tile=corner.tile)
     swapped = {**result.spatial.tensors, "y": replace(y, parts=tuple(parts))}
     with pytest.raises(VerifyError, match="misses products of tap 0"):
-        spatial.verify(replace(result.spatial, tensors=swapped), result.arch)
+        spatial.verify_spatial(replace(result.spatial, tensors=swapped), result.arch)
 
 
 @given(random_models(), st.sampled_from([3, 4, (8, 4)]), st.integers(4, 12))
@@ -105,7 +105,7 @@ def test_small_models(name: str):
 )
 def test_every_pixel_is_a_row(shape: tuple[int, ...], axis: int, wanted: Image):
     image = Image(shape, axis)
-    found = one_wide(image)
+    found = one_pixel_rows(image)
     assert found == wanted
     assert (found.rows, found.width) == (image.pixels, 1)
     array = random(*shape)

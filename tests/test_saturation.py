@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import raptor
 from validator import saturation
 from validator import session as sessions
-from validator.saturation import avoided, with_unsigned_weights
-from validator.session import session
+from validator.saturation import avoid_saturation, with_unsigned_weights
+from validator.session import create_session
 from validator.validate import validate
 
 Array = npt.NDArray[Any]
@@ -75,7 +75,7 @@ def model(name: str) -> tuple[ModelProto, Array, Array]:
 
 
 def ran(changed: ModelProto, feeds: dict[str, Array]) -> Array:
-    return session(changed.SerializeToString(), Path("changed")).run(["y"], feeds)[0]
+    return create_session(changed.SerializeToString(), Path("changed")).run(["y"], feeds)[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,21 +135,23 @@ def test_files_and_content_are_changed_alike(tmp_path: Path) -> None:
     given, _, _ = model("QLinearConv")
     onnx.save(given, tmp_path / "model.onnx")
     content = with_unsigned_weights(given).SerializeToString()
-    assert avoided(str(tmp_path / "model.onnx")) == avoided(given.SerializeToString()) == content
+    assert avoid_saturation(str(tmp_path / "model.onnx")) == avoid_saturation(given.SerializeToString()) == content
     floats = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "floats", [], [])
     onnx.save(model_of(floats), tmp_path / "floats.onnx")
-    assert avoided(str(tmp_path / "floats.onnx")) == str(tmp_path / "floats.onnx")
+    assert avoid_saturation(str(tmp_path / "floats.onnx")) == str(tmp_path / "floats.onnx")
     (tmp_path / "empty.onnx").touch()
-    assert avoided(str(tmp_path / "empty.onnx")) == str(tmp_path / "empty.onnx")
+    assert avoid_saturation(str(tmp_path / "empty.onnx")) == str(tmp_path / "empty.onnx")
 
 
 @pytest.mark.parametrize("saturates", [False, True])
 def test_a_model_is_changed_only_where_onnxruntime_saturates(saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe's result decides, so a wrong result of the probe must be seen."""
-    probed, feeds, wanted = saturation.probe()
-    right = sessions._opened(avoided(probed)).run(None, feeds)[0]
+    probed, feeds, wanted = saturation.make_saturation_probe()
+    right = sessions._opened(avoid_saturation(probed)).run(None, feeds)[0]
     assert np.array_equal(right, wanted)
-    monkeypatch.setattr(saturation, "probe", lambda: (avoided(probed), feeds, wanted + saturates))
+    monkeypatch.setattr(
+        saturation, "make_saturation_probe", lambda: (avoid_saturation(probed), feeds, wanted + saturates)
+    )
     sessions._saturates.cache_clear()
     opened: list[bytes] = []
     original = sessions._opened
@@ -160,7 +162,7 @@ def test_a_model_is_changed_only_where_onnxruntime_saturates(saturates: bool, mo
 
     monkeypatch.setattr(sessions, "_opened", spied)
     given = model("QGemm")[0]
-    session(given.SerializeToString(), Path("given"))
+    create_session(given.SerializeToString(), Path("given"))
     sessions._saturates.cache_clear()
     assert opened[-1] == (with_unsigned_weights(given) if saturates else given).SerializeToString()
 

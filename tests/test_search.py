@@ -9,7 +9,7 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor.common.option_values import Objective
-from raptor.search.mappings import candidates, search
+from raptor.search.mappings import mapping_candidates, search_mapping
 from raptor.target import arch
 from tests.pipeline import conv_model, passes
 from validator.simulate.simulation_report import SimulationReport
@@ -98,7 +98,7 @@ def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strate
 def test_no_candidate_is_left_out(objective: Objective):
     program = raptor.compile(conv_model((1, 2, 4, 4), 3), cores=2, optimize=objective, effort=100)
     assert tuple(trial.mapping for trial in program.report.search) == all_small(objective)
-    assert tuple(candidate.name for candidate in candidates(objective)) == ALL[objective]
+    assert tuple(candidate.name for candidate in mapping_candidates(objective)) == ALL[objective]
     assert all(trial.cost is not None for trial in program.report.search)
 
 
@@ -113,7 +113,7 @@ def test_each_objective_is_the_best_by_its_own_measure():
 def test_a_search_in_two_processes_finds_the_same():
     chip = arch.load(None, cores=4, xbar=16, xbars_per_core=8)
     graph = passes(conv_model((1, 3, 6, 6), 4), cores=4).graph
-    alone = search(graph, chip, "latency", 3)
+    alone = search_mapping(graph, chip, "latency", 3)
     assert alone.known["generate"].cores
-    assert search(graph, chip, "latency", 3, in_two=True) == alone
+    assert search_mapping(graph, chip, "latency", 3, in_two=True) == alone
     assert [trial.name for trial in alone.trials] == ["rows, times of bench", "raptor", "rows, times of products x4"]

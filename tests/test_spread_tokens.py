@@ -12,15 +12,22 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.graph.layers import filters_of
+from raptor.graph.layers import find_filters
 from raptor.mapping import line_unfolding, spread_tokens, token_choice
 from raptor.mapping.decision import DotGrid, LineUnfolding
-from raptor.mapping.following import following
-from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.spread_tokens import Copies, Spread, in_steps, in_turns, spread
+from raptor.mapping.following import find_epilogues
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
+from raptor.mapping.spread_tokens import ModelCopies, SpreadChoice, cut_query_steps, deal_queries, spread_groups
 from raptor.mapping.streaming import cut_channels
-from raptor.mapping.token_cores import Product, Shape, Stages, apart, even, in_groups
-from raptor.mapping.token_cuts import Cut, cuts
+from raptor.mapping.token_cores import (
+    AttentionProduct,
+    TokenLayerShape,
+    TokenStages,
+    even_ranges,
+    group_stages,
+    separate_stages,
+)
+from raptor.mapping.token_cuts import TokenCut, enumerate_cuts
 from raptor.mapping.token_stages import find_stages
 from raptor.spatial.operations import Overlap
 from raptor.target import arch
@@ -39,13 +46,13 @@ def compiled() -> Passes:
 
 
 @pytest.fixture(scope="module")
-def stages(compiled: Passes) -> Stages:
+def stages(compiled: Passes) -> TokenStages:
     return stages_of(compiled)
 
 
-def stages_of(compiled: Passes) -> Stages:
+def stages_of(compiled: Passes) -> TokenStages:
     graph = compiled.chosen
-    after = {key: work.elements_ns for key, work in following(graph, compiled.arch).items()}
+    after = {key: work.elements_ns for key, work in find_epilogues(graph, compiled.arch).items()}
     found = find_stages(graph, compiled.arch, after)
     assert found is not None
     return found
@@ -82,18 +89,18 @@ def nothing(*_: object) -> None:
 
 def test_a_sample_takes_less_time_than_in_groups(monkeypatch: pytest.MonkeyPatch):
     spread_ns = latency_ns()
-    monkeypatch.setattr(token_choice, "spread", nothing)
+    monkeypatch.setattr(token_choice, "spread_groups", nothing)
     assert spread_ns < 0.8 * latency_ns()
 
 
-def shape(outputs: int, inputs: int, chip: Target) -> Shape:
-    return Shape(outputs, cut_channels(inputs, chip.xbar_rows), chip)
+def shape(outputs: int, inputs: int, chip: Target) -> TokenLayerShape:
+    return TokenLayerShape(outputs, cut_channels(inputs, chip.xbar_rows), chip)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 30])
 def test_each_cut_has_every_weight_once(cores: int):
     chip = arch.load(cores=4, xbar=32)
-    for cut in cuts(shape(100, 70, chip), cores):
+    for cut in enumerate_cuts(shape(100, 70, chip), cores):
         assert len(cut.xbars) == len(cut.ins) * len(cut.outs) <= cores
         assert [part for group in cut.ins for part in group] == [(0, 32), (32, 64), (64, 70)]
         assert [cut.outs[0][0], *(stop for _, stop in cut.outs)] == sorted({0, *(b for _, b in cut.outs)})
@@ -108,41 +115,46 @@ def test_homes_are_the_cores_that_have_sums(compiled: Passes):
         for compute, core in zip(compiled.spatial.computes, compiled.partition.cores, strict=True)
         for op in compute.body
     }
-    filters = filters_of(compiled.chosen)
+    filters = find_filters(compiled.chosen)
     for key, layer in by_line(compiled.decision).items():
         homes: defaultdict[object, set[int]] = defaultdict(set)
         for part in compiled.spatial.tensors[key].parts:
             homes[part.region.cols].add(core_of[part.tile.name])
         ins, outputs = (part for group in layer.grid.ins for part in group), filters[key].weights.shape[2]
-        cut = Cut.of(Shape(outputs, tuple(ins), compiled.arch), layer.grid.ins, layer.grid.outs)
+        cut = TokenCut.of(TokenLayerShape(outputs, tuple(ins), compiled.arch), layer.grid.ins, layer.grid.outs)
         assert {len(cores) for cores in homes.values()} == {cut.homes}, key
 
 
-def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: Stages):
+def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: TokenStages):
     """No two cores of a copy differ by more crossbars than one core has of a layer."""
-    found = spread(stages, compiled.arch, CHIP["cores"], even(len(stages.products), 1), DEFAULT)
+    found = spread_groups(stages, compiled.arch, CHIP["cores"], even_ranges(len(stages.products), 1), DEFAULT_KNOBS)
     assert found is not None
     used, largest = Counter[int](), 0
     for layer in (layer for chain in stages.chains for layer in chain.layers):
         grid = found.layers[layer.key].grid
-        xbars = Cut.of(layer.shape, grid.ins, grid.outs).xbars
+        xbars = TokenCut.of(layer.shape, grid.ins, grid.outs).xbars
         used.update(dict(zip(found.layers[layer.key].cores, xbars, strict=False)))  # the first copy
         largest = max(largest, *xbars)
-    assert used.total() == sum(sum(Cut.of(s, (s.parts,), ((0, s.outputs),)).xbars) for s in shapes(stages))
+    assert used.total() == sum(sum(TokenCut.of(s, (s.parts,), ((0, s.outputs),)).xbars) for s in shapes(stages))
     assert max(used.values()) - min(used.values()) <= largest
 
 
-def shapes(stages: Stages) -> list[Shape]:
+def shapes(stages: TokenStages) -> list[TokenLayerShape]:
     return [layer.shape for chain in stages.chains for layer in chain.layers]
 
 
-def test_a_chip_that_is_too_small_has_no_such_choice(compiled: Passes, stages: Stages):
-    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, even(len(stages.products), 1), DEFAULT) is None
+def test_a_chip_that_is_too_small_has_no_such_choice(compiled: Passes, stages: TokenStages):
+    assert (
+        spread_groups(
+            stages, compiled.arch.with_xbars_per_core(1), 2, even_ranges(len(stages.products), 1), DEFAULT_KNOBS
+        )
+        is None
+    )
 
 
-def test_groups_share_no_core(compiled: Passes, stages: Stages):
+def test_groups_share_no_core(compiled: Passes, stages: TokenStages):
     """Each layer and each attention is on the cores of its group, and each group takes a part of the time of all."""
-    found = spread(stages, compiled.arch, CHIP["cores"], even(len(stages.products), 3), DEFAULT)
+    found = spread_groups(stages, compiled.arch, CHIP["cores"], even_ranges(len(stages.products), 3), DEFAULT_KNOBS)
     assert found is not None
     for i, (low, high) in enumerate(pairwise(CHIP["cores"] * i // 3 for i in range(4))):
         chains = stages.chains[0 if i == 0 else 2 * i + 1 : 2 * i + 3]
@@ -154,12 +166,14 @@ def test_groups_share_no_core(compiled: Passes, stages: Stages):
 
 
 def test_a_program_in_groups_is_right(monkeypatch: pytest.MonkeyPatch):
-    def in_three(stages: Stages, chip: Target, cores: int, _: object, knobs: Knobs, layer_ns: Mapping[str, float]):
-        return spread(stages, chip, cores, even(len(stages.products), 3), knobs, layer_ns)
+    def in_three(
+        stages: TokenStages, chip: Target, cores: int, _: object, knobs: TuningKnobs, layer_ns: Mapping[str, float]
+    ):
+        return spread_groups(stages, chip, cores, even_ranges(len(stages.products), 3), knobs, layer_ns)
 
     for name in ("in_groups", "apart"):
         monkeypatch.setattr(token_choice, name, nothing)
-    monkeypatch.setattr(token_choice, "spread", in_three)
+    monkeypatch.setattr(token_choice, "spread_groups", in_three)
     check(MODEL, tolerance=1e-4, **CHIP)
 
 
@@ -169,31 +183,31 @@ def test_with_cores_of_their_own_all_chains_and_attentions_take_about_as_long():
     model = models.build("bert_tiny", seed=0, depth=2, dim=64, heads=2, tokens=64)
     compiled = passes(model, **CHIP | {"cores": cores}, mapping="rows")
     stages, chip = stages_of(compiled), compiled.arch
-    found = apart(stages, chip, cores, DEFAULT)
+    found = separate_stages(stages, chip, cores, DEFAULT_KNOBS)
     assert found is not None
     items = len(stages.products) + sum(1 for chain in stages.chains if chain.layers)
     assert found.interval_ns < 1.3 * found.latency_ns / items
-    grouped = [in_groups(stages, chip, cores, cut, DEFAULT) for cut in stages.cuts()]
+    grouped = [group_stages(stages, chip, cores, cut, DEFAULT_KNOBS) for cut in stages.cuts()]
     assert found.interval_ns < 0.8 * min(each.interval_ns for each in grouped if each is not None)
 
 
 def test_steps_of_an_attention_have_all_its_queries():
     chip = arch.load(cores=4)
-    grid, found = DotGrid(((0, 1), (1, 2)), ((0, 5), (5, 8)), (3, 1, 2, 0)), Product("scores", 2, 8, 128, 64)
-    stepped = in_steps(grid, found, chip, 25_000)
+    grid, found = DotGrid(((0, 1), (1, 2)), ((0, 5), (5, 8)), (3, 1, 2, 0)), AttentionProduct("scores", 2, 8, 128, 64)
+    stepped = cut_query_steps(grid, found, chip, 25_000)
     assert stepped.cols == ((0, 2), (2, 4), (4, 5), (5, 7), (7, 8))
     assert stepped.cores == (3, 3, 3, 1, 1, 2, 2, 2, 0, 0)
-    assert in_steps(grid, found, chip, 1e9) == replace(grid)
+    assert cut_query_steps(grid, found, chip, 1e9) == replace(grid)
 
 
 def test_cores_take_the_queries_of_a_copy_in_turns():
     """Two of four cores of a head have all queries of a copy, and each has as many as before."""
     queries = tuple((x, x + 1) for x in range(8))
     before = DotGrid(((0, 1), (1, 2)), queries, (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))
-    found = in_turns(before, copies=2)
+    found = deal_queries(before, copies=2)
     assert found.cores == (0, 2, 0, 2, 1, 3, 1, 3, 4, 6, 4, 6, 5, 7, 5, 7)
     assert found == replace(before, cores=found.cores)
-    assert in_turns(before, copies=1).cores[:8] == (0, 1, 2, 3, 0, 1, 2, 3)
+    assert deal_queries(before, copies=1).cores[:8] == (0, 1, 2, 3, 0, 1, 2, 3)
 
 
 def test_attentions_send_the_first_tokens_of_each_copy_early(monkeypatch: pytest.MonkeyPatch):
@@ -265,7 +279,7 @@ def test_many_partial_sums_are_added_in_bundles(monkeypatch: pytest.MonkeyPatch)
     for compute, core in zip(found.spatial.computes, found.partition.cores, strict=True):
         for op in (op for op in compute.body if isinstance(op, Overlap)):
             away = [tile for tile in op.sources if core_of.get(tile.name, core) != core]
-            assert len(away) <= line_unfolding.most_added(groups) < groups - 1
+            assert len(away) <= line_unfolding.most_additions(groups) < groups - 1
             own = [tile for tile in op.sources if core_of.get(tile.name) == core]
             assert own or not away, op.result
         core_of |= dict.fromkeys((tile.name for tile in compute.results), core)
@@ -274,29 +288,29 @@ def test_many_partial_sums_are_added_in_bundles(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("groups", [1, 2, 8, 9, 16, 24, 100])
 def test_bundles_have_each_group_once(groups: int):
-    found = line_unfolding.bundles(groups)
+    found = line_unfolding.bundle_sums(groups)
     assert [group for bundle in found for group in bundle] == list(range(groups))
     assert max(len(found), *map(len, found)) <= max(line_unfolding.MOST_ADDED, groups // 3)
 
 
-def test_the_work_of_a_block_belongs_to_its_layers(stages: Stages):
+def test_the_work_of_a_block_belongs_to_its_layers(stages: TokenStages):
     """Norms behind a shortcut belong to the layers of their own block, not to the first layers of the model."""
     works = [[layer.extra_ns for layer in chain.layers] for chain in stages.chains[1:-1]]
     assert len(works) > 2
     assert all(work == works[0] for work in works)
 
 
-def spreads(stages: Stages, chip: Target, share: tuple[int, int]) -> list[Spread]:
-    return list(Copies(stages, chip, CHIP["cores"], *share).choices())
+def spreads(stages: TokenStages, chip: Target, share: tuple[int, int]) -> list[SpreadChoice]:
+    return list(ModelCopies(stages, chip, CHIP["cores"], *share).choices())
 
 
-def test_wide_products_take_less_of_all_cores(compiled: Passes, stages: Stages):
+def test_wide_products_take_less_of_all_cores(compiled: Passes, stages: TokenStages):
     """If layers may take longer, they take fewer cores, and then all cores work less together."""
     quickest, *others = spreads(stages, compiled.arch, (3, 13))
     assert min(sum(map(sum, other.works_ns)) for other in others) < 0.8 * sum(map(sum, quickest.works_ns))
 
 
-def test_an_attention_is_on_the_cores_that_work_least(compiled: Passes, stages: Stages):
+def test_an_attention_is_on_the_cores_that_work_least(compiled: Passes, stages: TokenStages):
     together = 13
     for found in spreads(stages, compiled.arch, (3, together)):
         for i, (product,) in enumerate(stages.products):

@@ -34,7 +34,7 @@ def every_kind() -> onnx.ModelProto:
         node("Relu", "whole", "folded"),
         node("Conv", "x w", "line", name="by_line", pads=[1, 1, 1, 1]),
         node("Mul", "line folded", "gated"),
-        node("Conv", "gated d", "depthwise", name="by_channel", group=20, pads=[1, 0, 0, 1]),
+        node("Conv", "gated d", "depthwise", name="read_channel_vector", group=20, pads=[1, 0, 0, 1]),
         node("Flatten", "depthwise", "flat"),
         node("Gemm", "flat m", "y"),
     ]

@@ -42,9 +42,9 @@ def records_of(rows: list[tuple[int, ...]]) -> Records:
 @given(st.lists(instructions(), max_size=40))
 def test_json_round_trip(rows: list[tuple[int, ...]]) -> None:
     records = records_of(rows)
-    text = encoding.to_json(records)
+    text = encoding.encode_json(records)
     assert len(json.loads(text)) == len(rows)
-    np.testing.assert_array_equal(encoding.from_json(text), records)
+    np.testing.assert_array_equal(encoding.decode_json(text), records)
 
 
 @given(st.lists(instructions(), max_size=40), st.randoms(use_true_random=False), st.sampled_from([None, 1, "\t"]))
@@ -52,26 +52,26 @@ def test_json_in_anyones_spelling(rows: list[tuple[int, ...]], random: Any, inde
     """Keys in any order, zeros left out, any white space: read by the fast reader and by the slow one."""
     records = records_of(rows)
     shuffled: Json = []
-    for row in json.loads(encoding.to_json(records)):
+    for row in json.loads(encoding.encode_json(records)):
         row["offset"] = {k: v for k, v in row.get("offset", {}).items() if v}
         items = [(k, v) for k, v in row.items() if v not in (0, {})]
         random.shuffle(items)
         shuffled.append(dict(items))
     text = json.dumps(shuffled, indent=indent)
-    np.testing.assert_array_equal(encoding.from_json(text.encode()), records)
+    np.testing.assert_array_equal(encoding.decode_json(text.encode()), records)
     escaped = text.replace('"op"', '"\\u006fp"').encode()
-    np.testing.assert_array_equal(encoding.from_json(escaped), records)
+    np.testing.assert_array_equal(encoding.decode_json(escaped), records)
 
 
 @given(st.lists(instructions(in_pim=True), max_size=40))
 def test_pim_round_trip(rows: list[tuple[int, ...]]) -> None:
     records = records_of(rows)
-    np.testing.assert_array_equal(encoding.from_pim(encoding.to_pim(records)), records)
+    np.testing.assert_array_equal(encoding.decode_pim(encoding.encode_pim(records)), records)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_break_the_readers(content: bytes) -> None:
-    for read in (encoding.from_json, encoding.from_pim):
+    for read in (encoding.decode_json, encoding.decode_pim):
         for prefix in (b"", b'[{"op":"sldi","rd":', b"PIMB\1\0\0\0\2\0\0\0"):
             with suppress(UserError):
                 read(prefix + content)
@@ -80,19 +80,19 @@ def test_no_bytes_break_the_readers(content: bytes) -> None:
 @given(st.lists(instructions(), min_size=1, max_size=3), st.data())
 def test_a_changed_byte_is_read_or_refused(rows: list[tuple[int, ...]], data: st.DataObject) -> None:
     """The fast reader must never take what the slow one refuses."""
-    text = bytearray(encoding.to_json(records_of(rows)))
+    text = bytearray(encoding.encode_json(records_of(rows)))
     where = data.draw(st.integers(0, len(text) - 1))
     text[where] = data.draw(st.sampled_from(b'{}[]",:-0123456789.eE \nrdops\x00\xff'))
     try:
-        fast = encoding.from_json(bytes(text))
+        fast = encoding.decode_json(bytes(text))
     except UserError:
         return
-    slow = encoding.from_json(json.dumps(json.loads(text)).replace('"op"', '"\\u006fp"').encode())
+    slow = encoding.decode_json(json.dumps(json.loads(text)).replace('"op"', '"\\u006fp"').encode())
     np.testing.assert_array_equal(fast, slow)
 
 
 def test_json_is_one_instruction_a_line() -> None:
-    text = encoding.to_json(
+    text = encoding.encode_json(
         stream(
             op("mvmul", rd=1, rs1=2, mbiw=8, group=3),
             op("lmv", rd=1, rs1=2, len=16),
@@ -112,16 +112,16 @@ def test_json_is_one_instruction_a_line() -> None:
 
 def test_an_idle_core_is_an_empty_array() -> None:
     none = np.zeros(0, RECORD)
-    assert encoding.to_json(none) == b"[]\n"
-    assert len(encoding.from_json(b" [ ] ")) == len(encoding.from_pim(encoding.to_pim(none))) == 0
+    assert encoding.encode_json(none) == b"[]\n"
+    assert len(encoding.decode_json(b" [ ] ")) == len(encoding.decode_pim(encoding.encode_pim(none))) == 0
 
 
 def test_long_streams_come_in_chunks() -> None:
     records = np.tile(stream(op("sldi", rd=1, imm=-5), op("lmv", rd=1, rs1=2, len=7)), 50_000)
-    chunks = list(encoding.json_chunks(records))
+    chunks = list(encoding.encode_json_chunks(records))
     assert len(chunks) > 2
-    assert encoding.to_json(records) == b"".join(chunks)
-    np.testing.assert_array_equal(encoding.from_json(b"".join(chunks)), records)
+    assert encoding.encode_json(records) == b"".join(chunks)
+    np.testing.assert_array_equal(encoding.decode_json(b"".join(chunks)), records)
 
 
 @pytest.mark.parametrize(("keys", "length"), [({"len": 4, "size": 6}, 4), ({"size": 6}, 6), ({"len": 4}, 4)])
@@ -129,7 +129,7 @@ def test_lmv_takes_len_and_else_size(keys: dict[str, int], length: int) -> None:
     for order in (keys.items(), reversed(keys.items())):
         text = json.dumps([{"op": "lmv", "rd": 1, "rs1": 2, **dict(order)}]).encode()
         for spelling in (text, text.replace(b'"op"', b'"\\u006fp"')):
-            assert encoding.from_json(spelling)["d"] == length
+            assert encoding.decode_json(spelling)["d"] == length
 
 
 @pytest.mark.parametrize(
@@ -165,25 +165,25 @@ def test_lmv_takes_len_and_else_size(keys: dict[str, int], length: int) -> None:
 )
 def test_json_that_is_refused(instruction: str, message: str) -> None:
     with pytest.raises(UserError, match=r"^instruction 1: ") as caught:
-        encoding.from_json(f'[{{"op":"nop"}},{instruction}]'.encode())
+        encoding.decode_json(f'[{{"op":"nop"}},{instruction}]'.encode())
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[", "[1", '[{"op":"nop"}', '[{"op":"nop"},]', '[{"op":"sldi","rd":01}]'])
 def test_text_that_is_not_json(text: str) -> None:
     with pytest.raises(UserError, match="not a JSON file"):
-        encoding.from_json(text.encode())
+        encoding.decode_json(text.encode())
 
 
 @pytest.mark.parametrize("text", ["{}", '{"op":"nop"}', "3", '"[]"', "null"])
 def test_json_that_is_not_an_array(text: str) -> None:
     with pytest.raises(UserError, match="expected a JSON array"):
-        encoding.from_json(text.encode())
+        encoding.decode_json(text.encode())
 
 
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(UserError, match="not a JSON file: depth limit exceeded"):
-        encoding.from_json(b"[" * 100_000)
+        encoding.decode_json(b"[" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -200,26 +200,26 @@ def test_deep_nesting_is_refused() -> None:
 )
 def test_pim_that_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message.replace(".", r"\.")):
-        encoding.from_pim(content)
+        encoding.decode_pim(content)
 
 
 def test_pim_reads_what_the_simulator_reads() -> None:
     """Unused slots and flags do not count, nor does rs2 of sadd."""
     records = np.frombuffer(bytes([3, 1, 2, 255]) + b"\7\0\0\0" * 4, RECORD)
     content = struct.pack("<4sII", b"PIMB", 1, 1) + records.tobytes()
-    np.testing.assert_array_equal(encoding.from_pim(content), stream(op("sadd", rd=1, rs1=2)))
+    np.testing.assert_array_equal(encoding.decode_pim(content), stream(op("sadd", rd=1, rs1=2)))
 
 
 @pytest.mark.parametrize("name", ["sadd", "ssub", "smul"])
 def test_pim_refuses_what_it_would_lose(name: str) -> None:
     with pytest.raises(UserError, match=rf"instruction 1: \.pim cannot carry rs2 of {name}"):
-        encoding.to_pim(stream(op("nop"), op(name, rd=1, rs1=2, rs2=3)))
+        encoding.encode_pim(stream(op("nop"), op(name, rd=1, rs1=2, rs2=3)))
 
 
 def test_writers_refuse_unknown_opcodes() -> None:
     bad = stream(op("nop"))
     bad["opcode"] = 40
-    for write in (encoding.to_json, encoding.to_pim):
+    for write in (encoding.encode_json, encoding.encode_pim):
         with pytest.raises(InternalError, match="unknown opcode"):
             write(bad)
 
@@ -227,7 +227,7 @@ def test_writers_refuse_unknown_opcodes() -> None:
 def test_the_fast_reader_takes_every_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "_read_slowly", None)
     records = stream(*(op(spec.name) for spec in INSTRUCTIONS))
-    np.testing.assert_array_equal(encoding.from_json(encoding.to_json(records)), records)
+    np.testing.assert_array_equal(encoding.decode_json(encoding.encode_json(records)), records)
 
 
 def spellings(number: str) -> tuple[bytes, bytes]:
@@ -252,11 +252,11 @@ def spellings(number: str) -> tuple[bytes, bytes]:
 )
 def test_the_fast_reader_cuts_fractions_off(number: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = spellings(number)
-    expected = encoding.from_json(slow, lenient=True)
+    expected = encoding.decode_json(slow, lenient=True)
     with pytest.raises(UserError, match="expected an integer"):
-        encoding.from_json(fast.replace(b'"unknown":' + number.encode() + b",", b""))
+        encoding.decode_json(fast.replace(b'"unknown":' + number.encode() + b",", b""))
     monkeypatch.setattr(encoding, "_read_slowly", None)
-    np.testing.assert_array_equal(encoding.from_json(fast, lenient=True), expected)
+    np.testing.assert_array_equal(encoding.decode_json(fast, lenient=True), expected)
     assert expected["a"].tolist() == [value]
 
 
@@ -264,23 +264,23 @@ def test_the_fast_reader_cuts_fractions_off(number: str, value: int, monkeypatch
 def test_fast_and_slow_reader_agree_on_numbers(number: str) -> None:
     fast, slow = spellings(number)
     try:
-        expected = encoding.from_json(slow, lenient=True)
+        expected = encoding.decode_json(slow, lenient=True)
     except UserError:
         with pytest.raises(UserError):
-            encoding.from_json(fast, lenient=True)
+            encoding.decode_json(fast, lenient=True)
     else:
-        np.testing.assert_array_equal(encoding.from_json(fast, lenient=True), expected)
+        np.testing.assert_array_equal(encoding.decode_json(fast, lenient=True), expected)
 
 
 @pytest.mark.parametrize("value", ["1-2", "1.2.3", "+1", "01", ".5", "5.", "-", '"\t"', "tru"])
 def test_an_unknown_key_has_json_as_its_value(value: str) -> None:
     with pytest.raises(UserError, match="not a JSON file"):
-        encoding.from_json(f'[{{"op":"nop","unknown":{value}}}]'.encode(), lenient=True)
+        encoding.decode_json(f'[{{"op":"nop","unknown":{value}}}]'.encode(), lenient=True)
 
 
 def test_every_key_of_the_table_is_written() -> None:
     for spec in INSTRUCTIONS:
-        (row,) = json.loads(encoding.to_json(stream(op(spec.name))))
+        (row,) = json.loads(encoding.encode_json(stream(op(spec.name))))
         flat = {k for k in row if k not in ("op", "offset")} | {f"offset.{k}" for k in row.get("offset", {})}
         assert flat == {key for operand in BY_NAME[spec.name].operands for key in operand.json}
 

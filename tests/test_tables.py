@@ -11,25 +11,25 @@ import store
 import tables
 
 from docgen import figures
-from docgen.figures import Figures
+from docgen.figures import StoredTable
 
-TABLE = Figures("`make x`", "2026-01-01", "0000000", "Chip.", ["model", "ms"], [("x", "1"), ("y", "2")])
+TABLE = StoredTable("`make x`", "2026-01-01", "0000000", "Chip.", ["model", "ms"], [("x", "1"), ("y", "2")])
 
 
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    figures.write("here", TABLE)
+    figures.write_table("here", TABLE)
 
 
 def cells() -> list[list[str]]:
-    return [list(row) for row in figures.read("here").rows]
+    return [list(row) for row in figures.read_table("here").rows]
 
 
 def test_equal_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables.compare(tables.Made("here", [("x", "1"), ("y", None)]), write=True) == 0
     assert capsys.readouterr().out == "here: 2 lines, 0 differ\n"
-    assert figures.read("here").date == TABLE.date
+    assert figures.read_table("here").date == TABLE.date
 
 
 def test_a_cell_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_a_cell_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells() == [["x", "1"], ["y", "2"]]
     assert tables.compare(made, write=True) == 1
     assert cells() == [["x", "1"], ["y", "3"]]
-    found = figures.read("here")
+    found = figures.read_table("here")
     assert (found.made_by, found.conditions) == (TABLE.made_by, TABLE.conditions)
     assert found.date > TABLE.date
     assert found.commit != TABLE.commit
@@ -59,7 +59,7 @@ def test_what_a_benchmark_prints_is_stored(monkeypatch: pytest.MonkeyPatch, caps
         monkeypatch.setattr("sys.argv", ["store.py", *names])
         assert store.main() == status
         assert capsys.readouterr().out == printed
-    assert (figures.read("here").columns, cells()) == (["a", "b"], [["1", "2 us"], ["3", "4 us"]])
+    assert (figures.read_table("here").columns, cells()) == (["a", "b"], [["1", "2 us"], ["3", "4 us"]])
 
 
 def test_figures_of_a_row():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from raptor import codegen
-from raptor.codegen import Stream, Streams
+from raptor.codegen import CoreStream, InstructionStreams
 from raptor.common.errors import CapacityError, UserError, VerifyError
-from raptor.graph.evaluate import evaluate
-from raptor.spatial import SpatialGraph, verify
+from raptor.graph.evaluate import evaluate_graph
+from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.target import isa
@@ -23,11 +23,11 @@ from tests.values import replace
 from validator import engine, machine, reference
 from validator.check import check_program
 from validator.checks.streams import sld
-from validator.checks.subject import Subject
+from validator.checks.subject import CheckSubject
 from validator.errors import IdError, ProgramError
-from validator.load import load
-from validator.lookups import row_counts
-from validator.run import prepare, run
+from validator.load import load_output
+from validator.lookups import find_row_counts
+from validator.run import prepare_machine, run_program
 from validator.simulate import builtin, simulated_chip
 
 MAPPINGS = ("rows", "raptor", "pixelwise")
@@ -58,10 +58,10 @@ def test_rows(tmp_path: Path, mapping: str, rows: int, channels: int, ids: Any, 
     graph = take_graph(table(rows + computed, channels), ids, axis=axis, computed=computed)
     given = some_ids(rows, *ids)
     given.flat[0], given.flat[-1] = rows - 1, 0
-    wanted = evaluate(graph, {"ids": given})
-    program = load(saved(tmp_path, graph, mapping=mapping, bits=bits))
+    wanted = evaluate_graph(graph, {"ids": given})
+    program = load_output(saved(tmp_path, graph, mapping=mapping, bits=bits))
     for engine_name in ("numba", "reference"):
-        found = run(program, {"ids": given}, engine=engine_name, probes=True)
+        found = run_program(program, {"ids": given}, engine=engine_name, probes=True)
         for name, values in found.outputs.items():
             np.testing.assert_array_equal(values, wanted[name])
 
@@ -75,7 +75,7 @@ def test_equal_ids_share_a_tile_and_two_tables_do_not():
     program, _ = compiled(both)
     ids = np.array([5, 0, 5, 3], np.float32)
     found = program.run({"ids": ids})
-    for name, values in evaluate(both, {"ids": ids}).items():
+    for name, values in evaluate_graph(both, {"ids": ids}).items():
         if name in found:
             np.testing.assert_array_equal(found[name], values)
 
@@ -92,18 +92,18 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [(11, "11"), (-1, "-1"), (2.5, "2.5"), (np.nan, "nan"), (np.inf, "inf"), (1e30, "1.000000015e+30")],
 )
 def test_an_id_that_is_no_row(out: dict[str, Path], mapping: str, value: float, shown: str):
-    program, ids = load(out[mapping]), some_ids(11, 2, 5)
+    program, ids = load_output(out[mapping]), some_ids(11, 2, 5)
     ids[1, 2] = value
     message = rf"look, token 7: the id is {shown.replace('+', '[+]')}, but the rows of the table are 0 to 10$"
     for engine_name in ("numba", "reference"):
         with pytest.raises(IdError, match=message):
-            run(program, {"ids": ids}, engine=engine_name)
+            run_program(program, {"ids": ids}, engine=engine_name)
     faults = []
     for execute in (engine.execute, reference.execute):
-        state = prepare(program, {"ids": ids})
+        state = prepare_machine(program, {"ids": ids})
         faults.append((execute(state, block=True, max_steps=10**6), state.registers.tolist()))
     assert faults[0] == faults[1]
-    assert isinstance(machine.explain(state, faults[0][0]), IdError)
+    assert isinstance(machine.explain_fault(state, faults[0][0]), IdError)
 
 
 def test_the_token_is_not_named_without_the_steps(tmp_path: Path):
@@ -112,7 +112,7 @@ def test_the_token_is_not_named_without_the_steps(tmp_path: Path):
     del manifest["files"]["steps.json"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(IdError, match=r"\): the id is 3, but"):
-        run(load(folder), {"ids": np.array([0, 1, 2, 3], np.float32)})
+        run_program(load_output(folder), {"ids": np.array([0, 1, 2, 3], np.float32)})
 
 
 # Defects planted in SpatialIR.
@@ -143,9 +143,9 @@ def test_defects_in_tiles(name: str):
     program, driver = compiled(take_graph(table(11, 3), (2, 5)))
     assert program.artifacts is not None
     graph, arch = driver.results["partition"].graph, program.artifacts.arch
-    verify(graph, arch)
+    verify_spatial(graph, arch)
     with pytest.raises(VerifyError, match=message):
-        verify(with_take(graph, change), arch)
+        verify_spatial(with_take(graph, change), arch)
 
 
 def through_a_copy(graph: SpatialGraph, elements: int, first: int) -> SpatialGraph:
@@ -169,22 +169,22 @@ def test_ids_may_be_copied():
     assert program.artifacts is not None
     graph, arch = driver.results["partition"].graph, program.artifacts.arch
     count = next(op.ids[0].elements for c in graph.computes for op in c.body if isinstance(op, TakeRows))
-    verify(through_a_copy(graph, count, 0), arch)
+    verify_spatial(through_a_copy(graph, count, 0), arch)
     with pytest.raises(VerifyError, match="that another id chooses"):
-        verify(through_a_copy(graph, count - 1, 0), arch)
+        verify_spatial(through_a_copy(graph, count - 1, 0), arch)
     with pytest.raises(VerifyError, match="that another id chooses"):
-        verify(through_a_copy(graph, count - 1, 1), arch)
+        verify_spatial(through_a_copy(graph, count - 1, 1), arch)
 
 
 # Defects planted in a stream.
 
 
-def changed(streams: Streams, name: str, field: str, add: int, k: int = 3) -> Streams:
+def changed(streams: InstructionStreams, name: str, field: str, add: int, k: int = 3) -> InstructionStreams:
     """Adds a number to a field of instruction number `k` of a name on core 0."""
     records = streams.cores[0].records.copy()
     at = np.flatnonzero(records["opcode"] == isa.OPCODE[name])[k]
     records[field][at] = int(records[field][at]) + add
-    return Streams({**streams.cores, 0: Stream(records, streams.cores[0].step_ends)})
+    return InstructionStreams({**streams.cores, 0: CoreStream(records, streams.cores[0].step_ends)})
 
 
 STREAMS = {
@@ -213,9 +213,9 @@ def test_defects_in_streams(name: str):
     with pytest.raises(VerifyError, match="stream of core 0"):
         codegen.verify_streams(wrong, pim, arch)
     records = wrong.cores[0].records
-    subject = Subject([records], [()], [True], memory=memory)
+    subject = CheckSubject([records], [()], [True], memory=memory)
     if refusal is None:
-        assert len(row_counts(records, memory.tables)) == 10
+        assert len(find_row_counts(records, memory.tables)) == 10
         assert not list(sld(subject))
     else:
         (hit,) = sld(subject)
@@ -224,13 +224,13 @@ def test_defects_in_streams(name: str):
 
 def test_a_table_that_is_not_declared(tmp_path: Path):
     folder = saved(tmp_path, take_graph(table(3, 2), (4,)))
-    program = load(folder)
+    program = load_output(folder)
     bare = replace(program, memory=program.memory.model_copy(update={"tables": ()}))
-    arch = simulated_chip.read_target(folder / "arch.json").target
+    arch = simulated_chip.read_simulated_chip(folder / "arch.json").target
     check_program(program, arch)
     with pytest.raises(ProgramError, match=r"no table of memory\.json has its rows there"):
         check_program(bare, arch)
-    (hit,) = sld(Subject(program.streams, [()] * 8, [True] * 8))
+    (hit,) = sld(CheckSubject(program.streams, [()] * 8, [True] * 8))
     assert hit.fact == ""
 
 
@@ -243,7 +243,7 @@ def test_a_table_outside_of_the_constants(tmp_path: Path):
     manifest["files"]["memory.json"]["size_bytes"] = (folder / "memory.json").stat().st_size
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="the table of 4 rows at 4 is not among the constants"):
-        load(folder, check_hashes=False)
+        load_output(folder, check_hashes=False)
 
 
 def test_a_table_beyond_one_register(monkeypatch: pytest.MonkeyPatch):

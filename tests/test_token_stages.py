@@ -9,8 +9,8 @@ from block_models import model as built
 
 from raptor.frontend import load
 from raptor.graph.ir import Graph
-from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.token_cores import Stages, in_groups
+from raptor.mapping.knobs import DEFAULT_KNOBS
+from raptor.mapping.token_cores import TokenStages, group_stages
 from raptor.mapping.token_stages import find_stages
 from raptor.target import arch
 from raptor.target.arch import Target
@@ -67,7 +67,7 @@ def laid(build: Build) -> Graph:
     return streamed(load(built(build, (1, 8, 6, 6))).graph)
 
 
-def stages_of(build: Build) -> Stages:
+def stages_of(build: Build) -> TokenStages:
     found = find_stages(laid(build), chip(), {})
     assert found is not None
     return found
@@ -121,7 +121,7 @@ def test_a_group_is_occupied_while_a_sample_is_in_other_layers():
     stages, target = stages_of(between), chip()
     layer_ns = {key: 1e6 for keys in stages.breaks.values() for key in keys}
     whole, apart = ((0, LAYERS),), tuple((i, i + 1) for i in range(LAYERS))
-    long, short = (in_groups(stages, target, 30, cut, DEFAULT, layer_ns) for cut in (whole, apart))
+    long, short = (group_stages(stages, target, 30, cut, DEFAULT_KNOBS, layer_ns) for cut in (whole, apart))
     assert long is not None
     assert short is not None
     assert long.interval_ns > 1e6 * (LAYERS - 1) > short.interval_ns

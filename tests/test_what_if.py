@@ -14,7 +14,7 @@ from raptor.cli import app
 from raptor.output import files
 from tests.validator.simulate import programs
 from validator.simulate import builtin, cycle_model, simulated_chip
-from validator.simulate.what_if import PARTS, of_product, what_if
+from validator.simulate.what_if import FASTER_PARTS, speed_up_crossbar, try_faster_parts
 
 Json = dict[str, Any]
 SAMPLES = 16
@@ -83,14 +83,16 @@ def times(out: Path) -> tuple[float | None, float | None]:
 
 
 def machine_of(out: Path) -> cycle_model.CycleModel:
-    return cycle_model.build(programs.read_program(out), simulated_chip.read_target(out / files.ARCH))
+    return cycle_model.build_cycle_model(
+        programs.read_program(out), simulated_chip.read_simulated_chip(out / files.ARCH)
+    )
 
 
 @pytest.mark.parametrize("rob_size", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_each_part_is_what_a_chip_with_such_a_part_would_do(out: Path, tmp_path: Path, rob_size: int) -> None:
     base = on_chip(out, tmp_path / "base", rob_size)
-    found = {w.part: (w.latency_ns, w.interval_ns) for w in what_if(machine_of(base), SAMPLES)}
-    assert list(found) == list(PARTS)
+    found = {w.part: (w.latency_ns, w.interval_ns) for w in try_faster_parts(machine_of(base), SAMPLES)}
+    assert list(found) == list(FASTER_PARTS)
     for k, (part, change) in enumerate(IN_THE_FILE.items()):
         assert found[part] == times(on_chip(out, tmp_path / str(k), rob_size, change)), part
     assert found["port of global memory"] == times(on_chip(out, tmp_path / "memory", rob_size, period=0.5))
@@ -114,9 +116,14 @@ def test_cycles_twice_as_short_and_twice_as_many_change_nothing(matrix: Json, tm
     arch["chip_config"]["core_config"]["matrix_config"] |= matrix
     (out / files.ARCH).write_text(json.dumps(arch))
     machine = machine_of(out)
-    assert cycle_model.run(of_product()(machine)).last_tick == cycle_model.run(machine).last_tick
-    faster = cycle_model.run(of_product("adc_cycles")(machine)).last_tick
-    assert (faster < cycle_model.run(machine).last_tick) == ("adc_count" not in matrix)  # which makes them free already
+    assert (
+        cycle_model.run_cycle_model(speed_up_crossbar()(machine)).last_tick
+        == cycle_model.run_cycle_model(machine).last_tick
+    )
+    faster = cycle_model.run_cycle_model(speed_up_crossbar("adc_cycles")(machine)).last_tick
+    assert (faster < cycle_model.run_cycle_model(machine).last_tick) == (
+        "adc_count" not in matrix
+    )  # which makes them free already
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -136,7 +143,7 @@ def test_the_command_and_that_it_writes_nothing(
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert list(tmp_path.iterdir()) == []
     written = json.loads(run(capsys, out, "--what-if", "--json", "-"))
-    expected = what_if(machine_of(out), SAMPLES)
+    expected = try_faster_parts(machine_of(out), SAMPLES)
     assert [(w["part"], w["latency_ns"], w["interval_ns"]) for w in written["what_if"]] == [
         (w.part, w.latency_ns, w.interval_ns) for w in expected
     ]
@@ -144,6 +151,6 @@ def test_the_command_and_that_it_writes_nothing(
     best = min(expected, key=lambda w: (w.latency_ns, w.interval_ns))
     assert rows[0].startswith(best.part)
     assert f"{best.latency_ns / written['latency_ns'] - 1:+.1%}" in rows[0]
-    assert {row.split("  ")[0] for row in rows} == set(PARTS)
+    assert {row.split("  ")[0] for row in rows} == set(FASTER_PARTS)
     assert "What if" not in run(capsys, out)
     assert json.loads(run(capsys, out, "--json", "-"))["what_if"] == []

@@ -7,23 +7,23 @@
 import numpy as np
 
 from raptor.common.jit import helper
-from validator.machine import Stop
+from validator.machine import EngineStop
 
-_UNALIGNED, _LOCAL, _OVERLAP = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.OVERLAP)
+_UNALIGNED, _LOCAL, _OVERLAP = int(EngineStop.UNALIGNED), int(EngineStop.LOCAL_RANGE), int(EngineStop.OVERLAP)
 _OK = 0
 _U = np.uint64
 
 
 @helper
-def place(core, address, size, memories, fault):
+def locate_local(core, address, size, memories, fault):
     """Returns a code (0 or a fault), and the index in `local` of `size` bytes at `address` of a core."""
     local_first, length, width = memories[1], memories[2][core], memories[4]
-    code, index = within(np.int64(address), size, length, width, fault)
+    code, index = check_span(np.int64(address), size, length, width, fault)
     return code, _U(local_first[core] + index)
 
 
 @helper
-def within(address, size, length, width, fault):
+def check_span(address, size, length, width, fault):
     """Returns a code (0 or a fault), and the first element of a span of bytes. `length`: elements of the memory."""
     if width > 1 and (address % width != 0 or size % width != 0):
         code = _UNALIGNED
@@ -36,7 +36,7 @@ def within(address, size, length, width, fault):
 
 
 @helper
-def apart(target, count, source, source_count, exact, memories, core, fault):
+def check_overlap(target, count, source, source_count, exact, memories, core, fault):
     """Returns a fault code if a target overlaps a source, else 0. `exact`: both may be the same range."""
     if target + count <= source or source + source_count <= target or (exact and target == source):
         return _OK

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import typer
 
 from raptor.common.errors import RaptorError
-from raptor.common.printable import printable
-from raptor.common.spelling import flags
+from raptor.common.printable import escape_unprintable
+from raptor.common.spelling import spell_as_flags
 
 
-@flags()
+@spell_as_flags()
 def run_alone(command: Callable[..., None], name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs `command` under `name` and returns its exit status. `arguments`: None for `sys.argv`."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -18,7 +18,7 @@ def run_alone(command: Callable[..., None], name: str, arguments: Sequence[str] 
     try:
         app(arguments, prog_name=name)
     except RaptorError as e:
-        print(f"error: {printable(str(e))}", file=sys.stderr)
+        print(f"error: {escape_unprintable(str(e))}", file=sys.stderr)
         return e.exit_status
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 1

@@ -16,28 +16,28 @@ from onnx import ModelProto, TensorProto, helper
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import Coding
-from validator.bounds import NO_BOUNDS, Bounds, index_bounds
-from validator.compare import Comparison, measure
-from validator.constants import constant_inputs
-from validator.definition.definition import Definition, Known, load_definition
-from validator.definition.values import Array, Real, Rounded, first_index
-from validator.definition.witness import Witness, differences, load_witness
-from validator.difference import Difference
-from validator.elements import Pair, codes_of, paired
-from validator.inputs import Given, coded_inputs, given_for
-from validator.model.float_types import model_in, other_floats
-from validator.options import Settings
-from validator.program import Program
-from validator.run import run
-from validator.samples import Shown
-from validator.session import read, session
+from raptor.output.files import TensorCoding
+from validator.bounds import NO_BOUNDS, IndexBounds, find_index_bounds
+from validator.compare import TensorComparison, compute_error_scale
+from validator.constants import read_constant_inputs
+from validator.definition.definition import DefinitionRun, ModelDefinition, load_definition
+from validator.definition.values import Array, ExactReal, RoundedCodes, first_index
+from validator.definition.witness import NodewiseSession, find_differences, load_nodewise_session
+from validator.difference import IntegerDifference
+from validator.elements import ElementPair, elements_to_codes, pair_elements
+from validator.inputs import GivenInputs, inputs_for_sample, make_typed_inputs
+from validator.model.float_types import has_other_floats, model_in
+from validator.options import ValidationSettings
+from validator.program import LoadedProgram
+from validator.run import run_program
+from validator.samples import ComparedTensor
+from validator.session import create_session, read_model
 from validator.session import run as run_session
 from validator.validation_report import IntegerFigures
 
 
 @dataclass(slots=True, eq=False)
-class Count:
+class TensorDifferences:
     """Differences of one tensor over several inputs. `at`, `got`, `want`: the first that differs, else the first.
 
     `node`: the ONNX node that computes it; `largest`: the largest difference; `is_float`: its elements are floats.
@@ -55,7 +55,7 @@ class Count:
     got: float = 0.0
     want: float = 0.0
 
-    def add(self, pair: Pair, wrong: Array) -> None:
+    def add(self, pair: ElementPair, wrong: Array) -> None:
         """Adds one input; `wrong` marks the elements whose difference is not allowed."""
         if not self.differing and (wrong.any() or not self.elements):
             self.at = first_index(wrong)
@@ -68,16 +68,16 @@ class Count:
         apart = np.abs(pair.got[wrong].astype(np.float64) - pair.want[wrong])
         self.largest = max(self.largest, float(np.nan_to_num(apart, nan=np.inf).max()))
 
-    def comparison(self, tensor: str) -> Comparison:
+    def to_comparison(self, tensor: str) -> TensorComparison:
         """Returns the comparison for the report. Errors of integers are counted in units."""
         relative = self.largest / max(abs(self.want), 1.0)
-        return Comparison(
+        return TensorComparison(
             tensor, self.shape, self.largest, relative, self.at, self.got, self.want, passed=not self.differing
         )
 
 
 @dataclass(slots=True, eq=False)
-class BitTrue:
+class BitTrueJudge:
     """Validation of an integer program against its definition. The tolerance of the settings is for float sections.
 
     `bounds`: ranges of random inputs. `rounded`: types of inputs with fewer bits than float32. `counts`: differences of
@@ -85,43 +85,45 @@ class BitTrue:
     of the unchanged model, and its constants; of its `outputs` values, `outputs_departing` differ.
     """
 
-    program: Program
-    definition: Definition
-    given: Given
+    program: LoadedProgram
+    definition: ModelDefinition
+    given: GivenInputs
     numbers: Sequence[int]
-    settings: Settings
-    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
-    rounded: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
-    counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
-    witnessed: dict[str, Difference] = field(default_factory=dict[str, Difference])
+    settings: ValidationSettings
+    bounds: Mapping[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
+    small_input_types: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
+    counts: dict[ComparedTensor, TensorDifferences] = field(default_factory=dict[ComparedTensor, TensorDifferences])
+    runtime_differences: dict[str, IntegerDifference] = field(default_factory=dict[str, IntegerDifference])
     seconds: dict[str, float] = field(default_factory=lambda: {"definition": 0.0, "run": 0.0, "golden": 0.0})
     instructions: int = 0
-    whole: Any = None
+    whole_model: Any = None
     outputs: int = 0
     outputs_departing: int = 0
-    _witness: Witness | None = None
+    _witness: NodewiseSession | None = None
 
     @property
-    def mixed(self) -> bool:
+    def is_mixed(self) -> bool:
         return self.program.manifest.numbers == "mixed"
 
     @property
-    def short(self) -> bool:
+    def has_short_multipliers(self) -> bool:
         """True if the manifest says that the program requantises with short multipliers."""
         proved = self.program.manifest.integers
         return proved is not None and proved.requant == "short"
 
     @property
-    def by_node(self) -> bool:
+    def judges_by_node(self) -> bool:
         """True if each node is judged from the program's own values before it."""
-        return self.mixed or self.short
+        return self.is_mixed or self.has_short_multipliers
 
     def judge(self) -> None:
         """Runs and compares all samples."""
         for number in self.numbers:
             start = perf_counter()
             inputs = self._inputs(number)
-            result = run(self.program, inputs, probes=self.settings.layers or self.by_node, **self.settings.running)
+            result = run_program(
+                self.program, inputs, probes=self.settings.layers or self.judges_by_node, **self.settings.run_options
+            )
             self.instructions = result.instructions
             ran = perf_counter()
             known = self._run_definition(inputs, result.probe_elements)
@@ -134,19 +136,22 @@ class BitTrue:
             self.seconds["golden"] += perf_counter() - defined
 
     def _inputs(self, number: int) -> dict[str, Array]:
-        given, places = given_for(self.given, number), self.program.memory.inputs
-        found = coded_inputs(places, self.definition, given, number, self.bounds)
-        return {n: a.astype(self.rounded[n]).astype(a.dtype) if n in self.rounded else a for n, a in found.items()}
+        given, places = inputs_for_sample(self.given, number), self.program.memory.inputs
+        found = make_typed_inputs(places, self.definition, given, number, self.bounds)
+        return {
+            n: a.astype(self.small_input_types[n]).astype(a.dtype) if n in self.small_input_types else a
+            for n, a in found.items()
+        }
 
-    def figures(self) -> IntegerFigures:
+    def integer_figures(self) -> IntegerFigures:
         """Returns the counts over all samples."""
-        witnessed = tuple(self.witnessed.values())
+        witnessed = tuple(self.runtime_differences.values())
         floats, integers = ([c for c in self.counts.values() if c.is_float is kind] for kind in (True, False))
         return IntegerFigures(
             compared=sum(count.elements for count in integers),
             differing=sum(count.differing for count in integers),
-            excused=0 if self.short else sum(count.excused for count in integers),
-            shortened=sum(count.excused for count in integers) if self.short else 0,
+            excused=0 if self.has_short_multipliers else sum(count.excused for count in integers),
+            shortened=sum(count.excused for count in integers) if self.has_short_multipliers else 0,
             floats=sum(count.elements for count in floats),
             floats_differing=sum(count.differing for count in floats),
             by_onnxruntime=sum(one.total for one in witnessed),
@@ -156,120 +161,130 @@ class BitTrue:
             outputs_departing=self.outputs_departing,
             departures=tuple(one for one in witnessed if one.count),
             tables=tuple(sorted(self.definition.tables)),
-            float_sections=tuple(sorted(self.definition.by_floats)),
+            float_sections=tuple(sorted(self.definition.rounded_from_floats)),
         )
 
-    def _run_definition(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
+    def _run_definition(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> DefinitionRun:
         """Runs the definition; if `by_node`, each node reads what the program has computed before it."""
         codings = {p.tensor: p.coding for p in self._probes() if p.coding is not None}
         keep = [name for name, coding in codings.items() if coding.scale or coding.kind == "float"]
-        if not self.by_node:
+        if not self.judges_by_node:
             return self.definition.run(inputs, keep=keep)
         elements = {n: (probes[n], c) for n, c in codings.items() if n in probes and not c.scale and c.kind == "int"}
 
         def forced(name: str, computed: Array) -> Array:
-            return codes_of(*elements[name], computed.dtype, computed.shape) if name in elements else computed
+            return elements_to_codes(*elements[name], computed.dtype, computed.shape) if name in elements else computed
 
         return self.definition.run(inputs, forced, keep)
 
-    def _probes(self) -> Sequence[files.Probe]:
-        return self.program.layers.probes if self.program.layers and (self.settings.layers or self.by_node) else ()
+    def _probes(self) -> Sequence[files.TensorProbe]:
+        return (
+            self.program.layers.probes if self.program.layers and (self.settings.layers or self.judges_by_node) else ()
+        )
 
-    def _compare(self, known: Known, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
+    def _compare(self, known: DefinitionRun, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
         for place in self.program.memory.outputs:
-            self._tensor(Shown("output", place.name), outputs[place.name], place.coding, known)
+            self._tensor(ComparedTensor("output", place.name), outputs[place.name], place.coding, known)
         for probe in self._probes():
-            if known.value(probe.tensor) is not None:
-                self._tensor(Shown("layer", probe.tensor), probes[probe.tensor], probe.coding, known)
+            if known.find_value(probe.tensor) is not None:
+                self._tensor(ComparedTensor("layer", probe.tensor), probes[probe.tensor], probe.coding, known)
 
-    def _tensor(self, shown: Shown, elements: Array, coding: Coding | None, known: Known) -> None:
-        value, name = known.value(shown.tensor), shown.tensor
+    def _tensor(
+        self, shown: ComparedTensor, elements: Array, coding: TensorCoding | None, known: DefinitionRun
+    ) -> None:
+        value, name = known.find_value(shown.tensor), shown.tensor
         if coding is None or value is None:
             raise UserError(f"{files.MEMORY}: tensor {name!r} has no coding, or the model has no such tensor")
-        if coding.kind == "float" and isinstance(value, Real):
-            value = self.definition.floats(name, known.values)
-        pair = paired(name, elements, coding, value)
+        if coding.kind == "float" and isinstance(value, ExactReal):
+            value = self.definition.compute_floats(name, known.values)
+        pair = pair_elements(name, elements, coding, value)
         if shown not in self.counts:
-            self.counts[shown] = Count(self.definition.name_of(name), pair.want.shape, pair.is_float)
+            self.counts[shown] = TensorDifferences(self.definition.name_of(name), pair.want.shape, pair.is_float)
         self.counts[shown].add(pair, self._wrong(name, pair, known))
 
-    def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
+    def _wrong(self, name: str, pair: ElementPair, known: DefinitionRun) -> Array:
         """Marks the elements whose difference is not allowed."""
         if pair.is_float:
-            allowed = self.settings.tolerance * measure(np.abs(pair.want), 1)
+            allowed = self.settings.tolerance * compute_error_scale(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
-        wrong = np.abs(pair.got - pair.want) > 1 if self.short else pair.got != pair.want
-        if not wrong.any() or not self.mixed or not self._comes_from_floats(name, known):
+        wrong = np.abs(pair.got - pair.want) > 1 if self.has_short_multipliers else pair.got != pair.want
+        if not wrong.any() or not self.is_mixed or not self._comes_from_floats(name, known):
             return wrong
-        rounded = self.definition.rounded(name, known.values)
+        rounded = self.definition.round_tensor(name, known.values)
         if rounded is not None:
             wrong[wrong] = ~self._is_near(rounded, pair, wrong)
         return wrong
 
-    def _comes_from_floats(self, name: str, known: Known) -> bool:
+    def _comes_from_floats(self, name: str, known: DefinitionRun) -> bool:
         """Checks whether a quantised tensor is computed from floats, in the model or in floats of the program."""
         floats = {p.tensor for p in self._probes() if p.coding is not None and p.coding.kind == "float"}
-        return name in self.definition.by_floats or bool(floats & self.definition.inner(name, known.values))
+        return name in self.definition.rounded_from_floats or bool(
+            floats & self.definition.find_inner_tensors(name, known.values)
+        )
 
-    def _is_near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
-        exact = np.broadcast_to(rounded.near()[0], pair.want.shape)
-        allowed = self.settings.tolerance * measure(np.abs(exact).astype(np.float32), 1).astype(np.float64)
+    def _is_near(self, rounded: RoundedCodes, pair: ElementPair, at: Array) -> Array:
+        exact = np.broadcast_to(rounded.exact_values()[0], pair.want.shape)
+        allowed = self.settings.tolerance * compute_error_scale(np.abs(exact).astype(np.float32), 1).astype(np.float64)
         doubt = np.broadcast_to(allowed, exact.shape)
         return rounded.explains(pair.got, at, doubt)
 
-    def _from_end_to_end(self, inputs: Mapping[str, Array], known: Known) -> None:
+    def _from_end_to_end(self, inputs: Mapping[str, Array], known: DefinitionRun) -> None:
         """Counts the outputs in which onnxruntime differs when it computes the whole model from its inputs."""
-        if self.whole is None or self.mixed:
+        if self.whole_model is None or self.is_mixed:
             return
-        opened, constants = self.whole
+        opened, constants = self.whole_model
         values = run_session(opened, list(known.outputs), {**inputs, **constants}, "onnxruntime: ")
         for name, want in known.outputs.items():
             got = values[name]
-            numbers = want.floats() if isinstance(want, Real) and want.kind == "plain" else want
+            numbers = want.to_floats() if isinstance(want, ExactReal) and want.kind == "plain" else want
             if isinstance(numbers, np.ndarray) and numbers.shape == got.shape:
                 self.outputs += got.size
                 self.outputs_departing += int((numbers != got).sum())
                 self._require_equal(name, numbers, got, known)
 
-    def _require_equal(self, name: str, want: Array, got: Array, known: Known) -> None:
+    def _require_equal(self, name: str, want: Array, got: Array, known: DefinitionRun) -> None:
         """Records the differences of an output as unexplained if onnxruntime's arithmetic is exact everywhere."""
         wrong = want != got
-        if not wrong.any() or not self.definition.is_certain(known):
+        if not wrong.any() or not self.definition.is_exact_in_runtime(known):
             return
         at, node = first_index(wrong), self.definition.name_of(name)
         ends = int(got[at]), int(want[at])
-        self.witnessed[f"{name} end to end"] = Difference(name, node, want.size, int(wrong.sum()), 0, at, *ends)
+        self.runtime_differences[f"{name} end to end"] = IntegerDifference(
+            name, node, want.size, int(wrong.sum()), 0, at, *ends
+        )
 
-    def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: Known) -> None:
+    def _compare_with_onnxruntime(self, inputs: Mapping[str, Array], known: DefinitionRun) -> None:
         """Compares the definition with onnxruntime, node by node."""
         if self._witness is None:
-            self._witness = load_witness(self.definition, known, self.program.model)
+            self._witness = load_nodewise_session(self.definition, known, self.program.model)
         computed = self._witness.run(inputs, known.values)
-        for one in differences(self.definition, known, computed):
-            before = self.witnessed.get(one.tensor)
-            self.witnessed[one.tensor] = one if before is None else before.plus(one)
+        for one in find_differences(self.definition, known, computed):
+            before = self.runtime_differences.get(one.tensor)
+            self.runtime_differences[one.tensor] = one if before is None else before.add_input(one)
 
 
-def load_bit_true(
-    program: Program,
-    given: Given,
+def load_bit_true_judge(
+    program: LoadedProgram,
+    given: GivenInputs,
     numbers: Sequence[int],
-    settings: Settings,
-) -> BitTrue:
+    settings: ValidationSettings,
+) -> BitTrueJudge:
     """Opens the model of an integer program. Raises `UserError` if the model does not match memory.json."""
     path = program.model
-    model = read(path)
+    model = read_model(path)
     rounded = _small_inputs(model)
-    other = other_floats(model)
+    other = has_other_floats(model)
     # If floats have 16 or 64 bits, the program computes in float32, and so do its judges.
     model = model_in(model, np.float32) if other else model
-    opened = session(model.SerializeToString() if other else str(path), path)
-    constants = constant_inputs(program.manifest.options, opened.get_inputs())
+    opened = create_session(model.SerializeToString() if other else str(path), path)
+    constants = read_constant_inputs(program.manifest.options, opened.get_inputs())
     definition = load_definition(model, constants)
     _check(program, definition, set(constants))
-    bounds = NO_BOUNDS if given else index_bounds(model)
+    bounds = NO_BOUNDS if given else find_index_bounds(model)
     whole = opened, constants
-    return BitTrue(program, definition, given, numbers, settings, bounds=bounds, rounded=rounded, whole=whole)
+    return BitTrueJudge(
+        program, definition, given, numbers, settings, bounds=bounds, small_input_types=rounded, whole_model=whole
+    )
 
 
 def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:
@@ -279,7 +294,7 @@ def _small_inputs(model: ModelProto) -> dict[str, np.dtype[Any]]:
     return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items() if kind in small}
 
 
-def _check(program: Program, definition: Definition, constants: set[str]) -> None:
+def _check(program: LoadedProgram, definition: ModelDefinition, constants: set[str]) -> None:
     """Raises `UserError` unless the model and the program have the same inputs and outputs."""
     graph = definition.model.graph
     fixed = constants | {t.name for t in graph.initializer}

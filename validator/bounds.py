@@ -11,8 +11,8 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
 
 from raptor.common.errors import UserError
-from validator.marks import has_mark
-from validator.model.float_types import inlined
+from validator.marks import contains_name
+from validator.model.float_types import inline_functions
 from validator.model.node import Array
 
 Shape = Sequence[int | None]
@@ -20,38 +20,40 @@ _MOST_ELEMENTS = 2**20
 """Most elements of a constant whose values are read."""
 
 
-class Bounds(NamedTuple):
+class IndexBounds(NamedTuple):
     """Smallest and largest value, both included."""
 
     low: int
     high: int
 
-    def meet(self, other: "Bounds") -> "Bounds":
+    def intersect(self, other: "IndexBounds") -> "IndexBounds":
         """Returns the intersection; if it is empty, only the smaller of the two lower ends."""
         low, high = max(self.low, other.low), min(self.high, other.high)
-        return Bounds(low, high) if low <= high else Bounds(min(self.low, other.low), min(self.low, other.low))
+        return (
+            IndexBounds(low, high) if low <= high else IndexBounds(min(self.low, other.low), min(self.low, other.low))
+        )
 
 
 _MARKS = (b"Gather", b"Scatter", b"OneHot", b"EmbedLayerNormalization", b"ReverseSequence")
-NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
+NO_BOUNDS: Mapping[str, IndexBounds] = MappingProxyType({})
 
 
-def may_index(path: Path) -> bool:
+def may_read_indices(path: Path) -> bool:
     """Checks whether the bytes of a file name an operator that reads indices."""
-    return has_mark(path, _MARKS)
+    return contains_name(path, _MARKS)
 
 
-def index_bounds(model: ModelProto) -> dict[str, Bounds]:
+def find_index_bounds(model: ModelProto) -> dict[str, IndexBounds]:
     """Returns bounds of the inputs from which a model computes indices, so that every index is in its table.
 
     Inputs without a table are left out. Bounds are hints: they are not propagated through unknown operators.
     """
-    return _Search.of(inlined(model).graph, model).run()
+    return _BoundsSearch.of(inline_functions(model).graph, model).run()
 
 
-def narrowed(
-    bounds: Mapping[str, Bounds], names: Collection[str], attempt: Callable[[Mapping[str, Bounds]], object]
-) -> Mapping[str, Bounds]:
+def find_runnable_bounds(
+    bounds: Mapping[str, IndexBounds], names: Collection[str], attempt: Callable[[Mapping[str, IndexBounds]], object]
+) -> Mapping[str, IndexBounds]:
     """Returns bounds of random inputs within which a model runs without an error.
 
     `names`: integer inputs. If `bounds` do not suffice, these inputs are 0 or 1, and then all 0, which most ids,
@@ -59,7 +61,7 @@ def narrowed(
     """
     first: UserError | None = None
     for high in (None, 1, 0):
-        tried = bounds if high is None else {**bounds, **dict.fromkeys(names, Bounds(0, high))}
+        tried = bounds if high is None else {**bounds, **dict.fromkeys(names, IndexBounds(0, high))}
         try:
             attempt(tried)
         except UserError as error:
@@ -71,7 +73,7 @@ def narrowed(
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _BoundsSearch:
     """Bounds found so far, keyed by tensor. `inferred`: shapes of all tensors, inferred when one is needed."""
 
     model: ModelProto
@@ -79,17 +81,17 @@ class _Search:
     nodes: Sequence[NodeProto]
     constants: Mapping[str, Array]
     weights: Mapping[str, Shape]
-    found: dict[str, Bounds] = field(default_factory=dict[str, Bounds])
+    found: dict[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
     inferred: Mapping[str, Shape] | None = None
 
     @classmethod
-    def of(cls, graph: GraphProto, model: ModelProto) -> "_Search":
+    def of(cls, graph: GraphProto, model: ModelProto) -> "_BoundsSearch":
         nodes = [*_all_nodes(graph)]
         weights = {t.name: tuple(t.dims) for t in graph.initializer}
         inputs = [v.name for v in graph.input if v.name not in weights]
         return cls(model, inputs, nodes, _constants(graph, nodes), weights)
 
-    def run(self) -> dict[str, Bounds]:
+    def run(self) -> dict[str, IndexBounds]:
         for node in reversed(self.nodes):
             for name, bounds in self.demands(node):
                 self.want(name, bounds)
@@ -99,9 +101,9 @@ class _Search:
                     self.want(name, bounds)
         return {name: self.found[name] for name in self.inputs if name in self.found}
 
-    def want(self, name: str, bounds: Bounds) -> None:
+    def want(self, name: str, bounds: IndexBounds) -> None:
         if name and name not in self.constants:
-            self.found[name] = self.found[name].meet(bounds) if name in self.found else bounds
+            self.found[name] = self.found[name].intersect(bounds) if name in self.found else bounds
 
     def shape(self, name: str) -> Shape:
         if name in self.weights:
@@ -114,27 +116,27 @@ class _Search:
         shape = self.shape(name)
         return shape[axis] if -len(shape) <= axis < len(shape) else None
 
-    def demands(self, node: NodeProto) -> Iterator[tuple[str, Bounds]]:
+    def demands(self, node: NodeProto) -> Iterator[tuple[str, IndexBounds]]:
         """Yields the bounds of the indices, lengths and classes that a node reads."""
         inputs = node.input
         match node.op_type:
             case "OneHot":
                 depth = self.range(inputs[1])
                 if depth is not None:
-                    yield inputs[0], Bounds(0, max(depth.high - 1, 0))
+                    yield inputs[0], IndexBounds(0, max(depth.high - 1, 0))
             case "EmbedLayerNormalization":
                 for ids, table in ((0, 2), (1, 4)):
                     rows = self.size(inputs[table], 0) if table < len(inputs) else None
                     if rows:
-                        yield inputs[ids], Bounds(0, rows - 1)
+                        yield inputs[ids], IndexBounds(0, rows - 1)
             case "ReverseSequence":
-                yield inputs[1], Bounds(1, self.size(inputs[0], _attribute(node, "time_axis")) or 1)
+                yield inputs[1], IndexBounds(1, self.size(inputs[0], _attribute(node, "time_axis")) or 1)
             case "RNN" | "GRU" | "LSTM" if len(inputs) > 4:
-                yield inputs[4], Bounds(1, self.size(inputs[0], 0) or 1)
+                yield inputs[4], IndexBounds(1, self.size(inputs[0], 0) or 1)
             case _:
                 size = self.indexed(node)
                 if size:
-                    yield inputs[1], Bounds(0, size - 1)
+                    yield inputs[1], IndexBounds(0, size - 1)
 
     def indexed(self, node: NodeProto) -> int | None:
         """Returns how many values the index input of a node may have; None for other nodes, or if it is not known."""
@@ -151,7 +153,7 @@ class _Search:
             case _:
                 return None
 
-    def backwards(self, node: NodeProto, wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+    def backwards(self, node: NodeProto, wanted: IndexBounds) -> Iterator[tuple[str, IndexBounds]]:
         """Yields the bounds of operands that keep the first result of a node within `wanted`."""
         if node.op_type in _VALUE_OPERANDS:
             yield from ((name, wanted) for name in _VALUE_OPERANDS[node.op_type](node.input))
@@ -159,16 +161,16 @@ class _Search:
             bodies = (a.g for a in node.attribute if a.HasField("g"))
             yield from ((body.output[0].name, wanted) for body in bodies if body.output)
         elif node.op_type == "CumSum":
-            yield node.input[0], Bounds(0, max(wanted.high // (self.longest(node.input[0]) or 1), 0))
+            yield node.input[0], IndexBounds(0, max(wanted.high // (self.longest(node.input[0]) or 1), 0))
         elif node.op_type == "Neg":
-            yield node.input[0], Bounds(-wanted.high, -wanted.low)
+            yield node.input[0], IndexBounds(-wanted.high, -wanted.low)
         elif node.op_type in ("Add", "Sub", "Mul", "Div", "Mod") and len(node.input) == 2:
             yield from self.arithmetic(node, wanted)
 
     def longest(self, name: str) -> int | None:
         return max((size for size in self.shape(name) if size is not None), default=None)
 
-    def arithmetic(self, node: NodeProto, wanted: Bounds) -> Iterator[tuple[str, Bounds]]:
+    def arithmetic(self, node: NodeProto, wanted: IndexBounds) -> Iterator[tuple[str, IndexBounds]]:
         a, b = node.input
         left, right = self.range(a), self.range(b)
         if left is None and right is None:
@@ -178,48 +180,48 @@ class _Search:
         elif left is not None and node.op_type in ("Add", "Mul"):
             yield b, _inverse(node.op_type, wanted, left)
         elif left is not None and node.op_type == "Sub":
-            yield b, Bounds(left.high - wanted.high, left.low - wanted.low)
+            yield b, IndexBounds(left.high - wanted.high, left.low - wanted.low)
 
-    def range(self, name: str) -> Bounds | None:
+    def range(self, name: str) -> IndexBounds | None:
         values = self.constants.get(name)
         if values is None or not values.size or not np.isfinite(values).all():
             return None
-        return Bounds(math.floor(values.min()), math.ceil(values.max()))
+        return IndexBounds(math.floor(values.min()), math.ceil(values.max()))
 
 
 def _attribute(node: NodeProto, name: str) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), 0)
 
 
-def _inverse(op_type: str, wanted: Bounds, known: Bounds) -> Bounds:
+def _inverse(op_type: str, wanted: IndexBounds, known: IndexBounds) -> IndexBounds:
     """Returns the bounds of x that keep `x op known` within `wanted` for all known values."""
     match op_type:
         case "Add":
-            return Bounds(wanted.low - known.low, wanted.high - known.high)
+            return IndexBounds(wanted.low - known.low, wanted.high - known.high)
         case "Sub":
-            return Bounds(wanted.low + known.high, wanted.high + known.low)
+            return IndexBounds(wanted.low + known.high, wanted.high + known.low)
         case "Mul" if known.low > 0:
-            return Bounds(-(-wanted.low // known.low), wanted.high // known.high)
+            return IndexBounds(-(-wanted.low // known.low), wanted.high // known.high)
         case "Div" if known.low > 0:
-            return Bounds(wanted.low * known.low, wanted.high * known.low)
+            return IndexBounds(wanted.low * known.low, wanted.high * known.low)
         case "Mod" if known.low > 0 and known.high - 1 <= wanted.high:
-            return Bounds(0, 4 * known.high)
+            return IndexBounds(0, 4 * known.high)
         case _:
             return wanted
 
 
-def _split_bounds(op_type: str, wanted: Bounds) -> tuple[Bounds, Bounds]:
+def _split_bounds(op_type: str, wanted: IndexBounds) -> tuple[IndexBounds, IndexBounds]:
     """Splits the wanted bounds between two operands that are both computed."""
     middle, root = (wanted.low + wanted.high) // 2, math.isqrt(max(wanted.high, 0))
     match op_type:
         case "Add":
-            return Bounds(wanted.low, middle), Bounds(0, wanted.high - middle)
+            return IndexBounds(wanted.low, middle), IndexBounds(0, wanted.high - middle)
         case "Sub":
-            return Bounds(middle, wanted.high), Bounds(0, middle - wanted.low)
+            return IndexBounds(middle, wanted.high), IndexBounds(0, middle - wanted.low)
         case "Mul":
-            return Bounds(0, root), Bounds(0, root)
+            return IndexBounds(0, root), IndexBounds(0, root)
         case _:
-            return wanted, Bounds(1, max(wanted.high, 1))
+            return wanted, IndexBounds(1, max(wanted.high, 1))
 
 
 _OF_FIRST = (

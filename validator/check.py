@@ -15,17 +15,23 @@ from raptor.target.isa import (
     BY_OPCODE,
     OPCODE,
     REGISTER_COUNT,
-    Kind,
+    OperandKind,
     Records,
 )
-from raptor.target.opcode_tables import NEEDS_WIDTH, SETS_WIDTH, mask
+from raptor.target.opcode_tables import NEEDS_WIDTH, SETS_WIDTH, opcode_mask
 from validator.errors import ProgramError
-from validator.integer_meanings import CONVERSIONS, FLOAT_BITS, FLOATS, INTEGERS, TABLE_BITS
+from validator.integer_meanings import (
+    CONVERSION_INSTRUCTIONS,
+    FLOAT_BITS,
+    FLOAT_INSTRUCTIONS,
+    INTEGER_INSTRUCTIONS,
+    TABLE_BITS,
+)
 from validator.lookups import check_lookups
-from validator.program import Indices, Matrix, Program
+from validator.program import Indices, LoadedProgram, Matrix
 
 Mask = npt.NDArray[np.bool_]
-Rule = Callable[[Program, Target, int, Records], None]
+StreamRule = Callable[[LoadedProgram, Target, int, Records], None]
 
 # The ISA always adds the offset of these instructions, the simulator only if a bit of offset_select is set. Any of the
 # bits given here makes both agree; vmv has no offset at all.
@@ -37,32 +43,32 @@ _NOT_FLOAT = {
 }
 
 
-def check_program(program: Program, target: Target) -> None:
+def check_program(program: LoadedProgram, target: Target) -> None:
     """Raises `ProgramError` for the first instruction of the first core that breaks a rule."""
     for core, records in enumerate(program.streams):
         for rule in _RULES:
             rule(program, target, core, records)
 
 
-def _ranges(_program: Program, _target: Target, core: int, records: Records) -> None:
-    for fault in isa.range_faults(records):
+def _ranges(_program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
+    for fault in isa.find_range_faults(records):
         _fail(core, records, fault.pc, str(fault))
 
 
-def _pairs(_program: Program, _target: Target, core: int, records: Records) -> None:
-    for where, slot in _operands(records, Kind.USE_PAIR):
+def _pairs(_program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
+    for where, slot in _operands(records, OperandKind.USE_PAIR):
         _refuse(core, records, where[records[slot][where] % 2 == 1], "a global address needs an even register")
 
 
-def _registers(_program: Program, _target: Target, core: int, records: Records) -> None:
+def _registers(_program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     never = len(records)
     written, read = (np.full(REGISTER_COUNT, never, np.int64) for _ in range(2))
-    for where, slot in _operands(records, Kind.DEFINE):
+    for where, slot in _operands(records, OperandKind.DEFINE):
         _first_use(written, records[slot][where], where)
-    for kind in (Kind.USE, Kind.SOURCE, Kind.TARGET, Kind.USE_PAIR):
+    for kind in (OperandKind.USE, OperandKind.SOURCE, OperandKind.TARGET, OperandKind.USE_PAIR):
         for where, slot in _operands(records, kind):
             _first_use(read, records[slot][where], where)
-            if kind is Kind.USE_PAIR:
+            if kind is OperandKind.USE_PAIR:
                 _first_use(read, records[slot][where] + 1, where)
     for register in np.flatnonzero((read < never) & (read <= written)):
         _fail(core, records, int(read[register]), f"reads register {register}, which nothing has written")
@@ -75,7 +81,7 @@ def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indice
     np.minimum(first, found, out=first)
 
 
-def _widths(program: Program, _target: Target, core: int, records: Records) -> None:
+def _widths(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     sets = SETS_WIDTH[records["opcode"]]
     if not program.has_integers:
         bits = program.memory.element_bits
@@ -86,7 +92,7 @@ def _widths(program: Program, _target: Target, core: int, records: Records) -> N
         _fail(core, records, int(needs[0]), "no setbw before it: the simulator would count no bytes")
 
 
-def _integers(program: Program, _target: Target, core: int, records: Records) -> None:
+def _integers(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     """Refuses instructions that have no meaning at the widths set before them."""
     if not program.has_integers:
         return
@@ -111,12 +117,12 @@ def _integers(program: Program, _target: Target, core: int, records: Records) ->
         _refuse(core, records, at[faulty], reason)
 
 
-def _weights(program: Program, _target: Target, core: int, records: Records) -> None:
+def _weights(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     """Refuses products whose weights do not fit `mbiw` bits."""
     if not program.has_integers:
         return
     products = np.flatnonzero(_is(records, "mvmul"))
-    highest = [_most_bits(program.weights.matrix(core, g)) for g in range(len(program.config.groups(core)))]
+    highest = [_most_bits(program.weights.matrix(core, g)) for g in range(len(program.config.group_sizes(core)))]
     needed = np.array(highest, np.int64)[records["c"][products]] if len(products) else products
     _refuse(core, records, products[needed > records["a"][products]], "the group has weights of more than mbiw bits")
 
@@ -127,7 +133,7 @@ def _most_bits(matrix: Matrix) -> int:
     return 1 + max(high.bit_length(), (~low if low else 0).bit_length())
 
 
-def _floats(program: Program, _target: Target, core: int, records: Records) -> None:
+def _floats(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     if program.has_integers:
         return
     for name, reason in _NOT_FLOAT.items():
@@ -136,12 +142,12 @@ def _floats(program: Program, _target: Target, core: int, records: Records) -> N
     _refuse(core, records, np.flatnonzero(filled), "a program of floats can fill with 0 only")
 
 
-def _lookups(program: Program, _target: Target, core: int, records: Records) -> None:
+def _lookups(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     check_lookups(core, records, program.memory.tables)
 
 
-def _groups(program: Program, target: Target, core: int, records: Records) -> None:
-    counts = np.array(program.config.groups(core), np.int64)
+def _groups(program: LoadedProgram, target: Target, core: int, records: Records) -> None:
+    counts = np.array(program.config.group_sizes(core), np.int64)
     products = np.flatnonzero(_is(records, "mvmul"))
     groups, bits = records["c"][products], records["a"][products]
     _refuse(core, records, products[groups >= len(counts)], f"core {core} has {len(counts)} array groups")
@@ -150,7 +156,7 @@ def _groups(program: Program, target: Target, core: int, records: Records) -> No
     _refuse(core, records, products[cols > outputs], "the group's matrix has more columns than the crossbars hold")
 
 
-def _partners(program: Program, _target: Target, core: int, records: Records) -> None:
+def _partners(program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     names = _is(records, "send") | _is(records, "recv")
     _refuse(core, records, np.flatnonzero(names & (records["a"] == core)), "a core cannot exchange with itself")
     names |= _is(records, "sync")
@@ -158,14 +164,14 @@ def _partners(program: Program, _target: Target, core: int, records: Records) ->
     _refuse(core, records, np.flatnonzero(names & (records["a"] >= count)), f"the program has {count} cores")
 
 
-def _offsets(_program: Program, _target: Target, core: int, records: Records) -> None:
+def _offsets(_program: LoadedProgram, _target: Target, core: int, records: Records) -> None:
     for name, bits in _OFFSET_BITS.items():
         unclear = _is(records, name) & (records["c"] != 0) & (records["b"] & bits == 0)
         reason = f"set the bit in offset_select, {bits}: the ISA adds offset_value, the simulator only then"
         _refuse(core, records, np.flatnonzero(unclear), reason if bits else f"{name} takes no offset")
 
 
-_RULES: tuple[Rule, ...] = (
+_RULES: tuple[StreamRule, ...] = (
     _ranges,
     _pairs,
     _registers,
@@ -179,7 +185,8 @@ _RULES: tuple[Rule, ...] = (
     _offsets,
 )
 _AFTER_SETBW, _AFTER_SETFP, _CONVERTS = (
-    mask(lambda row, names=names: row.name in names) for names in (INTEGERS, FLOATS | CONVERSIONS, CONVERSIONS)
+    opcode_mask(lambda row, names=names: row.name in names)
+    for names in (INTEGER_INSTRUCTIONS, FLOAT_INSTRUCTIONS | CONVERSION_INSTRUCTIONS, CONVERSION_INSTRUCTIONS)
 )
 """Masks of opcodes that are defined after setbw, after setfp, and after setfp with widths other than 32."""
 
@@ -188,7 +195,7 @@ def _is(records: Records, name: str) -> Mask:
     return records["opcode"] == OPCODE[name]
 
 
-def _operands(records: Records, kind: Kind) -> Iterator[tuple[Indices, str]]:
+def _operands(records: Records, kind: OperandKind) -> Iterator[tuple[Indices, str]]:
     """Yields for each opcode with operands of `kind` its instructions in ascending order, and the operand's slot."""
     for opcode in np.flatnonzero(np.bincount(records["opcode"], minlength=256)):
         operands = [o for o in BY_OPCODE[int(opcode)].operands if o.kind is kind]
@@ -203,4 +210,4 @@ def _refuse(core: int, records: Records, faults: Indices, reason: str) -> None:
 
 
 def _fail(core: int, records: Records, pc: int, reason: str) -> NoReturn:
-    raise ProgramError(core, pc, isa.text(records[pc]), reason)
+    raise ProgramError(core, pc, isa.format_record(records[pc]), reason)

@@ -25,7 +25,7 @@ def command(
     Example: raptor check out --sarif findings.sarif
     """
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.common.errors import UserError
     from validator.checks import check
     from validator.checks.findings_text import (
@@ -35,12 +35,12 @@ def command(
         to_sarif,
     )
 
-    if storage.is_terminal(json) and storage.is_terminal(sarif):
+    if storage.is_stdout(json) and storage.is_stdout(sarif):
         raise UserError("--json - and --sarif -: only one of them can be printed")
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
             storage.print_or_write(option, path, form(findings))
-    if not (storage.is_terminal(json) or storage.is_terminal(sarif)):
-        show(findings, Console(), quiet=quiet)
+    if not (storage.is_stdout(json) or storage.is_stdout(sarif)):
+        show(findings, LiteralConsole(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raptor.common.errors import RaptorError, UserError
-from raptor.common.option_conflicts import refuse_given
+from raptor.common.option_conflicts import refuse_options
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Device, Inputs, Out
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
 
 if TYPE_CHECKING:
-    from validator.program import Program
+    from validator.program import LoadedProgram
     from validator.validation_report import ValidationReport
 
 
@@ -110,9 +110,9 @@ def command(
 def _refuse_unused(context: typer.Context, inputs: Sequence[str] | None, device: str | None) -> None:
     """Refuses options that would have no effect."""
     if inputs:
-        refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
+        refuse_options(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
     if device is not None:
-        refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
+        refuse_options(context, {"engine"}, "not with --device, beside which the engine is the reference")
 
 
 def _check_new(junit: Path | None) -> None:
@@ -120,8 +120,8 @@ def _check_new(junit: Path | None) -> None:
     from raptor.common import arguments, storage
 
     if junit is not None:
-        storage.check_no_terminal("--junit", junit)
-        arguments.new_file("junit", junit)
+        storage.refuse_stdout("--junit", junit)
+        arguments.parse_new_file("junit", junit)
 
 
 def _write(out: Path, json: Path | None, junit: Path | None, report: "ValidationReport") -> None:
@@ -133,7 +133,7 @@ def _write(out: Path, json: Path | None, junit: Path | None, report: "Validation
     if json is not None:
         storage.print_or_write("--json", json, to_json(report))
     if junit is not None:
-        storage.write_for("--junit", junit, to_junit(report, out.name))
+        storage.write_atomic("--junit", junit, to_junit(report, out.name))
 
 
 def _failure(error: RaptorError, tolerance: float | None) -> "ValidationReport":
@@ -148,11 +148,11 @@ def _failure(error: RaptorError, tolerance: float | None) -> "ValidationReport":
 def _print(report: "ValidationReport", crossbars: Any, json: Path | None, *, quiet: bool) -> None:
     """Prints the report, and what an opened device tells, unless the terminal gets the JSON."""
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from validator.validation_report import show
 
-    if not storage.is_terminal(json):
-        console = Console()
+    if not storage.is_stdout(json):
+        console = LiteralConsole()
         show(report, console, quiet=quiet)
         for line in (crossbars or ()) if not quiet else ():
             console.print(line)
@@ -160,16 +160,16 @@ def _print(report: "ValidationReport", crossbars: Any, json: Path | None, *, qui
 
 def _programmed(
     context: typer.Context, crossbar: CrossbarKind | None, cells: str | None, settings: Sequence[str]
-) -> "Callable[[Program], Program] | None":
+) -> "Callable[[LoadedProgram], LoadedProgram] | None":
     """Returns a function that installs the crossbars of the command line in a program; None if they are exact."""
     if crossbar not in ("sliced", "noisy"):
-        refuse_given(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
+        refuse_options(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
     if crossbar is None:
         return None
-    from validator.crossbar.choice import chosen
+    from validator.crossbar.choice import select_crossbars
 
-    refuse_given(context, {"device"}, "not with --crossbar: a device has crossbars of its own")
-    return chosen(crossbar, cells, settings)
+    refuse_options(context, {"device"}, "not with --crossbar: a device has crossbars of its own")
+    return select_crossbars(crossbar, cells, settings)
 
 
 def _open(context: typer.Context, device: str) -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding, Numbers
+from raptor.output.files import Numbers, TensorCoding
 from validator.model.types import FEW_BITS, named_type
 from validator.program import Bytes
 
@@ -28,28 +28,28 @@ def dtype_range(name: str) -> tuple[int, int]:
     return (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def element_range(coding: Coding) -> tuple[int, int]:
+def element_range(coding: TensorCoding) -> tuple[int, int]:
     """Returns the smallest and the largest integer that an element can hold."""
     return -(2 ** (coding.bits - 1)), 2 ** (coding.bits - 1) - 1
 
 
-def element_bytes(coding: Coding | None, floats: int = 1) -> int:
+def element_bytes(coding: TensorCoding | None, floats: int = 1) -> int:
     """Returns the size of an element in bytes; `floats` in a program of floats (1 if it counts memory in elements)."""
     return -(-coding.bits // 8) if coding and coding.bits else floats
 
 
-def value_range(coding: Coding) -> tuple[int, int]:
+def value_range(coding: TensorCoding) -> tuple[int, int]:
     """Returns the smallest and the largest value that an input of integers or booleans accepts."""
     low, high = dtype_range(coding.dtype)
     return (low if coding.low is None else coding.low), (high if coding.high is None else coding.high)
 
 
-def holds_floats(coding: Coding | None) -> bool:
+def holds_floats(coding: TensorCoding | None) -> bool:
     """Checks whether the model's tensor has a float type."""
     return coding is None or coding.dtype in _FLOATS
 
 
-def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str | None:
+def find_coding_fault(coding: TensorCoding, shape: Sequence[int], numbers: Numbers) -> str | None:
     """Returns the fault in the coding of a tensor of `shape`, in a program of these `numbers`; None if it is valid."""
     if (coding.low is None) != (coding.high is None):
         return "low and high belong together"
@@ -62,7 +62,7 @@ def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str 
     return _check_scaled(coding, shape) if coding.scale else _check_shifted(coding) or _check_bounds(coding)
 
 
-def _check_shifted(coding: Coding) -> str | None:
+def _check_shifted(coding: TensorCoding) -> str | None:
     if coding.dtype == "float32":
         return "integers that stand for float32 values need a scale"
     if coding.zero_point != (0,) or coding.axis is not None:
@@ -76,7 +76,7 @@ def _check_shifted(coding: Coding) -> str | None:
     return None
 
 
-def _check_float(coding: Coding, numbers: Numbers) -> str | None:
+def _check_float(coding: TensorCoding, numbers: Numbers) -> str | None:
     if numbers == "int":
         return "floats, in a program whose numbers are int"
     plain = not coding.scale and coding.offset == 0 and coding.zero_point == (0,) and coding.axis is None
@@ -86,7 +86,7 @@ def _check_float(coding: Coding, numbers: Numbers) -> str | None:
     return _check_bounds(coding)
 
 
-def _check_bounds(coding: Coding) -> str | None:
+def _check_bounds(coding: TensorCoding) -> str | None:
     if coding.low is None or coding.high is None:
         return None
     if holds_floats(coding):
@@ -97,7 +97,7 @@ def _check_bounds(coding: Coding) -> str | None:
     return None
 
 
-def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
+def _check_scaled(coding: TensorCoding, shape: Sequence[int]) -> str | None:
     if coding.dtype not in _SCALED or coding.offset:
         return f"a scale is for floats without offset, found {coding.dtype} with offset {coding.offset}"
     if coding.axis is not None and coding.axis >= len(shape):
@@ -114,7 +114,7 @@ def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
     return None
 
 
-def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np.float32]:
+def encode(array: Array, coding: TensorCoding, what: str) -> Integers | npt.NDArray[np.float32]:
     """Converts values of the model to elements. Raises `UserError` for a value that no element represents."""
     if coding.kind == "float":
         return _as_floats(array, coding, what)
@@ -124,7 +124,7 @@ def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np
     return _shifted(array, coding, what)
 
 
-def _as_floats(array: Array, coding: Coding, what: str) -> npt.NDArray[np.float32]:
+def _as_floats(array: Array, coding: TensorCoding, what: str) -> npt.NDArray[np.float32]:
     """Returns values as float32, rounded to the model's type. Raises `UserError` for integers out of bounds."""
     if holds_floats(coding):
         with np.errstate(over="ignore"):
@@ -148,7 +148,7 @@ def _floats(array: Array) -> npt.NDArray[np.float32]:
         return array.astype(np.float32)
 
 
-def _quantised(x: npt.NDArray[np.float32], coding: Coding, what: str) -> Integers:
+def _quantised(x: npt.NDArray[np.float32], coding: TensorCoding, what: str) -> Integers:
     """Quantises as QuantizeLinear: a division in float32, ties to even, the zero point, saturation."""
     if np.isnan(x).any():
         raise UserError(f"{what}: holds NaN, which cannot be quantised")
@@ -159,7 +159,7 @@ def _quantised(x: npt.NDArray[np.float32], coding: Coding, what: str) -> Integer
     return np.clip(rounded + zero, low, high).astype(np.int64)
 
 
-def _shifted(array: Array, coding: Coding, what: str) -> Integers:
+def _shifted(array: Array, coding: TensorCoding, what: str) -> Integers:
     wide = _as_integers(array if array.dtype.kind in "iub" else array.astype(np.float64), what)
     least, most = value_range(coding)
     bounds = f"the range of {coding.dtype}" if coding.low is None else "for which the program is exact"
@@ -183,14 +183,14 @@ def _check_range(values: Integers, low: int, high: int, message: str) -> None:
         raise UserError(message)
 
 
-def _broadcast_along(entries: Array, coding: Coding, dims: int) -> Array:
+def _broadcast_along(entries: Array, coding: TensorCoding, dims: int) -> Array:
     """Reshapes the entries of `scale` or `zero_point` to broadcast along the axis of the coding."""
     if coding.axis is None:
         return entries[0]
     return entries.reshape([-1 if k == coding.axis else 1 for k in range(dims)])
 
 
-def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: str) -> Array:
+def decode(elements: Integers | npt.NDArray[np.float32], coding: TensorCoding, what: str) -> Array:
     """Converts elements to values in the model's type: (e - zero_point) * scale in float32, or e + offset."""
     if coding.kind == "float":
         return _as_values(elements, coding, what)
@@ -206,7 +206,7 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
     return values.astype(named_type(coding.dtype))
 
 
-def _as_values(elements: Array, coding: Coding, what: str) -> Array:
+def _as_values(elements: Array, coding: TensorCoding, what: str) -> Array:
     """Returns floats in the model's type. Raises `UserError` for a number that this type cannot represent."""
     dtype = named_type(coding.dtype)
     if holds_floats(coding):
@@ -221,7 +221,7 @@ def _as_values(elements: Array, coding: Coding, what: str) -> Array:
     return wide.astype(dtype)
 
 
-def to_bytes(elements: Array, coding: Coding) -> Bytes:
+def elements_to_bytes(elements: Array, coding: TensorCoding) -> Bytes:
     """Returns the bytes of elements, in order."""
     if coding.kind == "float":
         return np.ascontiguousarray(elements, "<f4").view(np.uint8).ravel()
@@ -229,7 +229,7 @@ def to_bytes(elements: Array, coding: Coding) -> Bytes:
     return np.ascontiguousarray(content[:, : element_bytes(coding)]).ravel()
 
 
-def from_bytes(content: Bytes, coding: Coding, what: str) -> Array:
+def elements_from_bytes(content: Bytes, coding: TensorCoding, what: str) -> Array:
     """Returns the elements: int64 or float32. Raises `UserError` for an integer that does not fit its bits."""
     if coding.kind == "float":
         return content.view("<f4")

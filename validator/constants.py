@@ -9,13 +9,13 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output import files
 from validator.model.node import Array
-from validator.model.types import dtype_of
+from validator.model.types import parse_tensor_type
 
 _KINDS: Mapping[str, str] = MappingProxyType({"f": "fiu", "i": "iu", "u": "iu", "b": "b", "O": "U"})
 """Kinds of a constant's values in JSON, for each kind of its type."""
 
 
-def constant_inputs(options: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, Array]:
+def read_constant_inputs(options: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, Array]:
     """Returns the constants in `options`, keyed by name, in the types of `inputs` (as onnxruntime describes them).
 
     Raises `UserError` for a name that is not an input, and for a value of another type.
@@ -32,7 +32,7 @@ def _recorded(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constant(name: str, value: object, type_: str) -> Array:
-    dtype = dtype_of(type_)
+    dtype = parse_tensor_type(type_)
     kinds = _KINDS.get(dtype.kind) if dtype is not None and dtype.isbuiltin == 1 else None
     if kinds is None:
         raise _bad(f"{name!r} is no input that can be a constant")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class IntegerDifference:
     """An integer tensor of `total` elements: `count` differ in onnxruntime, and a tie explains `explained` of these.
 
     `at`, `got` (of onnxruntime), `want`: at the first element that is not explained, else the first that differs.
@@ -23,7 +23,7 @@ class Difference:
     def unexplained(self) -> int:
         return self.count - self.explained
 
-    def plus(self, other: "Difference") -> "Difference":
+    def add_input(self, other: "IntegerDifference") -> "IntegerDifference":
         """Adds the differences of the same tensor for another input."""
         shown = other if (other.unexplained, other.count) > (self.unexplained, self.count) else self
         total, count = self.total + other.total, self.count + other.count

@@ -10,9 +10,9 @@
 import numpy as np
 
 from raptor.common.jit import bare_helper
-from validator.machine import Stop
+from validator.machine import EngineStop
 
-_OK, _OVERFLOW, _UNWRITTEN = 0, int(Stop.OVERFLOW), int(Stop.UNWRITTEN)
+_OK, _OVERFLOW, _UNWRITTEN = 0, int(EngineStop.OVERFLOW), int(EngineStop.UNWRITTEN)
 _U = np.uint64
 
 

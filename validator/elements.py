@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding
+from raptor.output.files import TensorCoding
 from validator.coding import holds_floats
-from validator.definition.values import Array, Ints, Real, Value, along, is_codes
+from validator.definition.values import Array, ExactReal, Ints, Value, along, is_codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class ElementPair:
     """A tensor by the program (`got`) and by the definition (`want`), in one shape: integers, or float32 values."""
 
     got: Array
@@ -23,7 +23,7 @@ class Pair:
         return self.want.dtype.kind == "f"
 
 
-def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
+def pair_elements(name: str, elements: Array, coding: TensorCoding, value: Value) -> ElementPair:
     """Pairs the elements of a tensor of the program with its value in the definition.
 
     Raises `UserError` if the coding does not match the value.
@@ -33,23 +33,23 @@ def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
         # float32, by the program and by the definition.
         wanted = "float32" if holds_floats(coding) else coding.dtype
         if not isinstance(value, np.ndarray) or value.dtype.name != wanted:
-            raise _coding_error(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
-        return Pair(elements.astype(np.float32).reshape(value.shape), value.astype(np.float32))
+            raise _coding_error(name, coding, "exact numbers" if isinstance(value, ExactReal) else value.dtype.name)
+        return ElementPair(elements.astype(np.float32).reshape(value.shape), value.astype(np.float32))
     whole = _whole(elements)
-    if isinstance(value, Real):
+    if isinstance(value, ExactReal):
         return _pair_units(name, whole, coding, value)
     if not is_codes(value) or coding.scale or value.dtype.name != coding.dtype:
         raise _coding_error(name, coding, value.dtype.name)
-    return Pair((whole + coding.offset).reshape(value.shape), value.astype(np.int64))
+    return ElementPair((whole + coding.offset).reshape(value.shape), value.astype(np.int64))
 
 
 def _whole(elements: Array) -> Ints:
     return elements.astype(np.int64)
 
 
-def _pair_units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
+def _pair_units(name: str, elements: Ints, coding: TensorCoding, value: ExactReal) -> ElementPair:
     """Pairs integers that represent real numbers: without the zero point, and with the scale of the definition."""
-    term = value.single
+    term = value.single_term
     if term is None or not coding.scale or term.over.size != 1:
         raise _coding_error(name, coding, "a sum of several numbers")
     shape = term.units.shape
@@ -57,15 +57,15 @@ def _pair_units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
     wanted = np.broadcast_to(term.scale, shape)
     if not np.array_equal(np.broadcast_to(scale, shape).astype(np.float32), wanted):
         raise UserError(f"tensor {name!r}: its coding has scale {coding.scale[0]:g}, the model {wanted.flat[0]:g}")
-    return Pair(elements.reshape(shape) - zero, np.broadcast_to(term.units, shape))
+    return ElementPair(elements.reshape(shape) - zero, np.broadcast_to(term.units, shape))
 
 
-def codes_of(elements: Array, coding: Coding, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Array:
+def elements_to_codes(elements: Array, coding: TensorCoding, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Array:
     """Returns the integers of the model that elements of a program represent."""
     return (_whole(elements) + coding.offset).reshape(shape).astype(dtype)
 
 
-def _coding_error(name: str, coding: Coding, found: str) -> UserError:
+def _coding_error(name: str, coding: TensorCoding, found: str) -> UserError:
     stands = f"{coding.dtype}, scaled" if coding.scale else coding.dtype
     return UserError(
         f"tensor {name!r}: the program has elements of {coding.kind}{coding.bits} for {stands}, not {found}"

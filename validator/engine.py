@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raptor.target.opcode_tables import RULES
-from validator.machine import Fault, Machine, Stop
+from raptor.target.opcode_tables import OPCODE_RULES
+from validator.machine import EngineFault, EngineStop, Machine
 from validator.program import Values
 
 _US = 12.0
@@ -26,20 +26,20 @@ def is_quicker(machine: Machine) -> bool:
     For integers it always is: `reference` takes longer for them.
     """
     from raptor.common.jit import has_machine_code  # numba takes a while to import
-    from validator.engine_kernels import run
+    from validator.engine_kernels import run_cores
 
-    if machine.written is not None or has_machine_code(run):
+    if machine.written is not None or has_machine_code(run_cores):
         return True
     _Spent.us += _US * len(machine.words)
     return _Spent.us > _MOST_US
 
 
-def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
+def execute(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
     """Runs all cores like `reference.execute`, several thousand times faster.
 
     The first call on a computer compiles for several seconds.
     """
-    from validator.engine_kernels import run  # numba takes a while to import
+    from validator.engine_kernels import run_cores  # numba takes a while to import
 
     m, w, p = machine, machine.weights, machine.probes
     fault = np.zeros(6, np.int64)
@@ -48,10 +48,10 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     captured = (p.captured,) if m.written is None else (p.captured, m.written.captured)
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, captured)
-    stop = Stop(run(block, max_steps, RULES, cores, memories, weights, probes, _integers(m), fault))
-    if stop in (Stop.DONE, Stop.DEADLOCK):
-        return Fault(stop)  # a message leaves the numbers of its cores in `fault`
-    return Fault(stop, *(int(value) for value in fault))
+    stop = EngineStop(run_cores(block, max_steps, OPCODE_RULES, cores, memories, weights, probes, _integers(m), fault))
+    if stop in (EngineStop.DONE, EngineStop.DEADLOCK):
+        return EngineFault(stop)  # a message leaves the numbers of its cores in `fault`
+    return EngineFault(stop, *(int(value) for value in fault))
 
 
 def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values, ...]:
@@ -78,6 +78,6 @@ def _integers(machine: Machine) -> tuple[Any, ...] | None:
 def _crossbars(machine: Machine) -> tuple[Any, ...] | None:
     if machine.crossbars is None:
         return None
-    from validator.crossbar.tables import tables_of
+    from validator.crossbar.tables import make_kernel_tables
 
-    return tables_of(machine.crossbars), machine.work
+    return make_kernel_tables(machine.crossbars), machine.work

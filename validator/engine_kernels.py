@@ -21,18 +21,18 @@ import numpy as np
 
 from raptor.common.jit import helper, kernel
 from raptor.target.isa import OPCODE, Timing
-from raptor.target.opcode_tables import ONE, VECTOR, Rule
-from validator.address_kernels import apart, place, within
-from validator.float_kernels import binary, product, rectify, unary
+from raptor.target.opcode_tables import ONE, VECTOR, RuleColumn
+from validator.address_kernels import check_overlap, check_span, locate_local
+from validator.float_kernels import apply_binary, apply_unary, float_product, rectify
 from validator.integer_kernels import integer_product, integer_vector
-from validator.machine import EVENT_COUNT, UNUSED, WORD_BYTES, Stop
-from validator.scalar_kernels import scalar_result
+from validator.machine import EVENT_COUNT, UNUSED, WORD_BYTES, EngineStop
+from validator.scalar_kernels import compute_scalar
 
-_DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)
-_UNALIGNED, _LOCAL, _GLOBAL = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.GLOBAL_RANGE)
-_OVERLAP, _REGISTERS, _SIZES = int(Stop.OVERLAP), int(Stop.SEND_REGISTERS), int(Stop.SIZES_DIFFER)
-_NOT_OWNED, _NO_MEANING = int(Stop.NOT_OWNED), int(Stop.NO_MEANING)
-_UNWRITTEN, _NOT_WHOLE, _NO_ROW = int(Stop.UNWRITTEN), int(Stop.NOT_WHOLE), int(Stop.NO_ROW)
+_DONE, _DEADLOCK, _STEPS = int(EngineStop.DONE), int(EngineStop.DEADLOCK), int(EngineStop.STEPS)
+_UNALIGNED, _LOCAL, _GLOBAL = int(EngineStop.UNALIGNED), int(EngineStop.LOCAL_RANGE), int(EngineStop.GLOBAL_RANGE)
+_OVERLAP, _REGISTERS, _SIZES = int(EngineStop.OVERLAP), int(EngineStop.SEND_REGISTERS), int(EngineStop.SIZES_DIFFER)
+_NOT_OWNED, _NO_MEANING = int(EngineStop.NOT_OWNED), int(EngineStop.NO_MEANING)
+_UNWRITTEN, _NOT_WHOLE, _NO_ROW = int(EngineStop.UNWRITTEN), int(EngineStop.NOT_WHOLE), int(EngineStop.NO_ROW)
 _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
@@ -45,7 +45,7 @@ _SETFP = OPCODE["setfp"]
 
 
 @kernel
-def run(
+def run_cores(
     block: bool,
     max_steps: int,
     rules: Any,
@@ -126,11 +126,11 @@ def _advance(  # noqa: C901 the dispatch
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
-        elif rules[op, Rule.UNIT] == VECTOR:
+        elif rules[op, RuleColumn.UNIT] == VECTOR:
             code = _any_vector(core, op, rules[op], registers, rd, rs1, a, b, c, d, memories, integers, fault)
-        elif rules[op, Rule.TIMING] == Timing.REGISTER and op != _SLD:
-            second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
-            registers[rd] = np.int32(scalar_result(op, np.int64(registers[rs1]), second, a))
+        elif rules[op, RuleColumn.TIMING] == Timing.REGISTER and op != _SLD:
+            second = np.int64(registers[a]) if rules[op, RuleColumn.READS_RS2] == 1 else np.int64(0)
+            registers[rd] = np.int32(compute_scalar(op, np.int64(registers[rs1]), second, a))
         elif op == _LD or op == _ST:  # noqa: SIM109 numba makes a loop of `in`
             code = _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault)
         elif op == _LLDI:
@@ -215,7 +215,7 @@ def _any_product(core, target, source, relu, group, memories, weights, integers,
 @helper
 def _any_vector(core, op, rule, registers, rd, rs1, a, b, c, d, memories, integers, fault):
     """Executes a vector instruction, on floats or on integers. `rule`: its row in `rules`."""
-    second = np.int64(registers[a]) if rule[Rule.READS_RS2] == 1 else np.int64(0)
+    second = np.int64(registers[a]) if rule[RuleColumn.READS_RS2] == 1 else np.int64(0)
     if integers is None:
         return _vector(core, op, rule, registers[rd], registers[rs1], second, b, c, d, memories, fault)
     return integer_vector(core, op, rule, registers[rd], registers[rs1], second, b, c, d, memories, integers, fault)
@@ -226,12 +226,12 @@ def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
     values, offset, rows, cols, first_group = weights
     local, width = memories[0][0], memories[4]
     g, y = first_group[core] + group, _U(0)
-    code, x = place(core, np.int64(source), rows[g] * width, memories, fault)
+    code, x = locate_local(core, np.int64(source), rows[g] * width, memories, fault)
     if code == _OK:
-        code, y = place(core, np.int64(target), cols[g] * width, memories, fault)
+        code, y = locate_local(core, np.int64(target), cols[g] * width, memories, fault)
     if code != _OK:
         return code
-    product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
+    float_product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
     if relu:
         rectify(local, y, scratch, _U(0), _U(cols[g]))
     else:
@@ -244,7 +244,7 @@ def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
 def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     """Executes a vector instruction. `rule`: its row in `rules`. `rd`, `rs1`, `rs2`: values of the registers."""
     local, width = memories[0][0], memories[4]
-    single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
+    single, strided = rule[RuleColumn.COUNT_RD] == ONE, rule[RuleColumn.STRIDED] == 1
     if strided and rs2 < 0:
         fault[1], fault[2] = rs1, rs2
         return _LOCAL
@@ -252,20 +252,20 @@ def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     result = np.int64(1) if single else d
     span = (d - 1) * rs2 + 1 if strided else d
     moved = step if b & 1 and not single and not strided else 0
-    code, y = place(core, rd + moved, result * width, memories, fault)
+    code, y = locate_local(core, rd + moved, result * width, memories, fault)
     if code != _OK:
         return code
-    code, x = place(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
+    code, x = locate_local(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = apart(y, _U(result), x, _U(span), not strided, memories, core, fault)
+        code = check_overlap(y, _U(result), x, _U(span), not strided, memories, core, fault)
     if code != _OK:
         return code
-    if rule[Rule.SOURCES] == 1:
-        return unary(op, local, y, x, rs2, _U(d))
-    code, z = place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
+    if rule[RuleColumn.SOURCES] == 1:
+        return apply_unary(op, local, y, x, rs2, _U(d))
+    code, z = locate_local(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = apart(y, _U(result), z, _U(span), _YES, memories, core, fault)
-    return binary(op, local, y, x, z, _U(d)) if code == _OK else code
+        code = check_overlap(y, _U(result), z, _U(span), _YES, memories, core, fault)
+    return apply_binary(op, local, y, x, z, _U(d)) if code == _OK else code
 
 
 @helper
@@ -288,7 +288,7 @@ def _fill(planes, y, value, n):
 
 @helper
 def _lldi(core, target, value, size, memories, fault):
-    code, y = place(core, target, size, memories, fault)
+    code, y = locate_local(core, target, size, memories, fault)
     if code == _OK:
         _fill(memories[0], y, value, _U(size // memories[4]))
     return code
@@ -297,13 +297,13 @@ def _lldi(core, target, value, size, memories, fault):
 @helper
 def _lmv(core, target, source, size, memories, fault):
     local, width = memories[0], memories[4]
-    code, y = place(core, target, size, memories, fault)
+    code, y = locate_local(core, target, size, memories, fault)
     if code != _OK:
         return code
-    code, x = place(core, source, size, memories, fault)
+    code, x = locate_local(core, source, size, memories, fault)
     count = _U(size // width)
     if code == _OK:
-        code = apart(y, count, x, count, _NO, memories, core, fault)
+        code = check_overlap(y, count, x, count, _NO, memories, core, fault)
     if code == _OK:
         _copy(local, y, local, x, count)
     return code
@@ -315,11 +315,11 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     local, _local_first, _local_size, memory, width, owners = memories
     near, far = (rd, rs1) if op == _LD else (rs1, rd)
     near_bit, far_bit = (1, 2) if op == _LD else (2, 1)
-    code, x = place(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
+    code, x = locate_local(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
     if code != _OK:
         return code
     address = (np.int64(registers[far]) << 32) + (np.int64(registers[far + 1]) & 0xFFFFFFFF)
-    code, g = within(address + (c if b & far_bit else 0), d, owners.size, width, fault)
+    code, g = check_span(address + (c if b & far_bit else 0), d, owners.size, width, fault)
     if code != _OK:
         return _GLOBAL if code == _LOCAL else code
     start, count = _U(g), _U(d // width)
@@ -342,7 +342,7 @@ def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault)
     rows, next_id = cores[5], cores[6]
     address = (np.int64(registers[rs1]) << 32) + (np.int64(registers[rs1 + 1]) & 0xFFFFFFFF) + offset
     size = width if integers is None else np.int64(WORD_BYTES)
-    code, g = within(address, size, owners.size, width, fault)
+    code, g = check_span(address, size, owners.size, width, fault)
     if code != _OK:
         return _GLOBAL if code == _LOCAL else code
     if not _owns(core, _LD, owners, _U(g), _U(size // width)):
@@ -404,12 +404,14 @@ def _meet(core, op, partner, cores, memories, probes, fault):
     if address != registers[sender, (words[send, 0] >> 16) & 255]:
         return _REGISTERS
     size, recv_size = np.int64(words[send, 4]), np.int64(words[recv, 4])
-    code, x = place(sender, address + (words[send, 3] if words[send, 2] & 3 else 0), size, memories, fault)
+    code, x = locate_local(sender, address + (words[send, 3] if words[send, 2] & 3 else 0), size, memories, fault)
     if code != _OK:
         return code
     fault[0] = receiver
     address = np.int64(registers[receiver, (words[recv, 0] >> 8) & 255])
-    code, y = place(receiver, address + (words[recv, 3] if words[recv, 2] & 1 else 0), recv_size, memories, fault)
+    code, y = locate_local(
+        receiver, address + (words[recv, 3] if words[recv, 2] & 1 else 0), recv_size, memories, fault
+    )
     if code != _OK:
         return code
     if size != recv_size:

@@ -18,7 +18,7 @@ class IdError(ProgramError):
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class BlockedCore:
     """A core that is blocked permanently: its position, and the state of the core that it waits for."""
 
     core: int
@@ -35,6 +35,6 @@ class DeadlockError(RaptorError):
 
     exit_status = 3
 
-    def __init__(self, blocked: tuple[Blocked, ...]) -> None:
+    def __init__(self, blocked: tuple[BlockedCore, ...]) -> None:
         self.blocked = blocked
         super().__init__("\n".join(["deadlock:", *(f"  {core}" for core in blocked)]))

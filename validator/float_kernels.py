@@ -13,9 +13,9 @@ import numpy as np
 
 from raptor.common.jit import helper
 from raptor.target.isa import OPCODE
-from validator.machine import Stop
+from validator.machine import EngineStop
 
-_OK, _NO_MEANING = 0, int(Stop.NO_MEANING)
+_OK, _NO_MEANING = 0, int(EngineStop.NO_MEANING)
 _U = np.uint64
 _VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax"))
 _VAVG, _VRELU, _VTANH, _VSIGM, _VSOFTMAX = (OPCODE[n] for n in ("vavg", "vrelu", "vtanh", "vsigm", "vsoftmax"))
@@ -25,7 +25,7 @@ _VVMASK = OPCODE["vvmask"]
 
 
 @helper
-def product(v, x, n, w, o, m, t):
+def float_product(v, x, n, w, o, m, t):
     """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass.
 
     A cell with weight 0 conducts nothing, even if the input of its row is infinite. (NaN is memory that nobody wrote.)
@@ -73,7 +73,7 @@ def _product_without_infinity(v, x, n, w, o, m, t):
 
 
 @helper
-def binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
+def apply_binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
     """Computes an instruction of two vectors, at `p` and `q`, with `n` elements; the result goes to `y`."""
     if op == _VVADD and y == p:
         for i in range(n):
@@ -113,7 +113,7 @@ def binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is wo
 
 
 @helper
-def unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
+def apply_unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
     """Computes an instruction of one vector, at `x`. `register`: value of rs2, which is a stride or a bound."""
     if op == _VRELU:
         rectify(v, y, v, x, n)

@@ -15,62 +15,64 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target import isa
-from raptor.target.isa import BY_OPCODE, Count, Kind, Operand
+from raptor.target.isa import BY_OPCODE, AccessCount, Operand, OperandKind
 from raptor.target.layout import Floats
-from validator.machine import Stop
-from validator.reference_core import COMMON, Core, Instruction, Semantics
+from validator.machine import EngineStop
+from validator.reference_core import COMMON_SEMANTICS, DecodedInstruction, ReferenceCore, Semantics
 
 
 def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
     """Makes a vector instruction. `function` gets an array for each operand that is read, and for a bound in rs2."""
 
-    def run(core: Core, i: Instruction) -> None:
+    def run(core: ReferenceCore, i: DecodedInstruction) -> None:
         row = BY_OPCODE[i.opcode]
         strided = any(o.access is not None and o.access.strided for o in row.operands)
         target, single = _result(core, i, row, strided=strided)
-        sources = [_source(core, i, o) for o in row.operands if o.kind is Kind.SOURCE]
+        sources = [_source(core, i, o) for o in row.operands if o.kind is OperandKind.SOURCE]
         for source in sources if not single else ():
             core.check_overlap(target, source, exact=not strided)
-        step = core.register(i.a) if strided else 1
+        step = core.read_register(i.a) if strided else 1
         values = [core.local[source.start + np.arange(i.d) * step] for source in sources]
         if not strided:
-            values += [np.full(i.d, core.register(i.a), np.float32) for o in row.operands if o.kind is Kind.USE]
+            values += [
+                np.full(i.d, core.read_register(i.a), np.float32) for o in row.operands if o.kind is OperandKind.USE
+            ]
         core.local[target] = function(*values)
 
     return run
 
 
-def _result(core: Core, i: Instruction, row: isa.Instruction, *, strided: bool) -> tuple[slice, bool]:
+def _result(core: ReferenceCore, i: DecodedInstruction, row: isa.Instruction, *, strided: bool) -> tuple[slice, bool]:
     """Returns the elements that are written, and true if there is only one.
 
     A single result, and vmv, have no offset (ISA 4.3.6, 4.3.10).
     """
     access = row.operand("rd").access
-    single = access is not None and access.count is Count.ONE
+    single = access is not None and access.count is AccessCount.ONE
     if single or strided:
-        return core.elements(core.register(i.rd), 1 if single else i.d), single
-    return core.vector(i, i.rd, 0, i.d), single
+        return core.element_span(core.read_register(i.rd), 1 if single else i.d), single
+    return core.vector_span(i, i.rd, 0, i.d), single
 
 
-def _source(core: Core, i: Instruction, operand: Operand) -> slice:
+def _source(core: ReferenceCore, i: DecodedInstruction, operand: Operand) -> slice:
     """Returns the elements that an operand spans."""
     register, bit = (i.rs1, 1) if operand.name == "rs1" else (i.a, 2)
     if operand.access is None or not operand.access.strided:
-        return core.vector(i, register, bit, i.d)
-    stride = core.register(i.a)
+        return core.vector_span(i, register, bit, i.d)
+    stride = core.read_register(i.a)
     if stride < 0:
-        raise core.fail(Stop.LOCAL_RANGE, core.register(register), stride)
-    return core.vector(i, register, bit, (i.d - 1) * stride + 1)
+        raise core.make_fault(EngineStop.LOCAL_RANGE, core.read_register(register), stride)
+    return core.vector_span(i, register, bit, (i.d - 1) * stride + 1)
 
 
-def _setbw(core: Core, i: Instruction) -> None:
+def _setbw(core: ReferenceCore, i: DecodedInstruction) -> None:
     """Does nothing: a program of floats has one width only (`check`)."""
 
 
-def _mvmul(core: Core, i: Instruction) -> None:
+def _mvmul(core: ReferenceCore, i: DecodedInstruction) -> None:
     matrix = core.machine.weights.matrix(core.number, i.c)
-    source = core.elements(core.register(i.rs1), matrix.shape[0])
-    target = core.elements(core.register(i.rd), matrix.shape[1])
+    source = core.element_span(core.read_register(i.rs1), matrix.shape[0])
+    target = core.element_span(core.read_register(i.rd), matrix.shape[1])
     products = core.machine.products
     x = core.local[source]
     total = _product(x, matrix) if products is None else products(core.number, i.c, x)
@@ -157,7 +159,7 @@ def _softmax(x: Floats) -> npt.ArrayLike:
     return [p / total for p in powers]
 
 
-FUNCTIONS: dict[str, Callable[..., npt.ArrayLike]] = {
+VECTOR_FUNCTIONS: dict[str, Callable[..., npt.ArrayLike]] = {
     "vvadd": np.add,
     "vvsub": np.subtract,
     "vvmul": np.multiply,
@@ -179,10 +181,10 @@ FUNCTIONS: dict[str, Callable[..., npt.ArrayLike]] = {
     "vrsl": _maximum,
 }
 """Function of each vector instruction, from an array for each operand that is read, and for a bound in rs2."""
-MEANINGS: dict[str, Semantics] = {
-    **COMMON,
+FLOAT_SEMANTICS: dict[str, Semantics] = {
+    **COMMON_SEMANTICS,
     "setbw": _setbw,
     "mvmul": _mvmul,
-    **{name: _vector(function) for name, function in FUNCTIONS.items()},
+    **{name: _vector(function) for name, function in VECTOR_FUNCTIONS.items()},
 }
 """Meaning of each instruction, keyed by name. Every instruction that `check` accepts has one (tested)."""

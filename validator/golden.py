@@ -11,15 +11,15 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.layout import Floats
-from validator.constants import constant_inputs
+from validator.constants import read_constant_inputs
 from validator.model import onnx_resize
 from validator.model.types import number_type
-from validator.program import Program
-from validator.session import add_outputs, read, run, session
+from validator.program import LoadedProgram
+from validator.session import add_outputs, create_session, read_model, run
 
 
 @dataclass(frozen=True, slots=True)
-class Golden:
+class GoldenModel:
     """An onnxruntime session for OUT/model.onnx. `layers`: the intermediate tensors that it can return.
 
     `constants`: inputs that became constants when the model was compiled. `by_suite`: nodes that are computed as in
@@ -29,12 +29,12 @@ class Golden:
     session: Any
     layers: tuple[str, ...]
     constants: Mapping[str, npt.NDArray[Any]]
-    by_suite: tuple[str, ...]
+    suite_nodes: tuple[str, ...]
 
     def input_dtype(self, name: str) -> "np.dtype[Any]":
         """Returns the element type that the model expects for an input."""
         dtype = number_type(next(i.type for i in self.session.get_inputs() if i.name == name))
-        assert dtype is not None, "checked by `load_golden`"
+        assert dtype is not None, "checked by `load_golden_model`"
         return dtype
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
@@ -44,7 +44,7 @@ class Golden:
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
 
-def load_golden(program: Program, *, layers: bool = False) -> Golden:
+def load_golden_model(program: LoadedProgram, *, layers: bool = False) -> GoldenModel:
     """Opens the model in the output directory; with `layers`, its intermediate tensors become outputs as well.
 
     Raises `UserError` for a model that onnxruntime refuses, or that does not match memory.json.
@@ -52,18 +52,18 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
     path = program.model
     names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
     shapes = {place.name: place.shape for place in program.memory.inputs}
-    if names or onnx_resize.may_depart(path):
+    if names or onnx_resize.may_need_rewrite(path):
         model, shown, added, by_suite = _prepared(path, names, shapes)
     else:
         model, shown, added, by_suite = str(path), (), (), ()
     opened = _of_any_size(model, path)
-    constants = constant_inputs(program.manifest.options, opened.get_inputs())
-    golden = Golden(opened, shown, constants, by_suite)
+    constants = read_constant_inputs(program.manifest.options, opened.get_inputs())
+    golden = GoldenModel(opened, shown, constants, by_suite)
     _check(golden, program, path, added)
     return golden
 
 
-def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
+def check_shapes(program: LoadedProgram, values: Mapping[str, Floats]) -> None:
     """Raises `UserError` if tensors of the model differ in size from the program's."""
     for place in program.memory.outputs:
         if values[place.name].shape != place.shape:
@@ -77,15 +77,15 @@ def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
 
 def _of_any_size(model: str | bytes, path: Path) -> Any:
     """Opens a session. A size of 0 in the shape of an input stands for any size."""
-    opened = session(model, path)
+    opened = create_session(model, path)
     zero = {i.name for i in opened.get_inputs() if 0 in i.shape}
     if not zero:
         return opened
-    proto = read(path) if isinstance(model, str) else _parse(model)
+    proto = read_model(path) if isinstance(model, str) else _parse(model)
     for dim in (d for v in proto.graph.input if v.name in zero for d in v.type.tensor_type.shape.dim):
         if dim.dim_value == 0:
             dim.Clear()
-    return session(proto.SerializeToString(), path)
+    return create_session(proto.SerializeToString(), path)
 
 
 def _prepared(
@@ -96,7 +96,7 @@ def _prepared(
     Also returns the tensors of `names` that it computes, the ones that were not outputs before, and the nodes that are
     rewritten as in ONNX's own suite.
     """
-    model = read(path)
+    model = read_model(path)
     by_suite = onnx_resize.followed(model, path, shapes)
     computed = {name for node in model.graph.node for name in node.output if name}
     shown = tuple(name for name in names if name in computed)
@@ -110,7 +110,7 @@ def _parse(content: bytes) -> Any:
     return onnx.ModelProto.FromString(content)
 
 
-def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -> None:
+def _check(golden: GoldenModel, program: LoadedProgram, path: Path, added: Sequence[str]) -> None:
     """Raises `UserError` unless the model has the program's inputs and, besides `added`, its outputs."""
     given = {i.name: i for i in golden.session.get_inputs()}
     for place in program.memory.inputs:

@@ -15,9 +15,9 @@ import numpy as np
 
 from raptor.common.jit import bare_helper, helper
 from raptor.target.isa import OPCODE
-from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
-from validator.address_kernels import apart, place
-from validator.crossbar.kernels import analog_product
+from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, RuleColumn
+from validator.address_kernels import check_overlap, locate_local
+from validator.crossbar.kernels import multiply_vector
 from validator.element_kernels import (
     all_written,
     bytes_of,
@@ -30,16 +30,16 @@ from validator.element_kernels import (
     store,
     store_floats,
 )
-from validator.float_kernels import binary, unary
+from validator.float_kernels import apply_binary, apply_unary
 from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, SIGN_BITS, TABLE_BITS
-from validator.machine import Stop
+from validator.machine import EngineStop
 
 CHUNK = 512
 """Elements that are computed together: few enough to stay in the first-level cache."""
 
-_OK, _NO_MEANING, _LOCAL = 0, int(Stop.NO_MEANING), int(Stop.LOCAL_RANGE)
-_OVERFLOW, _UNWRITTEN, _SHIFT = int(Stop.OVERFLOW), int(Stop.UNWRITTEN), int(Stop.SHIFT)
-_UNALIGNED, _NAN = int(Stop.UNALIGNED), int(Stop.NOT_A_NUMBER)
+_OK, _NO_MEANING, _LOCAL = 0, int(EngineStop.NO_MEANING), int(EngineStop.LOCAL_RANGE)
+_OVERFLOW, _UNWRITTEN, _SHIFT = int(EngineStop.OVERFLOW), int(EngineStop.UNWRITTEN), int(EngineStop.SHIFT)
+_UNALIGNED, _NAN = int(EngineStop.UNALIGNED), int(EngineStop.NOT_A_NUMBER)
 _U = np.uint64
 _HIGHEST, _LOWEST = np.int64(2**63 - 1), np.int64(-(2**63))
 
@@ -56,10 +56,10 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
     if bits == 0 or widths[core, 2]:
         return _NO_MEANING
     g = first_group[core] + group
-    code, x = place(core, source, rows[g] * bytes_of(bits), memories, fault)
+    code, x = locate_local(core, source, rows[g] * bytes_of(bits), memories, fault)
     if code != _OK:
         return code
-    code, y = place(core, target, cols[g] * bytes_of(target_bits), memories, fault)
+    code, y = locate_local(core, target, cols[g] * bytes_of(target_bits), memories, fault)
     if code != _OK:
         return code
     a, largest = integers[5], np.int64(0)
@@ -99,7 +99,7 @@ def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars
 @helper
 def _on_crossbars(g, x, bits, target_bits, cols, found, crossbars, fault):
     """Computes a product with slices, converters and noise. Results beyond the width of the sums saturate."""
-    wrong = analog_product(g, x, bits, crossbars[0], crossbars[1], found)
+    wrong = multiply_vector(g, x, bits, crossbars[0], crossbars[1], found)
     if wrong >= 0:
         fault[3], fault[4], fault[5] = wrong, x[wrong], SIGN_BITS
         return _OVERFLOW
@@ -150,35 +150,35 @@ def integer_vector(  # noqa: C901 the order of the checks is that of the definit
     bits, out, floats = integers[0][core, 0], integers[0][core, 1], integers[0][core, 2]
     if bits == 0 or not _has_meaning(op, bits, out, floats):
         return _NO_MEANING
-    size, target_bits = bytes_of(bits), bits if rule[Rule.WIDTH_RD] == IN_INPUTS else out
+    size, target_bits = bytes_of(bits), bits if rule[RuleColumn.WIDTH_RD] == IN_INPUTS else out
     target_size = bytes_of(target_bits)
-    single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
+    single, strided = rule[RuleColumn.COUNT_RD] == ONE, rule[RuleColumn.STRIDED] == 1
     result = (np.int64(1) if single else d) * target_size
     moved = c * target_size if b & 1 and not single and not strided else np.int64(0)
-    code, y = place(core, rd + moved, result, memories, fault)
+    code, y = locate_local(core, rd + moved, result, memories, fault)
     if code != _OK:
         return code
     if strided and rs2 < 0:
         fault[1], fault[2] = rs1, rs2
         return _LOCAL
     span = ((d - 1) * rs2 + 1 if strided else d) * size
-    code, x = place(core, rs1 + (c * size if b & 2 else 0), span, memories, fault)
+    code, x = locate_local(core, rs1 + (c * size if b & 2 else 0), span, memories, fault)
     in_place = target_size <= size
     if code == _OK and not single:
-        code = apart(y, _U(result), x, _U(span), in_place and not strided, memories, core, fault)
+        code = check_overlap(y, _U(result), x, _U(span), in_place and not strided, memories, core, fault)
     if code != _OK:
         return code
     if op == _VMV:
         _gather(y, x, size, rs2, d, memories[0])
         return _OK
     z = _U(0)
-    if rule[Rule.COUNT_RS2] != NO_ACCESS:
+    if rule[RuleColumn.COUNT_RS2] != NO_ACCESS:
         unit = _unit(rule, size, out)
-        span = (np.int64(1) << bits if rule[Rule.COUNT_RS2] == TABLE else d) * unit
-        code, z = place(core, rs2 + (c * unit if b & 4 else 0), span, memories, fault)
+        span = (np.int64(1) << bits if rule[RuleColumn.COUNT_RS2] == TABLE else d) * unit
+        code, z = locate_local(core, rs2 + (c * unit if b & 4 else 0), span, memories, fault)
         if code == _OK and not single:
-            beside = in_place and rule[Rule.WIDTH_RS2] == IN_INPUTS
-            code = apart(y, _U(result), z, _U(span), beside, memories, core, fault)
+            beside = in_place and rule[RuleColumn.WIDTH_RS2] == IN_INPUTS
+            code = check_overlap(y, _U(result), z, _U(span), beside, memories, core, fault)
         if code != _OK:
             return code
     if floats and op != _VFLOAT and op != _VROUND:
@@ -227,9 +227,9 @@ def _has_meaning(op, bits, out, floats):
 @bare_helper
 def _unit(rule, size, out):
     """Returns the bytes of an element of the operand in rs2."""
-    if rule[Rule.WIDTH_RS2] == IN_PARAMETERS:
+    if rule[RuleColumn.WIDTH_RS2] == IN_PARAMETERS:
         return np.int64(PARAMETER_BYTES)
-    return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else bytes_of(out)
+    return size if rule[RuleColumn.WIDTH_RS2] == IN_INPUTS else bytes_of(out)
 
 
 @bare_helper
@@ -441,7 +441,7 @@ def _round(core, x, target_bits, start, n, memories, integers, fault):
 def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fault):
     """Executes an instruction on float32 numbers, which must be at multiples of 4 bytes."""
     v, result = integers[4], np.int64(1) if single else d
-    two = rule[Rule.COUNT_RS2] != NO_ACCESS
+    two = rule[RuleColumn.COUNT_RS2] != NO_ACCESS
     step = register if op == _VAVG else np.int64(1)
     if y & _U(3) != _U(0):
         return _unaligned(core, y, 4 * result, memories, fault)
@@ -459,7 +459,7 @@ def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fa
     if code != _OK:
         return code
     to, of = y >> _U(2), x >> _U(2)
-    code = binary(op, v, to, of, z >> _U(2), _U(d)) if two else unary(op, v, to, of, register, _U(d))
+    code = apply_binary(op, v, to, of, z >> _U(2), _U(d)) if two else apply_unary(op, v, to, of, register, _U(d))
     for i in range(_U(result)):
         if v[to + i] != v[to + i]:
             v[to + i] = np.nan  # one NaN, whichever the computer makes

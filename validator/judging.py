@@ -9,28 +9,37 @@ from time import perf_counter
 from typing import Any, Literal
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
-from validator.bit_true import BitTrue, load_bit_true
-from validator.compare import Comparison, Doubles, Rounding, Tally, add_tally, compare, tally, within
-from validator.float64 import Float64Model, UnknownError, load_float64
-from validator.golden import load_golden
-from validator.inputs import Given
-from validator.options import Settings
-from validator.program import Program
-from validator.rounding import Doubt, judge, worst
-from validator.samples import Samples, Shown, Tried
-from validator.session import optimised
-from validator.validation_report import KindVerdict, LayerComparison, ValidationReport, reason
+from raptor.common.spelling import spell_option
+from validator.bit_true import BitTrueJudge, load_bit_true_judge
+from validator.compare import (
+    Doubles,
+    ErrorTally,
+    RoundingVerdict,
+    TensorComparison,
+    add_tally,
+    allowed_errors,
+    compare_tensor,
+    tally_errors,
+)
+from validator.float64 import Float64Model, NoFloat64Error, load_float64
+from validator.golden import load_golden_model
+from validator.inputs import GivenInputs
+from validator.options import ValidationSettings
+from validator.program import LoadedProgram
+from validator.rounding import DoubtfulTensor, judge_by_float64, worst_verdict
+from validator.samples import ComparedTensor, PairedRuns, SampleRuns
+from validator.session import create_optimised_session
+from validator.validation_report import KindVerdict, LayerComparison, ValidationReport, explain_verdict
 
 _SAME_SIZE = 4
 """Factor within which two errors count as equally large."""
 
 
 def validate_program(
-    program: Program,
-    given: Given,
+    program: LoadedProgram,
+    given: GivenInputs,
     numbers: Sequence[int],
-    settings: Settings,
+    settings: ValidationSettings,
     seed: int | None,
     loading: float = 0.0,
     kinds: Sequence[str] = (),
@@ -41,24 +50,24 @@ def validate_program(
     """
     settings = replace(settings, layers=settings.layers or program.manifest.numbers == "mixed")
     if settings.layers and program.layers is None:
-        raise UserError(f"{option('layers', True)}: {program.folder} has no layers.json")
+        raise UserError(f"{spell_option('layers', True)}: {program.folder} has no layers.json")
     loaded = perf_counter()
     if program.manifest.numbers != "float":
-        tested = load_bit_true(program, given, numbers, settings)
+        tested = load_bit_true_judge(program, given, numbers, settings)
         opened = perf_counter()
         tested.judge()
         return _integer_report(tested, seed, {"load": loading}, opened - loaded)
-    golden = load_golden(program, layers=settings.layers)
+    golden = load_golden_model(program, layers=settings.layers)
     opened = perf_counter()
-    tried = Samples(program, golden, given, numbers, settings).within_bounds()
-    found, unknown = judged(tried, tallied(tried), settings.tolerance)
+    tried = SampleRuns(program, golden, given, numbers, settings).with_runnable_bounds()
+    found, unknown = judge_tensors(tried, tally_samples(tried), settings.tolerance)
     excuse = _optimisation_note(tried, found) if settings.tolerance else ""
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
     report = _explained(_report(tried, found, settings.tolerance, seed, seconds, unknown), excuse)
-    return with_kinds(report, kinds, lambda kind: _judge_kind(tried.of_kind(kind), settings.tolerance, seed))
+    return add_kind_verdicts(report, kinds, lambda kind: _judge_kind(tried.with_kind(kind), settings.tolerance, seed))
 
 
-def with_kinds(
+def add_kind_verdicts(
     report: ValidationReport, kinds: Sequence[str], judge: Callable[[str], ValidationReport | None]
 ) -> ValidationReport:
     """Returns the report with the verdicts on other kinds of inputs; the first one that fails is the verdict.
@@ -83,32 +92,32 @@ def _kind_verdict(report: ValidationReport | None) -> Literal["pass", "mismatch"
     return "pass" if report.passed else "mismatch"
 
 
-def _judge_kind(tried: Samples, tolerance: float, seed: int | None) -> ValidationReport | None:
-    if not tried.has_meaning():
+def _judge_kind(tried: SampleRuns, tolerance: float, seed: int | None) -> ValidationReport | None:
+    if not tried.has_finite_outputs():
         return None
-    found, unknown = judged(tried, tallied(tried), tolerance)
+    found, unknown = judge_tensors(tried, tally_samples(tried), tolerance)
     report = _report(tried, found, tolerance, seed, {}, unknown)
-    if not report.passed and tried.overflows_inside():
+    if not report.passed and tried.has_infinite_tensors():
         return None
     return _explained(report, _optimisation_note(tried, found) if tolerance else "")
 
 
-def _optimisation_note(tried: Samples, found: Mapping[Shown, Comparison]) -> str:
+def _optimisation_note(tried: SampleRuns, found: Mapping[ComparedTensor, TensorComparison]) -> str:
     """Returns a note if onnxruntime's own results, with and without optimisations, differ about as much; else ""."""
     wrong = {shown.tensor: c for shown, c in found.items() if shown.kind == "output" and not c.passed}
     if not wrong:
         return ""
     try:
-        other = replace(tried.golden, session=optimised(tried.model))
-        apart: dict[str, Tally] = {}
+        other = replace(tried.golden, session=create_optimised_session(tried.model))
+        apart: dict[str, ErrorTally] = {}
         for number in tried.numbers:
             inputs = tried.inputs(number)
             ends = (golden.run(inputs, list(wrong)) for golden in (other, tried.golden))
             for name, pair in zip(wrong, zip(*(end.values() for end in ends), strict=True), strict=True):
-                add_tally(apart, name, tally(*pair))
+                add_tally(apart, name, tally_errors(*pair))
     except UserError:
         return ""
-    own = {name: compare(name, one, 0.0).max_relative for name, one in apart.items()}
+    own = {name: compare_tensor(name, one, 0.0).max_relative for name, one in apart.items()}
     alike = [name for name, c in wrong.items() if own[name] * _SAME_SIZE >= c.max_relative]
     if not alike:
         return ""
@@ -124,17 +133,17 @@ def _explained(report: ValidationReport, excuse: str) -> ValidationReport:
 
 
 def _integer_report(
-    tested: BitTrue, seed: int | None, seconds: Mapping[str, float], opening: float
+    tested: BitTrueJudge, seed: int | None, seconds: Mapping[str, float], opening: float
 ) -> ValidationReport:
-    figures = tested.figures()
-    found = {shown: count.comparison(shown.tensor) for shown, count in tested.counts.items()}
+    figures = tested.integer_figures()
+    found = {shown: count.to_comparison(shown.tensor) for shown, count in tested.counts.items()}
     return _report_of(
         tested.program,
         found,
         {shown.tensor: count.node for shown, count in tested.counts.items()},
         {**seconds, "open": opening, **tested.seconds},
         passed=all(c.passed for c in found.values()) and figures.departing == figures.explained,
-        tolerance=tested.settings.tolerance if tested.mixed else 0.0,
+        tolerance=tested.settings.tolerance if tested.is_mixed else 0.0,
         seed=seed,
         samples=len(tested.numbers),
         instructions=tested.instructions,
@@ -143,8 +152,8 @@ def _integer_report(
 
 
 def _report_of(
-    program: Program,
-    found: Mapping[Shown, Comparison],
+    program: LoadedProgram,
+    found: Mapping[ComparedTensor, TensorComparison],
     nodes: Mapping[str, str],
     seconds: Mapping[str, float],
     *,
@@ -165,56 +174,61 @@ def _report_of(
     )
 
 
-def tallied(tried: Tried) -> dict[Shown, Tally]:
+def tally_samples(tried: PairedRuns) -> dict[ComparedTensor, ErrorTally]:
     """Runs all samples; returns the errors of each tensor over all of them."""
-    found: dict[Shown, Tally] = {}
+    found: dict[ComparedTensor, ErrorTally] = {}
     for number in tried.numbers:
         for shown, (got, want) in tried.run(number).items():
-            add_tally(found, shown, tally(got, want))
+            add_tally(found, shown, tally_errors(got, want))
     return found
 
 
-def judged(tried: Tried, tallies: Mapping[Shown, Tally], tolerance: float) -> tuple[dict[Shown, Comparison], str]:
+def judge_tensors(
+    tried: PairedRuns, tallies: Mapping[ComparedTensor, ErrorTally], tolerance: float
+) -> tuple[dict[ComparedTensor, TensorComparison], str]:
     """Judges every tensor by the tolerance or by float64. Also returns why float64 could not judge, if it had to.
 
     A tolerance of 0 demands equal numbers: then rounding is no excuse.
     """
     _check_judged(tallies, len(tried.numbers))
-    allowed = {shown: 0.0 if shown.tensor in tried.exact else tolerance for shown in tallies}
-    found = {shown: compare(shown.tensor, t, allowed[shown]) for shown, t in tallies.items()}
+    allowed = {shown: 0.0 if shown.tensor in tried.exact_tensors else tolerance for shown in tallies}
+    found = {shown: compare_tensor(shown.tensor, t, allowed[shown]) for shown, t in tallies.items()}
     if not tolerance or all(c.passed for c in found.values()):
         return found, ""
     return _judged_again(tried, tallies, found, allowed)
 
 
-def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
+def _check_judged(found: Mapping[ComparedTensor, ErrorTally], inputs: int) -> None:
     """Raises `UserError` if an output has no finite number: NaN equals NaN, which proves nothing."""
     for shown, one in found.items():
         if shown.kind == "output" and not one.finite:
             count = f"{inputs} {'input' if inputs == 1 else 'inputs'}"
             raise UserError(
                 f"output {shown.tensor!r}: onnxruntime computes no finite number for it from {count}, so nothing can "
-                f"be compared; give others with {option('inputs')} or {option('seed')}"
+                f"be compared; give others with {spell_option('inputs')} or {spell_option('seed')}"
             )
 
 
 def _judged_again(
-    tried: Tried, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], allowed: Mapping[Shown, float]
-) -> tuple[dict[Shown, Comparison], str]:
+    tried: PairedRuns,
+    tallies: Mapping[ComparedTensor, ErrorTally],
+    found: Mapping[ComparedTensor, TensorComparison],
+    allowed: Mapping[ComparedTensor, float],
+) -> tuple[dict[ComparedTensor, TensorComparison], str]:
     """Returns the comparisons after the judgement by float64, and why float64 could not judge, if so."""
     start = perf_counter()
     ran = sum(tried.seconds.values())
-    off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
-    found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
+    off = {shown: allowed_errors(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
+    found_again: dict[ComparedTensor, list[RoundingVerdict]] = {shown: [] for shown in off}
     try:
         shapes = {name: array.shape for name, array in tried.inputs(tried.numbers[0]).items()}
-        exact = load_float64(tried.model, tried.constants, shapes, tried.by_runtime)
+        exact = load_float64(tried.model, tried.constants, shapes, tried.runtime_nodes)
         for number in tried.numbers:
             for shown, rounding in _judge_sample(tried, number, exact, off).items():
                 found_again[shown].append(rounding)
                 if not rounding.passed:
                     del off[shown]
-    except UnknownError as e:
+    except NoFloat64Error as e:
         return dict(found), str(e)
     finally:
         tried.seconds["float64"] += perf_counter() - start - (sum(tried.seconds.values()) - ran)
@@ -222,25 +236,25 @@ def _judged_again(
 
 
 def _judge_sample(
-    tried: Tried, number: int, exact: Float64Model, off: Mapping[Shown, Doubles]
-) -> dict[Shown, Rounding]:
+    tried: PairedRuns, number: int, exact: Float64Model, off: Mapping[ComparedTensor, Doubles]
+) -> dict[ComparedTensor, RoundingVerdict]:
     """Judges by float64 the tensors of `off` that are wrong for one input."""
     pairs = tried.run(number) if off else {}
-    doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
-    doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.off.any()}
-    return judge(exact, tried.inputs(number), doubts) if doubts else {}
+    doubts = {shown: DoubtfulTensor(*pairs[shown], most) for shown, most in off.items()}
+    doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.doubtful_elements.any()}
+    return judge_by_float64(exact, tried.inputs(number), doubts) if doubts else {}
 
 
-def _with_rounding(comparison: Comparison, judged: Sequence[Rounding]) -> Comparison:
+def _with_rounding(comparison: TensorComparison, judged: Sequence[RoundingVerdict]) -> TensorComparison:
     if not judged:
         return comparison
-    rounding = worst(judged)
+    rounding = worst_verdict(judged)
     return replace(comparison, passed=rounding.passed, rounding=rounding)
 
 
 def _report(
-    tried: Samples,
-    found: Mapping[Shown, Comparison],
+    tried: SampleRuns,
+    found: Mapping[ComparedTensor, TensorComparison],
     tolerance: float,
     seed: int | None,
     seconds: Mapping[str, float],
@@ -257,6 +271,6 @@ def _report(
         seed=seed,
         samples=len(tried.numbers),
         instructions=tried.instructions,
-        reason=reason(found.values(), unknown),
-        by_suite=tried.golden.by_suite,
+        reason=explain_verdict(found.values(), unknown),
+        by_suite=tried.golden.suite_nodes,
     )

@@ -4,8 +4,8 @@ import re
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from validator.compare import Comparison
-from validator.validation_report import SegmentVerdict, ValidationReport, in_words
+from validator.compare import TensorComparison
+from validator.validation_report import SegmentVerdict, ValidationReport, describe_integers
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot contain, not even as a reference."""
@@ -37,10 +37,10 @@ def _cases(suite: Element, report: ValidationReport, found: ValidationReport | S
     if found.integers is not None:
         case = _case(suite, f"{of}onnxruntime")
         if found.integers.departing != found.integers.explained:
-            _problem(case, "failure", report.verdict, in_words(found.integers))
+            _problem(case, "failure", report.verdict, describe_integers(found.integers))
 
 
-def _tensor(suite: Element, kind: str, found: Comparison, report: ValidationReport) -> None:
+def _tensor(suite: Element, kind: str, found: TensorComparison, report: ValidationReport) -> None:
     case = _case(suite, kind, found.name)
     if not found.passed:
         at = ",".join(map(str, found.worst))

@@ -6,20 +6,20 @@ from types import MappingProxyType
 
 import numpy as np
 
-from validator.bounds import Bounds
+from validator.bounds import IndexBounds
 from validator.model.node import Array
 
 Rng = np.random.Generator
-_BYTE = Bounds(0, 255)
+_BYTE = IndexBounds(0, 255)
 _WAVES = 3
 _MASKED = 0.3
 _LARGE, _SMALL = 1e4, 1e-6
 
 
-def draw(kind: str, shape: Sequence[int], bounds: Bounds | None, rng: Rng) -> Array:
+def draw_values(kind: str, shape: Sequence[int], bounds: IndexBounds | None, rng: Rng) -> Array:
     """Returns numbers of a kind. With `bounds`, they are integers within these bounds, as for ids and codes."""
     if bounds is None:
-        return KINDS[kind](tuple(shape), rng)
+        return INPUT_KINDS[kind](tuple(shape), rng)
     return _within(kind, tuple(shape), bounds, rng)
 
 
@@ -77,7 +77,7 @@ def _masked(shape: tuple[int, ...], rng: Rng) -> Array:
     return np.where(rng.random(shape) < _MASKED, -np.inf, _normal(shape, rng))
 
 
-KINDS: Mapping[str, Callable[[tuple[int, ...], Rng], Array]] = MappingProxyType(
+INPUT_KINDS: Mapping[str, Callable[[tuple[int, ...], Rng], Array]] = MappingProxyType(
     {
         "normal": _normal,
         "image": _image,
@@ -91,20 +91,20 @@ KINDS: Mapping[str, Callable[[tuple[int, ...], Rng], Array]] = MappingProxyType(
     }
 )
 """All kinds of float inputs, keyed by name."""
-TRIED = ("image", "one-hot", "constant", "large", "small")
+TRIED_KINDS = ("image", "one-hot", "constant", "large", "small")
 """Kinds that a validation tries besides standard normal numbers."""
 
 
-def tried(samples: int) -> tuple[str, ...]:
+def kinds_to_try(samples: int) -> tuple[str, ...]:
     """Returns the kinds to try besides `samples` random inputs: at most half as many, to limit the time."""
-    return TRIED[: samples // 2]
+    return TRIED_KINDS[: samples // 2]
 
 
-def _within(kind: str, shape: tuple[int, ...], bounds: Bounds, rng: Rng) -> Array:
+def _within(kind: str, shape: tuple[int, ...], bounds: IndexBounds, rng: Rng) -> Array:
     low, high = bounds
     match kind:
         case "image" | "speech":
-            return np.rint(_spread(_image(shape, rng), bounds.meet(_BYTE)))
+            return np.rint(_spread(_image(shape, rng), bounds.intersect(_BYTE)))
         case "one-hot" | "masked":
             return np.where(_one_hot(shape, rng) > 0, high, low)
         case "constant" | "zeros":
@@ -115,7 +115,7 @@ def _within(kind: str, shape: tuple[int, ...], bounds: Bounds, rng: Rng) -> Arra
             return rng.integers(low, high, shape, endpoint=True)
 
 
-def _spread(values: Array, bounds: Bounds) -> Array:
+def _spread(values: Array, bounds: IndexBounds) -> Array:
     """Scales values so that they reach from one bound to the other."""
     least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
     share = (values - least) / (most - least) if most > least else np.zeros_like(values)

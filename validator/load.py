@@ -9,25 +9,25 @@ import numpy as np
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.given import check_given
+from raptor.common.given import check_program_path
 from raptor.output import files
 from raptor.output.files import (
-    Coding,
-    Config,
     FileEntry,
-    Layers,
-    Manifest,
-    Memory,
+    MemoryMap,
+    OutputManifest,
+    ProbeList,
+    SimulatorConfig,
+    TensorCoding,
     TensorPlace,
 )
 from raptor.target import encoding
-from raptor.target.arch import Target, stored_target
+from raptor.target.arch import Target, read_stored_target
 from raptor.target.isa import Records
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 from validator import check
-from validator.coding import check_coding, element_bytes
-from validator.npy import BYTES, FLOATS, parse_npy
-from validator.program import Program, Values
+from validator.coding import element_bytes, find_coding_fault
+from validator.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
+from validator.program import LoadedProgram, Values
 from validator.weights import GroupLimit, load_weights
 
 MEMORY_LIMIT_BYTES = 8 * 2**30
@@ -37,7 +37,9 @@ _BYTES_PER_LOCAL, _BYTES_PER_GLOBAL = 2, 6
 """Bytes allocated per byte of memory in an integer program: value and written flag; in global memory also the owner."""
 
 
-def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Program:
+def load_output(
+    path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES
+) -> LoadedProgram:
     """Reads the directory and checks everything that can be checked without running the program.
 
     `memory_limit_bytes` limits the bytes that a run allocates for the memories of the chip (4 bytes per element, or
@@ -45,16 +47,16 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     that names the instruction.
     """
     folder = Path(path)
-    check_given(folder, directory=True)
-    manifest = storage.read(Manifest, folder, files.MANIFEST)
+    check_program_path(folder, directory=True)
+    manifest = storage.read_json_file(OutputManifest, folder, files.MANIFEST)
     check_files(folder, manifest.files, files.MANIFEST, check_hashes=check_hashes)
     check_extra(folder, "core_", manifest.files, f"stream that {files.MANIFEST}")
-    config = storage.read(Config, folder, _listed(manifest, files.CONFIG))
-    memory = storage.read(Memory, folder, _listed(manifest, files.MEMORY))
-    layers = storage.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
-    target = stored_target(folder, _listed(manifest, files.ARCH))
+    config = storage.read_json_file(SimulatorConfig, folder, _listed(manifest, files.CONFIG))
+    memory = storage.read_json_file(MemoryMap, folder, _listed(manifest, files.MEMORY))
+    layers = storage.read_json_file(ProbeList, folder, files.LAYERS) if files.LAYERS in manifest.files else None
+    target = read_stored_target(folder, _listed(manifest, files.ARCH))
     _check_memory(memory, config, manifest, memory_limit_bytes)
-    program = Program(
+    program = LoadedProgram(
         folder=folder,
         manifest=manifest,
         config=config,
@@ -69,7 +71,7 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     return program
 
 
-def _listed(manifest: Manifest, name: str) -> str:
+def _listed(manifest: OutputManifest, name: str) -> str:
     if name not in manifest.files:
         raise UserError(f"{files.MANIFEST}: {name} is not in the list of files")
     return name
@@ -78,7 +80,7 @@ def _listed(manifest: Manifest, name: str) -> str:
 def check_files(folder: Path, entries: Mapping[str, FileEntry], listing: str, *, check_hashes: bool) -> None:
     """Raises `UserError` unless the files that `listing` names have the size and hash that it says."""
     for name, entry in entries.items():
-        storage.check_listed(folder, name, entry.size_bytes, entry.sha256 if check_hashes else None, listing)
+        storage.check_file_entry(folder, name, entry.size_bytes, entry.sha256 if check_hashes else None, listing)
 
 
 def check_extra(folder: Path, prefix: str, known: Collection[str], what: str) -> None:
@@ -88,7 +90,7 @@ def check_extra(folder: Path, prefix: str, known: Collection[str], what: str) ->
         raise UserError(f"{folder / extra[0]}: a {what} does not list")
 
 
-def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Records, ...]:
+def _load_streams(folder: Path, manifest: OutputManifest, config: SimulatorConfig) -> tuple[Records, ...]:
     wanted = {files.stream_name(core, suffix) for core in range(config.core_cnt) for suffix in ("json", "pim")}
     odd = sorted(n for n in manifest.files if n.startswith("core_") and "/" not in n and n not in wanted)
     if odd:
@@ -96,41 +98,41 @@ def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Rec
     return tuple(_load_stream(folder, manifest, core) for core in range(config.core_cnt))
 
 
-def _load_stream(folder: Path, manifest: Manifest, core: int) -> Records:
+def _load_stream(folder: Path, manifest: OutputManifest, core: int) -> Records:
     binary, text = files.stream_name(core, "pim"), files.stream_name(core, "json")
     name = binary if binary in manifest.files else _listed(manifest, text)
     content = storage.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
     try:
-        return encoding.from_pim(content) if name == binary else encoding.from_json(content)
+        return encoding.decode_pim(content) if name == binary else encoding.decode_json(content)
     except UserError as e:
         raise UserError(f"{folder / name}: {e}") from e
 
 
-def _group_limits(config: Config, target: Target) -> list[list[GroupLimit]]:
+def _group_limits(config: SimulatorConfig, target: Target) -> list[list[GroupLimit]]:
     if config.core_cnt > target.core_count:
         raise UserError(f"{files.CONFIG}: {config.core_cnt} cores, but {files.ARCH} has {target.core_count}")
     limits: list[list[GroupLimit]] = []
     for core in range(config.core_cnt):
-        counts = config.groups(core)
+        counts = config.group_sizes(core)
         if sum(counts) > target.xbars_per_core:
             raise UserError(
                 f"{files.CONFIG}: core {core} uses {sum(counts)} crossbars, {files.ARCH} has {target.xbars_per_core}"
             )
         # Weights of one bit are the most that fit; `check` uses the width each mvmul names.
-        limits.append([GroupLimit(target.xbar_rows, count * target.outputs_of(1)) for count in counts])
+        limits.append([GroupLimit(target.xbar_rows, count * target.weight_columns(1)) for count in counts])
     return limits
 
 
-def _load_constants(folder: Path, manifest: Manifest, memory: Memory) -> Values:
+def _load_constants(folder: Path, manifest: OutputManifest, memory: MemoryMap) -> Values:
     elements, floats = memory.constants.elements, manifest.numbers == "float"
     if elements == 0 and files.CONSTANTS not in manifest.files:
         return np.zeros(0, np.float32 if floats else np.uint8)
     name = _listed(manifest, files.CONSTANTS)
     content = storage.read_bytes(folder, name, limit_bytes=elements * (_FLOAT_BYTES if floats else 1) + 2**16)
-    return parse_npy(content, (elements,), str(folder / name), FLOATS if floats else BYTES)
+    return parse_npy(content, (elements,), str(folder / name), FLOAT_TYPES if floats else BYTE_TYPES)
 
 
-def _check_memory(memory: Memory, config: Config, manifest: Manifest, limit_bytes: int) -> None:
+def _check_memory(memory: MemoryMap, config: SimulatorConfig, manifest: OutputManifest, limit_bytes: int) -> None:
     floats = manifest.numbers == "float"
     _check_width(memory, floats=floats)
     if len(memory.local_bytes) != config.core_cnt:
@@ -150,15 +152,15 @@ def _check_memory(memory: Memory, config: Config, manifest: Manifest, limit_byte
         _check_cover(f"output {place.name!r}", place.image, [t.region for t in place.tiles])
 
 
-def _check_tables(memory: Memory) -> None:
+def _check_tables(memory: MemoryMap) -> None:
     constants = memory.constants
     end = constants.address + constants.elements * memory.element_bytes
     for table in memory.tables:
-        if table.address < constants.address or table.end > end:
+        if table.address < constants.address or table.end_address > end:
             raise _bad(f"the table of {table.rows} rows at {table.address} is not among the constants")
 
 
-def _check_width(memory: Memory, *, floats: bool) -> None:
+def _check_width(memory: MemoryMap, *, floats: bool) -> None:
     width = memory.element_bytes
     if floats and width != -(-memory.element_bits // 8):
         raise _bad(f"element_bytes {width} does not hold element_bits {memory.element_bits}")
@@ -166,18 +168,18 @@ def _check_width(memory: Memory, *, floats: bool) -> None:
         raise _bad(f"element_bytes is {width}, but a program with integers counts bytes: expected 1")
 
 
-def _needed(memory: Memory, *, floats: bool) -> int:
+def _needed(memory: MemoryMap, *, floats: bool) -> int:
     """Returns the bytes that a run allocates for the memories of the chip, owners of global memory included."""
     if floats:
         return (2 * memory.size_bytes + sum(memory.local_bytes)) // memory.element_bytes * _FLOAT_BYTES
     return _BYTES_PER_GLOBAL * memory.size_bytes + _BYTES_PER_LOCAL * sum(memory.local_bytes)
 
 
-def _check_coding(what: str, coding: Coding | None, shape: tuple[int, ...], manifest: Manifest) -> None:
+def _check_coding(what: str, coding: TensorCoding | None, shape: tuple[int, ...], manifest: OutputManifest) -> None:
     """Raises `UserError` for a wrong or missing coding; in programs of floats, float32 tensors need none."""
     if coding is None and manifest.numbers != "float":
         raise UserError(f"{what}: no coding, in a program with integers")
-    fault = check_coding(coding, shape, manifest.numbers) if coding else None
+    fault = find_coding_fault(coding, shape, manifest.numbers) if coding else None
     if fault:
         raise UserError(f"{what}: coding: {fault}")
 
@@ -190,7 +192,7 @@ def _check_size(needed_bytes: int, limit_bytes: int) -> None:
         )
 
 
-def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int) -> None:
+def _check_place(what: str, place: TensorPlace, memory: MemoryMap, limit_bytes: int) -> None:
     _check_image(what, place.image_shape, place.channel_axis, limit_bytes)
     if math.prod(place.shape) != place.image.elements:
         raise _bad(f"{what}: shape {place.shape} and image_shape {place.image_shape} differ in size")
@@ -199,7 +201,7 @@ def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int
         _check_span(what, tile.address, size, memory)
 
 
-def _width(memory: Memory, coding: Coding | None) -> int:
+def _width(memory: MemoryMap, coding: TensorCoding | None) -> int:
     return element_bytes(coding, memory.element_bytes)
 
 
@@ -209,7 +211,7 @@ def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_byt
     _check_size(math.prod(shape) * _FLOAT_BYTES, limit_bytes)
 
 
-def _tile_elements(what: str, image: Image, region: Region) -> int:
+def _tile_elements(what: str, image: Image, region: TensorRegion) -> int:
     cols = region.cols or (0, image.width)
     for (low, high), bound in ((region.channels, image.channels), (region.rows, image.rows), (cols, image.width)):
         if not low < high <= bound:
@@ -218,7 +220,7 @@ def _tile_elements(what: str, image: Image, region: Region) -> int:
     return region.elements(image)
 
 
-def _check_span(what: str, address: int, size: int, memory: Memory) -> None:
+def _check_span(what: str, address: int, size: int, memory: MemoryMap) -> None:
     if address % memory.element_bytes:
         raise _bad(f"{what}: address {address} is not a multiple of element_bytes {memory.element_bytes}")
     if address + size > memory.size_bytes:
@@ -226,7 +228,7 @@ def _check_span(what: str, address: int, size: int, memory: Memory) -> None:
         raise _bad(f"{what}: {elements} elements at {address} leave the global memory of {memory.size_bytes} bytes")
 
 
-def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bool = True) -> None:
+def _check_cover(what: str, image: Image, regions: Iterable[TensorRegion], *, once: bool = True) -> None:
     """Raises `UserError` unless tiles cover every pixel and channel; with `once`, exactly once."""
     cover = np.zeros((image.rows, image.width, image.channels), np.int16)
     for region in regions:
@@ -238,7 +240,7 @@ def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bo
         raise _bad(f"{what}: {times} tiles hold row {row} column {col} of channel {channel}, expected 1")
 
 
-def _check_layers(program: Program, limit_bytes: int) -> None:
+def _check_layers(program: LoadedProgram, limit_bytes: int) -> None:
     """Checks layers.json. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
     if program.layers is None:
         return

@@ -6,42 +6,42 @@ import numpy as np
 
 from raptor.common import storage
 from raptor.output import files
-from raptor.output.files import Steps, TablePlace
+from raptor.output.files import StepTable, TablePlace
 from raptor.target import isa
 from raptor.target.isa import OPCODE, Records
-from raptor.target.lookups import NotALookupError, lookups
+from raptor.target.lookups import ComputedLoadError, find_computed_loads
 from validator.errors import ProgramError
-from validator.program import Indices, Program
+from validator.program import Indices, LoadedProgram
 
 NOT_DECLARED = "it loads from a computed address, and no table of memory.json has its rows there"
 
 
-def row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
+def find_row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
     """Returns for each `sld` of a stream, in order, the number of rows of the table that its row number indexes.
 
-    Raises `NotALookupError` if the number is not used to load a row of a declared table.
+    Raises `ComputedLoadError` if the number is not used to load a row of a declared table.
     """
-    found = lookups(records)
+    found = find_computed_loads(records)
     rows = np.zeros(len(found.load), np.int64)
     for table in tables:
         inside = (found.stride == table.stride) & (found.base >= table.address)
         inside &= found.base + found.size <= table.address + table.stride
         rows[inside] = table.rows
     if not rows.all():
-        raise NotALookupError(int(found.load[np.argmin(rows)]), NOT_DECLARED)
+        raise ComputedLoadError(int(found.load[np.argmin(rows)]), NOT_DECLARED)
     counts = np.full(len(records), np.iinfo(np.int64).max)
     np.minimum.at(counts, found.read, rows)
     return counts[records["opcode"] == OPCODE["sld"]]
 
 
-def all_row_counts(program: Program) -> tuple[Indices, Indices]:
-    """Returns the `row_counts` of all cores, one after another, and the index of the first entry of each core.
+def find_all_row_counts(program: LoadedProgram) -> tuple[Indices, Indices]:
+    """Returns the `find_row_counts` of all cores, one after another, and the index of the first entry of each core.
 
     A program without tables has no `sld`, unless it was not checked: then every number that a register holds is
     allowed. After the last entry there is a 0, so that an unexpected `sld` finds no row.
     """
     tables = program.memory.tables
-    counts = [row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
+    counts = [find_row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
     first = np.cumsum([0, *map(len, counts)], dtype=np.int64)[:-1]
     return np.concatenate([*counts, np.zeros(1, np.int64)]), first
 
@@ -50,18 +50,18 @@ def _unbounded(records: Records) -> Indices:
     return np.full(np.count_nonzero(records["opcode"] == OPCODE["sld"]), 2**31)
 
 
-def token_of(program: Program, core: int, pc: int) -> str:
+def describe_token(program: LoadedProgram, core: int, pc: int) -> str:
     """Returns the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if unknown.
 
     Tokens are counted from 0, in the order of the ids. Without steps.json, the node is not known.
     """
     if files.STEPS not in program.manifest.files:
         return ""
-    steps = storage.read(Steps, program.folder, files.STEPS)
+    steps = storage.read_json_file(StepTable, program.folder, files.STEPS)
     mine = next((found for found in steps.cores if found.core == core), None)
     if mine is None or pc >= max(mine.ends, default=0):
         return ""
-    found = lookups(program.streams[core])
+    found = find_computed_loads(program.streams[core])
     nodes = np.array(mine.nodes)[np.searchsorted(mine.ends, found.read, side="right")]
     (at,) = np.flatnonzero(found.read == pc)[:1]
     same = (nodes == nodes[at]) & (found.base == found.base[at])
@@ -71,6 +71,6 @@ def token_of(program: Program, core: int, pc: int) -> str:
 def check_lookups(core: int, records: Records, tables: Sequence[TablePlace]) -> None:
     """Raises `ProgramError` for an `sld` whose number does not select a row of a declared table."""
     try:
-        row_counts(records, tables)
-    except NotALookupError as e:
-        raise ProgramError(core, e.pc, isa.text(records[e.pc]), e.reason) from None
+        find_row_counts(records, tables)
+    except ComputedLoadError as e:
+        raise ProgramError(core, e.pc, isa.format_record(records[e.pc]), e.reason) from None

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from raptor.common.errors import InternalError, RaptorError
 from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
-from validator.errors import Blocked, DeadlockError, IdError, ProgramError
-from validator.program import Bytes, Indices, Products, Program, Values, Weights
-from validator.start import Captures, start_of
+from validator.errors import BlockedCore, DeadlockError, IdError, ProgramError
+from validator.program import Bytes, ExternalCrossbars, GroupWeights, Indices, LoadedProgram, Values
+from validator.start import CaptureSpans, make_run_template
 
 if TYPE_CHECKING:
-    from validator.crossbar.arrays import Crossbars
+    from validator.crossbar.arrays import ProgrammedChip
 
 EVENT_COUNT = 32
 WORD_BYTES = 4
@@ -33,7 +33,7 @@ SHARED, UNUSED = -2, -1
 """Owners of an element of global memory: all cores, which may read it, or no core yet. Others are core numbers."""
 
 
-class Stop(IntEnum):
+class EngineStop(IntEnum):
     """Reason why an engine stopped. Faults come with a core, an address and a size in bytes."""
 
     DONE = 0
@@ -62,14 +62,14 @@ class Stop(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class EngineFault:
     """Reason why an engine stopped, with the core and the wrong span (bytes).
 
     The program counter of `core` stays at the instruction. Integer programs also give the index of the element in its
     vector, its value (limited to 64 bits), and the bits that it should fit.
     """
 
-    stop: Stop
+    stop: EngineStop
     core: int = 0
     address: int = 0
     size: int = 0
@@ -79,7 +79,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Probes:
+class ProbeState:
     """Spans of local memory that are copied to `captured` when a core reaches `pc`, sorted by core and pc.
 
     `first[core]`: first entry of a core; `next[core]`: next entry to be copied. `offset`: position in `captured`.
@@ -96,7 +96,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFlags:
     """Flags of the bytes in the memories of `Machine`, and of the captured bytes: 1 if the byte was written, else 0."""
 
     local: Bytes
@@ -128,13 +128,13 @@ class Machine:
     local_first: Indices
     local_size: Indices
     memory: Values
-    written: Written | None
+    written: WrittenFlags | None
     owners: npt.NDArray[np.int32]
-    weights: Weights
+    weights: GroupWeights
     element_bytes: int
-    probes: Probes
-    products: Products | None = None
-    crossbars: "Crossbars | None" = None
+    probes: ProbeState
+    products: ExternalCrossbars | None = None
+    crossbars: "ProgrammedChip | None" = None
     work: tuple[Any, ...] = ()
 
     @property
@@ -142,24 +142,24 @@ class Machine:
         return len(self.pc)
 
     @property
-    def executed(self) -> int:
+    def executed_count(self) -> int:
         """Instructions executed so far, over all cores."""
         return int((self.pc - self.first[:-1]).sum())
 
 
-def create(program: Program, captures: Captures, *, sample: int = 0, watch: bool = False) -> Machine:
+def create_machine(program: LoadedProgram, captures: CaptureSpans, *, sample: int = 0, watch: bool = False) -> Machine:
     """Returns a chip with the program's constants in global memory.
 
     `sample`: number of the input, which selects the noise of crossbars. `watch`: record the lowest and the highest sum
     at each converter.
     """
-    start, width = start_of(program), program.memory.element_bytes
+    start, width = make_run_template(program), program.memory.element_bytes
     local, memory, captured = (
         _unwritten_memory(program, int(size))
         for size in (start.local_first[-1], program.memory.size_bytes // width, captures.size.sum())
     )
     written = (
-        Written(*(np.zeros(len(m), np.uint8) for m in (local, memory, captured))) if program.has_integers else None
+        WrittenFlags(*(np.zeros(len(m), np.uint8) for m in (local, memory, captured))) if program.has_integers else None
     )
     owners = np.full(len(memory), UNUSED, np.int32)
     constants = slice(first := program.memory.constants.address // width, first + len(program.constants))
@@ -184,66 +184,66 @@ def create(program: Program, captures: Captures, *, sample: int = 0, watch: bool
         owners=owners,
         weights=program.weights,
         element_bytes=width,
-        probes=Probes(c.pc, c.first, c.first[:-1].copy(), c.address, c.size, c.offset, captured),
+        probes=ProbeState(c.pc, c.first, c.first[:-1].copy(), c.address, c.size, c.offset, captured),
         products=program.products,
         crossbars=program.crossbars,
         work=_work(program, sample, watch=watch),
     )
 
 
-def _work(program: Program, sample: int, *, watch: bool) -> tuple[Any, ...]:
+def _work(program: LoadedProgram, sample: int, *, watch: bool) -> tuple[Any, ...]:
     if program.crossbars is None:
         return ()
-    from validator.crossbar.tables import tables_of, work_for  # they import numba
+    from validator.crossbar.tables import make_kernel_tables, make_work_space  # they import numba
 
-    return work_for(tables_of(program.crossbars), sample=sample, watch=watch)
+    return make_work_space(make_kernel_tables(program.crossbars), sample=sample, watch=watch)
 
 
-def _unwritten_memory(program: Program, size: int) -> Values:
+def _unwritten_memory(program: LoadedProgram, size: int) -> Values:
     return np.zeros(size, np.uint8) if program.has_integers else np.full(size, np.nan, np.float32)
 
 
-def explain(machine: Machine, fault: Fault) -> RaptorError:
+def explain_fault(machine: Machine, fault: EngineFault) -> RaptorError:
     """Returns the exception that explains `fault` to the user."""
-    if fault.stop is Stop.DEADLOCK:
+    if fault.stop is EngineStop.DEADLOCK:
         return DeadlockError(tuple(_blocked(machine, core) for core in range(machine.core_count) if _at(machine, core)))
     width, core = machine.element_bytes, fault.core
     span = f"{fault.size} bytes at {fault.address}"
     local = int(machine.local_size[core]) * width
     reasons = {
-        Stop.STEPS: "stopped here: the limit of instructions is reached",
-        Stop.UNALIGNED: f"{span}: not a multiple of the {fault.bits // 8 or width} bytes of an element",
-        Stop.LOCAL_RANGE: f"{span} leave the {local} bytes of local memory of core {core}",
-        Stop.GLOBAL_RANGE: f"{span} leave the {len(machine.memory) * width} bytes of global memory",
-        Stop.OVERLAP: f"the result, {span}, overlaps a source in part",
-        Stop.SEND_REGISTERS: "rd and rs1 differ: the simulator times rd and checks rs1",
-        Stop.SIZES_DIFFER: f"the partner's size is {fault.size} bytes",
-        Stop.NOT_OWNED: f"{span} of global memory {_not_owned(machine, fault)}",
-        Stop.OVERFLOW: f"element {fault.element} is {fault.value}, which does not fit {fault.bits} bits",
-        Stop.UNWRITTEN: f"element {fault.element}, {span}, was never written",
-        Stop.SHIFT: f"the shift amount of element {fault.element} is {fault.value}, allowed are {_shifts(fault)}",
-        Stop.NOT_A_NUMBER: f"element {fault.element} is not a number, so there is no integer for it",
+        EngineStop.STEPS: "stopped here: the limit of instructions is reached",
+        EngineStop.UNALIGNED: f"{span}: not a multiple of the {fault.bits // 8 or width} bytes of an element",
+        EngineStop.LOCAL_RANGE: f"{span} leave the {local} bytes of local memory of core {core}",
+        EngineStop.GLOBAL_RANGE: f"{span} leave the {len(machine.memory) * width} bytes of global memory",
+        EngineStop.OVERLAP: f"the result, {span}, overlaps a source in part",
+        EngineStop.SEND_REGISTERS: "rd and rs1 differ: the simulator times rd and checks rs1",
+        EngineStop.SIZES_DIFFER: f"the partner's size is {fault.size} bytes",
+        EngineStop.NOT_OWNED: f"{span} of global memory {_not_owned(machine, fault)}",
+        EngineStop.OVERFLOW: f"element {fault.element} is {fault.value}, which does not fit {fault.bits} bits",
+        EngineStop.UNWRITTEN: f"element {fault.element}, {span}, was never written",
+        EngineStop.SHIFT: f"the shift amount of element {fault.element} is {fault.value}, allowed are {_shifts(fault)}",
+        EngineStop.NOT_A_NUMBER: f"element {fault.element} is not a number, so there is no integer for it",
     }
     pc, instruction = _at(machine, core) or (0, "nothing")
-    if fault.stop in (Stop.NOT_WHOLE, Stop.NO_ROW):
+    if fault.stop in (EngineStop.NOT_WHOLE, EngineStop.NO_ROW):
         return IdError(core, pc, instruction, _wrong_id(machine, fault))
-    if fault.stop is Stop.NO_MEANING:
+    if fault.stop is EngineStop.NO_MEANING:
         return InternalError(f"core {core}, instruction {pc} ({instruction}): the engine has no meaning for it")
     return ProgramError(core, pc, instruction, reasons[fault.stop])
 
 
-def _shifts(fault: Fault) -> str:
+def _shifts(fault: EngineFault) -> str:
     return f"0 to {fault.bits}" if fault.bits else "0 and more"
 
 
-def _wrong_id(machine: Machine, fault: Fault) -> str:
+def _wrong_id(machine: Machine, fault: EngineFault) -> str:
     last = int(machine.rows[machine.next_id[fault.core]]) - 1
     held = machine.memory[fault.address // machine.element_bytes]
     found = f"{held:.10g}" if machine.written is None else f"{fault.value}"
     return f"the id is {found}, but the rows of the table are 0 to {last}"
 
 
-def _not_owned(machine: Machine, fault: Fault) -> str:
+def _not_owned(machine: Machine, fault: EngineFault) -> str:
     start = fault.address // machine.element_bytes
     owners = machine.owners[start : start + fault.size // machine.element_bytes]
     others = owners[(owners >= 0) & (owners != fault.core)]
@@ -257,18 +257,20 @@ def _at(machine: Machine, core: int) -> tuple[int, str] | None:
     at = int(machine.pc[core])
     if at == machine.first[core + 1]:
         return None
-    return at - int(machine.first[core]), isa.text(machine.words[at].view(isa.RECORD)[0])
+    return at - int(machine.first[core]), isa.format_record(machine.words[at].view(isa.RECORD)[0])
 
 
-def _blocked(machine: Machine, core: int) -> Blocked:
+def _blocked(machine: Machine, core: int) -> BlockedCore:
     word = machine.words[machine.pc[core]]
     pc, instruction = _at(machine, core) or (0, "")
     name = BY_OPCODE[int(word[0]) & 255].name
     if name == "wait":
         tokens = int(machine.events[core * EVENT_COUNT + int(word[2])])
-        return Blocked(core, pc, instruction, f"{int(word[3])} tokens in event register {int(word[2])}, has {tokens}")
+        return BlockedCore(
+            core, pc, instruction, f"{int(word[3])} tokens in event register {int(word[2])}, has {tokens}"
+        )
     partner = int(word[1])
     there = _at(machine, partner)
     doing = f"which is at {there[0]} ({there[1]})" if there else "which has finished"
     wanted = "recv" if word[0] & 255 == OPCODE["send"] else "send"
-    return Blocked(core, pc, instruction, f"a {wanted} of core {partner}, {doing}")
+    return BlockedCore(core, pc, instruction, f"a {wanted} of core {partner}, {doing}")

@@ -5,7 +5,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 
-def has_mark(path: Path, marks: Iterable[bytes]) -> bool:
+def contains_name(path: Path, marks: Iterable[bytes]) -> bool:
     """Checks whether a file contains one of the byte strings `marks`. False for an empty or missing file."""
     if not path.is_file() or path.stat().st_size == 0:
         return False

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from raptor.target.typed_json import UNREADABLE
+from raptor.target.typed_json import DECODE_ERRORS
 
 
-def members(text: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw]:
+def split_members(text: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw]:
     """Returns the text of each member of a JSON object, as views of `text`; empty for text that is no object."""
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return {}

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from raptor.common.errors import UserError
-from raptor.target.arch import Target, mesh_cost
-from raptor.target.arch.table import KINDS, Kind, TableFile
+from raptor.target.arch import Target, mesh_pair_cost
+from raptor.target.arch.table import COST_KINDS, CostKind, FlitCostFile
 
 
 class NetworkTable(Protocol):
     """Cost of a flit. Cores are named by their numbers, as text, as in the file."""
 
-    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+    def cost(self, kind: CostKind, source: str, to: str) -> float | None:
         """Returns the cost in ns or pJ; None for a pair that the table lacks, which costs nothing in the simulator."""
         ...
 
@@ -27,9 +27,9 @@ class MeshTable:
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def cost(self, kind: Kind, source: str, to: str) -> float | None:
-        found = mesh_cost(self._target, int(source), int(to))
-        return None if found is None else found[KINDS.index(kind)]
+    def cost(self, kind: CostKind, source: str, to: str) -> float | None:
+        found = mesh_pair_cost(self._target, int(source), int(to))
+        return None if found is None else found[COST_KINDS.index(kind)]
 
 
 class FileTable:
@@ -43,10 +43,10 @@ class FileTable:
             content = path.read_bytes()
         except OSError as e:
             raise UserError(f"{path}: {e.strerror or e}") from e
-        self._file = TableFile(path, content)
-        self._last: dict[Kind, tuple[str, Mapping[str, object]]] = {}
+        self._file = FlitCostFile(path, content)
+        self._last: dict[CostKind, tuple[str, Mapping[str, object]]] = {}
 
-    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+    def cost(self, kind: CostKind, source: str, to: str) -> float | None:
         if kind not in self._last or self._last[kind][0] != source:
             self._last[kind] = source, self._file.row(kind, source)
         value = self._last[kind][1].get(to)
@@ -57,5 +57,5 @@ class FileTable:
         except (TypeError, ValueError):
             number = math.nan
         if not 0 <= number < math.inf:
-            raise self._file.no_number(kind, source, to, value)
+            raise self._file.number_error(kind, source, to, value)
         return number

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 
 Array = npt.NDArray[Any]
-FLOATS, BYTES, INTEGERS = ("<f4",), ("|u1",), ("|i1", "<i2")
+FLOAT_TYPES, BYTE_TYPES, INTEGER_TYPES = ("<f4",), ("|u1",), ("|i1", "<i2")
 """Element types, by numpy's names: in a program of floats, of bytes, of integer weights."""
 _NAMES = {"<f4": "float32", "|u1": "uint8", "|i1": "int8", "<i2": "int16"}
 
@@ -24,7 +24,7 @@ _HEADER = re.compile(
 )
 
 
-def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOATS) -> tuple[tuple[int, ...], str]:
+def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOAT_TYPES) -> tuple[tuple[int, ...], str]:
     """Returns shape and type of the array in C order whose data follow in `stream`.
 
     Raises `UserError` for other headers, and for a type that is not in `wanted`.
@@ -45,7 +45,7 @@ def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOATS) -
     return tuple(int(n) for n in shape.split(",") if n.strip()), dtype
 
 
-def read_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str) -> Array:
+def read_array_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str) -> Array:
     """Reads the array after its header. The caller has checked `shape`. Raises `UserError` for a wrong byte count."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     content = stream.read(size + 1)
@@ -54,13 +54,13 @@ def read_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str)
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def parse_npy(content: bytes, shape: tuple[int, ...], where: str, wanted: Sequence[str] = FLOATS) -> Array:
+def parse_npy(content: bytes, shape: tuple[int, ...], where: str, wanted: Sequence[str] = FLOAT_TYPES) -> Array:
     """Returns the array in `content`; infinities are allowed. Raises `UserError` for NaN and other shapes or types."""
     stream = io.BytesIO(content)
     found, dtype = read_header(stream, where, wanted)
     if found != shape:
         raise UserError(f"{where}: expected shape {shape}, found {found}")
-    array = read_data(stream, shape, dtype, where)
+    array = read_array_data(stream, shape, dtype, where)
     if np.isnan(array).any():
         raise UserError(f"{where}: holds NaN")
     return array

@@ -20,7 +20,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 2, 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ValidationSettings:
     """Settings of a validation: `tolerance`, and the other options of `validate`."""
 
     tolerance: float
@@ -30,6 +30,6 @@ class Settings:
     max_steps: int
 
     @property
-    def running(self) -> dict[str, Any]:
+    def run_options(self) -> dict[str, Any]:
         """Options of `validator.run.run`."""
         return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}

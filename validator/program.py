@@ -12,15 +12,15 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import (
-    Config,
-    Layers,
-    Manifest,
-    Memory,
+    MemoryMap,
+    OutputManifest,
+    ProbeList,
+    SimulatorConfig,
 )
 from raptor.target.isa import Records
 
 if TYPE_CHECKING:
-    from validator.crossbar.arrays import Crossbars
+    from validator.crossbar.arrays import ProgrammedChip
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -31,7 +31,7 @@ Matrix = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class GroupWeights:
     """The matrices of all array groups, row-major one after another in `values`.
 
     Group g of core c is entry `first[c] + g` of `offset`, `rows` and `cols`.
@@ -50,10 +50,10 @@ class Weights:
         return self.values[offset : offset + rows * cols].reshape(rows, cols)
 
 
-class Products(Protocol):
+class ExternalCrossbars(Protocol):
     """External crossbars, outside of the engine, that hold the matrices of a program."""
 
-    def begin(self) -> None:
+    def write_matrices(self) -> None:
         """Writes the matrices that the crossbars do not hold yet. Called before each run."""
         ...
 
@@ -62,22 +62,22 @@ class Products(Protocol):
         ...
 
 
-class Writer(ABC):
+class CrossbarWriter(ABC):
     """Base of classes that write the matrices of a program into external crossbars."""
 
     __slots__ = ()
 
     @abstractmethod
-    def __call__(self, program: "Program") -> Products:
+    def __call__(self, program: "LoadedProgram") -> ExternalCrossbars:
         """Writes the matrices of a program. Returns the crossbars."""
 
     @abstractmethod
-    def in_turns(self, programs: Sequence["Program"]) -> Sequence[Products]:
+    def write_in_turns(self, programs: Sequence["LoadedProgram"]) -> Sequence[ExternalCrossbars]:
         """Returns the crossbars of programs that take turns: each program writes its matrices when it begins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Program:
+class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
@@ -85,17 +85,17 @@ class Program:
     """
 
     folder: Path
-    manifest: Manifest
-    config: Config
-    memory: Memory
-    layers: Layers | None
+    manifest: OutputManifest
+    config: SimulatorConfig
+    memory: MemoryMap
+    layers: ProbeList | None
     streams: tuple[Records, ...]
-    weights: Weights
+    weights: GroupWeights
     constants: Values
-    products: Products | None = None
-    crossbars: "Crossbars | None" = None
+    products: ExternalCrossbars | None = None
+    crossbars: "ProgrammedChip | None" = None
 
-    def on_device(self, write: Writer) -> "Program":
+    def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""
         return replace(self, products=write(self))
 

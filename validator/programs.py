@@ -18,11 +18,11 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.given import check_given
+from raptor.common.given import check_program_path
 from raptor.output import files
 from raptor.target import encoding
 from raptor.target.isa import RECORD, Records
-from validator.members import members
+from validator.members import split_members
 
 _LIMIT_BYTES = 16 * 2**30
 _MAX_CORES = 2**20
@@ -61,7 +61,7 @@ def read_program(path: str | Path, texts: Mapping[str, msgspec.Raw] | None = Non
     `texts`: members of a single file, if `read_texts` has read them already.
     """
     source = Path(path)
-    check_given(source)
+    check_program_path(source)
     return _read_directory(source) if source.is_dir() else _read_file(source, texts or read_texts(source))
 
 
@@ -104,7 +104,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
     if name is None:
         return np.zeros(0, RECORD)
     content = storage.read_bytes(folder, name, limit_bytes=_LIMIT_BYTES)
-    read = encoding.from_pim if name.endswith(".pim") else encoding.from_json
+    read = encoding.decode_pim if name.endswith(".pim") else encoding.decode_json
     try:
         return read(content, lenient=True)
     except UserError as e:
@@ -114,7 +114,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
 def read_texts(path: Path) -> Mapping[str, msgspec.Raw]:
     """Returns the members of a single-file program, not decoded. The file may be gzipped."""
     content = _read_content(path)
-    texts = members(content)
+    texts = split_members(content)
     if not texts:
         _object(_parse(content, path), path)
     return texts
@@ -159,7 +159,7 @@ def _member_core(texts: Mapping[str, msgspec.Raw], core: int, path: Path) -> Rec
     if text is None:
         return np.zeros(0, RECORD)
     try:
-        return encoding.from_json(bytes(text), lenient=True)
+        return encoding.decode_json(bytes(text), lenient=True)
     except UserError as e:
         raise UserError(f"{path}: core{core}: {e}") from e
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from raptor.target.isa import OPCODE
 from validator import float_meanings, integer_meanings
-from validator.machine import Fault, Machine, Stop
-from validator.reference_core import Core, FaultError
+from validator.machine import EngineFault, EngineStop, Machine
+from validator.reference_core import FaultError, ReferenceCore
 
 
-def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
+def execute(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
     """Runs all cores to the end, or until `max_steps` instructions; returns the reason why it stopped.
 
     `block`: run each core until it blocks, else one instruction of each core in turn (thesis, algorithm 5.1).
@@ -23,19 +23,19 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
         return e.fault
 
 
-def _run_all(machine: Machine, *, block: bool, max_steps: int) -> Fault:
-    meanings = (float_meanings if machine.written is None else integer_meanings).MEANINGS
-    by_opcode = {OPCODE[name]: meaning for name, meaning in meanings.items()}
-    cores = [Core(machine, number, by_opcode) for number in range(machine.core_count)]
+def _run_all(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
+    semantics = float_meanings.FLOAT_SEMANTICS if machine.written is None else integer_meanings.INTEGER_SEMANTICS
+    by_opcode = {OPCODE[name]: meaning for name, meaning in semantics.items()}
+    cores = [ReferenceCore(machine, number, by_opcode) for number in range(machine.core_count)]
     while True:
-        before = machine.executed
+        before = machine.executed_count
         for core in cores:
             going = True
             while going:
-                if machine.executed >= max_steps and not core.finished:
-                    return Fault(Stop.STEPS, core.number)
+                if machine.executed_count >= max_steps and not core.is_finished:
+                    return EngineFault(EngineStop.STEPS, core.number)
                 going = core.step() and block
-        if all(core.finished for core in cores):
-            return Fault(Stop.DONE)
-        if machine.executed == before:
-            return Fault(Stop.DEADLOCK)
+        if all(core.is_finished for core in cores):
+            return EngineFault(EngineStop.DONE)
+        if machine.executed_count == before:
+            return EngineFault(EngineStop.DEADLOCK)

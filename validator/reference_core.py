@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from raptor.target.isa import BY_OPCODE, OPCODE
-from validator.machine import EVENT_COUNT, SHARED, UNUSED, WORD_BYTES, Fault, Machine, Stop
+from validator.machine import EVENT_COUNT, SHARED, UNUSED, WORD_BYTES, EngineFault, EngineStop, Machine
 from validator.program import Bytes, Values
 
 Planes = tuple[Values, ...]
 """A memory: its values and, with integers, a flag for each: 1 if it was written. Moves copy all planes."""
 
 
-class Instruction(NamedTuple):
+class DecodedInstruction(NamedTuple):
     """One decoded record."""
 
     opcode: int
@@ -35,13 +35,13 @@ class BlockedError(Exception):
 
 
 class FaultError(Exception):
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: EngineFault) -> None:
         super().__init__(fault)
         self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class ReferenceCore:
     """A core of the machine, with checked memory accesses."""
 
     machine: Machine
@@ -49,12 +49,12 @@ class Core:
     meanings: Mapping[int, "Semantics"]
 
     @property
-    def at(self) -> int:
+    def pc(self) -> int:
         return int(self.machine.pc[self.number])
 
     @property
-    def finished(self) -> bool:
-        return self.at == self.machine.first[self.number + 1]
+    def is_finished(self) -> bool:
+        return self.pc == self.machine.first[self.number + 1]
 
     @property
     def local(self) -> Values:
@@ -85,18 +85,18 @@ class Core:
         m = self.machine
         return (m.probes.captured,) if m.written is None else (m.probes.captured, m.written.captured)
 
-    def instruction(self) -> Instruction:
-        head, a, b, c, d = (int(word) for word in self.machine.words[self.at])
-        return Instruction(head & 255, head >> 8 & 255, head >> 16 & 255, a, b, c, d)
+    def decode_instruction(self) -> DecodedInstruction:
+        head, a, b, c, d = (int(word) for word in self.machine.words[self.pc])
+        return DecodedInstruction(head & 255, head >> 8 & 255, head >> 16 & 255, a, b, c, d)
 
     def step(self) -> bool:
         """Executes one instruction. Returns false if the core has finished or must wait."""
         self.capture()
-        if self.finished:
+        if self.is_finished:
             return False
-        instruction = self.instruction()
+        instruction = self.decode_instruction()
         if (meaning := self.meanings.get(instruction.opcode)) is None:
-            raise self.fail(Stop.NO_MEANING)
+            raise self.make_fault(EngineStop.NO_MEANING)
         try:
             meaning(self, instruction)
         except BlockedError:
@@ -111,176 +111,178 @@ class Core:
     def capture(self) -> None:
         """Copies the spans of the probes at the program counter, before its instruction is executed."""
         p = self.machine.probes
-        while (i := int(p.next[self.number])) < p.first[self.number + 1] and p.pc[i] == self.at:
+        while (i := int(p.next[self.number])) < p.first[self.number + 1] and p.pc[i] == self.pc:
             target, source = (slice(at[i], at[i] + p.size[i]) for at in (p.offset, p.address))
-            copy(self.captured_planes, target, self.local_planes, source)
+            copy_planes(self.captured_planes, target, self.local_planes, source)
             p.next[self.number] += 1
 
-    def register(self, index: int) -> int:
+    def read_register(self, index: int) -> int:
         return int(self.machine.registers[self.number, index])
 
-    def set_register(self, index: int, value: int) -> None:
+    def write_register(self, index: int, value: int) -> None:
         self.machine.registers[self.number, index] = (value + 2**31) % 2**32 - 2**31
 
-    def fail(self, stop: Stop, address: int = 0, size: int = 0, **of_element: int) -> FaultError:
+    def make_fault(self, stop: EngineStop, address: int = 0, size: int = 0, **of_element: int) -> FaultError:
         """Returns the exception for a fault; `of_element`: the last fields of `Fault`."""
-        return FaultError(Fault(stop, self.number, address, size, **of_element))
+        return FaultError(EngineFault(stop, self.number, address, size, **of_element))
 
-    def span(self, memory: Values, address: int, size: int, range_fault: Stop) -> slice:
+    def span(self, memory: Values, address: int, size: int, range_fault: EngineStop) -> slice:
         """Returns the elements of `size` bytes at `address`. Raises `FaultError` if they are unaligned or outside."""
         width = self.machine.element_bytes
         if address % width or size % width:
-            raise self.fail(Stop.UNALIGNED, address, size)
+            raise self.make_fault(EngineStop.UNALIGNED, address, size)
         if address < 0 or address + size > len(memory) * width:
-            raise self.fail(range_fault, address, size)
+            raise self.make_fault(range_fault, address, size)
         return slice(address // width, (address + size) // width)
 
-    def bytes(self, address: int, size: int) -> slice:
-        return self.span(self.local, address, size, Stop.LOCAL_RANGE)
+    def byte_span(self, address: int, size: int) -> slice:
+        return self.span(self.local, address, size, EngineStop.LOCAL_RANGE)
 
-    def elements(self, address: int, count: int) -> slice:
-        return self.bytes(address, count * self.machine.element_bytes)
+    def element_span(self, address: int, count: int) -> slice:
+        return self.byte_span(address, count * self.machine.element_bytes)
 
-    def global_bytes(self, register: int, offset: int, size: int) -> slice:
-        address = (self.register(register) << 32) + self.register(register + 1) % 2**32 + offset
-        return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
+    def global_span(self, register: int, offset: int, size: int) -> slice:
+        address = (self.read_register(register) << 32) + self.read_register(register + 1) % 2**32 + offset
+        return self.span(self.machine.memory, address, size, EngineStop.GLOBAL_RANGE)
 
     def check_owner(self, part: slice, *, shared: bool) -> None:
         """Raises `FaultError` if a part of global memory belongs to another core or (unless `shared`) to all cores."""
         owners = self.machine.owners[part]
         if not np.isin(owners, (self.number, UNUSED, *((SHARED,) if shared else ()))).all():
             width = self.machine.element_bytes
-            raise self.fail(Stop.NOT_OWNED, part.start * width, len(owners) * width)
+            raise self.make_fault(EngineStop.NOT_OWNED, part.start * width, len(owners) * width)
 
-    def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
+    def vector_span(self, i: DecodedInstruction, register: int, bit: int, count: int) -> slice:
         """Returns the operand of a vector instruction; bit `bit` of offset_select adds the offset, in elements."""
         offset = i.c * self.machine.element_bytes if i.b >> bit & 1 else 0
-        return self.elements(self.register(register) + offset, count)
+        return self.element_span(self.read_register(register) + offset, count)
 
     def check_overlap(self, target: slice, source: slice, *, exact: bool) -> None:
         """Raises `FaultError` if a target overlaps a source. `exact`: a target equal to the source is allowed."""
         if target.stop <= source.start or source.stop <= target.start or (exact and target == source):
             return
         width = self.machine.element_bytes
-        raise self.fail(Stop.OVERLAP, target.start * width, (target.stop - target.start) * width)
+        raise self.make_fault(EngineStop.OVERLAP, target.start * width, (target.stop - target.start) * width)
 
 
-def copy(target: Planes, to: slice, source: Planes, of: slice) -> None:
+def copy_planes(target: Planes, to: slice, source: Planes, of: slice) -> None:
     """Copies a part of a memory, in all planes."""
     for left, right in zip(target, source, strict=True):
         left[to] = right[of]
 
 
-Semantics = Callable[[Core, Instruction], None]
+Semantics = Callable[[ReferenceCore, DecodedInstruction], None]
 
 
 def _scalar(function: Callable[[int, int], int]) -> Semantics:
     """Makes a scalar instruction. `function` gets registers rs1 and rs2, or rs1 and `imm` if there is no rs2."""
 
-    def run(core: Core, i: Instruction) -> None:
+    def run(core: ReferenceCore, i: DecodedInstruction) -> None:
         names = [o.name for o in BY_OPCODE[i.opcode].operands]
-        core.set_register(i.rd, function(core.register(i.rs1), core.register(i.a) if "rs2" in names else i.a))
+        core.write_register(
+            i.rd, function(core.read_register(i.rs1), core.read_register(i.a) if "rs2" in names else i.a)
+        )
 
     return run
 
 
-def _sld(core: Core, i: Instruction) -> None:
+def _sld(core: ReferenceCore, i: DecodedInstruction) -> None:
     """Loads the number of a row: a float32 in a program of floats, else an integer of 4 bytes."""
     m = core.machine
     size = m.element_bytes if m.written is None else WORD_BYTES
-    part = core.global_bytes(i.rs1, i.c, size)
+    part = core.global_span(i.rs1, i.c, size)
     core.check_owner(part, shared=True)
     span = part.start * m.element_bytes, size
     if m.written is not None and not m.written.memory[part].all():
-        raise core.fail(Stop.UNWRITTEN, *span)
+        raise core.make_fault(EngineStop.UNWRITTEN, *span)
     content = m.memory[part]
     value = float(content[0]) if m.written is None else int.from_bytes(content.tobytes(), "little", signed=True)
     if value != np.floor(value):
-        raise core.fail(Stop.NOT_WHOLE, *span)
+        raise core.make_fault(EngineStop.NOT_WHOLE, *span)
     if not 0 <= value < m.rows[m.next_id[core.number]]:
-        raise core.fail(Stop.NO_ROW, *span, value=0 if m.written is None else int(value))
+        raise core.make_fault(EngineStop.NO_ROW, *span, value=0 if m.written is None else int(value))
     m.next_id[core.number] += 1
-    core.set_register(i.rd, int(value))
+    core.write_register(i.rd, int(value))
 
 
-def _nop(core: Core, i: Instruction) -> None:
+def _nop(core: ReferenceCore, i: DecodedInstruction) -> None:
     pass
 
 
-def _ld(core: Core, i: Instruction) -> None:
-    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
-    source = core.global_bytes(i.rs1, i.c if i.b & 2 else 0, i.d)
+def _ld(core: ReferenceCore, i: DecodedInstruction) -> None:
+    target = core.byte_span(core.read_register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.global_span(i.rs1, i.c if i.b & 2 else 0, i.d)
     core.check_owner(source, shared=True)
-    copy(core.local_planes, target, core.global_planes, source)
+    copy_planes(core.local_planes, target, core.global_planes, source)
 
 
-def _st(core: Core, i: Instruction) -> None:
-    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
-    target = core.global_bytes(i.rd, i.c if i.b & 1 else 0, i.d)
+def _st(core: ReferenceCore, i: DecodedInstruction) -> None:
+    source = core.byte_span(core.read_register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+    target = core.global_span(i.rd, i.c if i.b & 1 else 0, i.d)
     core.check_owner(target, shared=False)
     core.machine.owners[target] = core.number
-    copy(core.global_planes, target, core.local_planes, source)
+    copy_planes(core.global_planes, target, core.local_planes, source)
 
 
-def _lldi(core: Core, i: Instruction) -> None:
-    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+def _lldi(core: ReferenceCore, i: DecodedInstruction) -> None:
+    target = core.byte_span(core.read_register(i.rd) + (i.c if i.b & 1 else 0), i.d)
     for plane, value in zip(core.local_planes, (i.a & 255, 1), strict=False):  # a program of floats fills with 0 only
         plane[target] = value
 
 
-def _lmv(core: Core, i: Instruction) -> None:
-    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
-    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+def _lmv(core: ReferenceCore, i: DecodedInstruction) -> None:
+    target = core.byte_span(core.read_register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.byte_span(core.read_register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
     core.check_overlap(target, source, exact=False)
-    copy(core.local_planes, target, core.local_planes, source)
+    copy_planes(core.local_planes, target, core.local_planes, source)
 
 
-def _send(core: Core, i: Instruction) -> None:
+def _send(core: ReferenceCore, i: DecodedInstruction) -> None:
     _exchange(core, _partner(core, i, OPCODE["recv"]))
 
 
-def _recv(core: Core, i: Instruction) -> None:
+def _recv(core: ReferenceCore, i: DecodedInstruction) -> None:
     _exchange(_partner(core, i, OPCODE["send"]), core, first=core)
 
 
-def _partner(core: Core, i: Instruction, opcode: int) -> Core:
+def _partner(core: ReferenceCore, i: DecodedInstruction, opcode: int) -> ReferenceCore:
     """Returns the other core if it is at the matching instruction. Else raises `BlockedError`."""
     partner = replace(core, number=i.a)
-    if partner.finished:
+    if partner.is_finished:
         raise BlockedError
-    there = partner.instruction()
+    there = partner.decode_instruction()
     if there.opcode != opcode or there.a != core.number:
         raise BlockedError
     return partner
 
 
-def _exchange(sender: Core, receiver: Core, first: Core | None = None) -> None:
+def _exchange(sender: ReferenceCore, receiver: ReferenceCore, first: ReferenceCore | None = None) -> None:
     """Copies the data and advances the core that waited; `step` advances the other core."""
-    send, recv = sender.instruction(), receiver.instruction()
+    send, recv = sender.decode_instruction(), receiver.decode_instruction()
     waiting = sender if first is receiver else receiver
     waiting.capture()
-    if sender.register(send.rd) != sender.register(send.rs1):
-        raise sender.fail(Stop.SEND_REGISTERS)
-    source = sender.bytes(sender.register(send.rd) + (send.c if send.b & 3 else 0), send.d)
-    target = receiver.bytes(receiver.register(recv.rd) + (recv.c if recv.b & 1 else 0), recv.d)
+    if sender.read_register(send.rd) != sender.read_register(send.rs1):
+        raise sender.make_fault(EngineStop.SEND_REGISTERS)
+    source = sender.byte_span(sender.read_register(send.rd) + (send.c if send.b & 3 else 0), send.d)
+    target = receiver.byte_span(receiver.read_register(recv.rd) + (recv.c if recv.b & 1 else 0), recv.d)
     if send.d != recv.d:
-        raise sender.fail(Stop.SIZES_DIFFER, size=recv.d)
-    copy(receiver.local_planes, target, sender.local_planes, source)
+        raise sender.make_fault(EngineStop.SIZES_DIFFER, size=recv.d)
+    copy_planes(receiver.local_planes, target, sender.local_planes, source)
     waiting.advance()
 
 
-def _wait(core: Core, i: Instruction) -> None:
+def _wait(core: ReferenceCore, i: DecodedInstruction) -> None:
     events = core.machine.events
     if events[core.number * EVENT_COUNT + i.b] < i.c:
         raise BlockedError
     events[core.number * EVENT_COUNT + i.b] -= i.c
 
 
-def _sync(core: Core, i: Instruction) -> None:
+def _sync(core: ReferenceCore, i: DecodedInstruction) -> None:
     core.machine.events[i.a * EVENT_COUNT + i.b] += 1
 
 
-COMMON: dict[str, Semantics] = {
+COMMON_SEMANTICS: dict[str, Semantics] = {
     "nop": _nop,
     "sld": _sld,
     "sldi": _scalar(lambda x, y: y),

@@ -8,38 +8,38 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding, TensorPlace
+from raptor.output.files import TensorCoding, TensorPlace
 from raptor.target.layout import Floats, Image
 from validator import engine as compiled
 from validator import machine, reference
-from validator.coding import decode, encode, from_bytes, to_bytes
+from validator.coding import decode, elements_from_bytes, elements_to_bytes, encode
 from validator.errors import IdError
-from validator.inputs import named_arrays
-from validator.lookups import token_of
-from validator.machine import Machine, Stop
+from validator.inputs import check_named_arrays
+from validator.lookups import describe_token
+from validator.machine import EngineStop, Machine
 from validator.options import Engine, Schedule
-from validator.program import Bytes, Program, Values
-from validator.start import Captures, Piece, captures_of, no_captures, pieces_of
+from validator.program import Bytes, LoadedProgram, Values
+from validator.start import CaptureSpans, TensorPiece, make_captures, make_empty_captures, make_pieces
 
 UNLIMITED = 2**62
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
+class ChipElements:
     """A tensor in its representation on the chip: float32, or int64 for integers, with its coding if it has one."""
 
     values: Array
-    coding: Coding | None
+    coding: TensorCoding | None
     what: str
 
-    def decoded(self) -> Array:
+    def decode(self) -> Array:
         """Returns the values in the model's type. Raises `UserError` for an element that represents no value."""
         return self.values if self.coding is None else decode(self.values, self.coding, self.what)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """Results of a run, keyed by name: outputs in ONNX shapes, probed tensors in their image shapes.
 
     Values are in the model's types. `output_elements` and `probe_elements`: the same tensors in their representation on
@@ -53,8 +53,8 @@ class Result:
     instructions: int
 
 
-def run(
-    program: Program,
+def run_program(
+    program: LoadedProgram,
     inputs: Mapping[str, Array],
     *,
     engine: Engine = "auto",
@@ -62,7 +62,7 @@ def run(
     probes: bool = False,
     max_steps: int = UNLIMITED,
     sample: int = 0,
-) -> Result:
+) -> RunResult:
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
 
     `sample`: number of the input, which selects the noise of crossbars.
@@ -70,27 +70,27 @@ def run(
     Raises `UserError` for invalid inputs, `ProgramError` for an undefined operation or after about `max_steps`
     instructions, `DeadlockError` when no core can continue.
     """
-    captures = captures_of(program) if probes else no_captures(program)
-    state = prepare(program, inputs, captures, sample=sample)
+    captures = make_captures(program) if probes else make_empty_captures(program)
+    state = prepare_machine(program, inputs, captures, sample=sample)
     try:
-        execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
+        execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
-        raise IdError(e.core, e.pc, e.instruction, f"{token_of(program, e.core, e.pc)}{e.reason}") from None
+        raise IdError(e.core, e.pc, e.instruction, f"{describe_token(program, e.core, e.pc)}{e.reason}") from None
     outputs = {place.name: _unpack(state, place) for place in program.memory.outputs}
     captured = _captured(state, captures)
-    return Result(
-        outputs={name: elements.decoded() for name, elements in outputs.items()},
-        probes={name: elements.decoded() for name, elements in captured.items()},
+    return RunResult(
+        outputs={name: elements.decode() for name, elements in outputs.items()},
+        probes={name: elements.decode() for name, elements in captured.items()},
         output_elements={name: elements.values for name, elements in outputs.items()},
         probe_elements={name: elements.values for name, elements in captured.items()},
-        instructions=state.executed,
+        instructions=state.executed_count,
     )
 
 
-def prepare(
-    program: Program,
+def prepare_machine(
+    program: LoadedProgram,
     inputs: Mapping[str, Array],
-    captures: Captures | None = None,
+    captures: CaptureSpans | None = None,
     *,
     sample: int = 0,
     watch: bool = False,
@@ -99,26 +99,26 @@ def prepare(
 
     `captures`: spans to copy during the run; None for none.
     """
-    arrays = named_arrays(program.memory.inputs, inputs)
+    arrays = check_named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
         if place.name not in arrays:
             raise UserError(f"input {place.name!r} is missing")
-    state = machine.create(program, captures or no_captures(program), sample=sample, watch=watch)
+    state = machine.create_machine(program, captures or make_empty_captures(program), sample=sample, watch=watch)
     for place in program.memory.inputs:
         _pack(state, place, arrays[place.name])
     return state
 
 
-def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: int = UNLIMITED) -> None:
+def execute_machine(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: int = UNLIMITED) -> None:
     """Runs a prepared machine to its end. Raises the same errors as `run`."""
     # NOTE: compiled code cannot call external crossbars.
     is_compiled = state.products is None and (engine == "numba" or (engine == "auto" and compiled.is_quicker(state)))
     if state.products is not None:
-        state.products.begin()
+        state.products.write_matrices()
     execute_ = compiled.execute if is_compiled else reference.execute
     fault = execute_(state, block=schedule == "block", max_steps=max_steps)
-    if fault.stop is not Stop.DONE:
-        raise machine.explain(state, fault)
+    if fault.stop is not EngineStop.DONE:
+        raise machine.explain_fault(state, fault)
 
 
 def _pack(state: Machine, place: TensorPlace, array: Array) -> None:
@@ -128,7 +128,7 @@ def _pack(state: Machine, place: TensorPlace, array: Array) -> None:
     pixels = _to_pixels(place.image, encode(array, place.coding, what) if place.coding else _rounded(array))
     for tile in place.tiles:
         elements = pixels[tile.region.index()]
-        content = to_bytes(elements, place.coding) if place.coding and state.written else elements.ravel()
+        content = elements_to_bytes(elements, place.coding) if place.coding and state.written else elements.ravel()
         start = tile.address // state.element_bytes
         part = slice(start, start + content.size)
         state.memory[part], state.owners[part] = content, machine.SHARED
@@ -145,10 +145,10 @@ def _rounded(array: Array) -> Floats:
         return array.astype(np.float32, copy=False)
 
 
-def _unpack(state: Machine, place: TensorPlace) -> Elements:
+def _unpack(state: Machine, place: TensorPlace) -> ChipElements:
     regions = [tile.region for tile in place.tiles]
     starts = [tile.address // state.element_bytes for tile in place.tiles]
-    pieces = pieces_of(place.image, regions, starts, place.coding)
+    pieces = make_pieces(place.image, regions, starts, place.coding)
     found = _assemble(f"output {place.name!r}", place.image, pieces, place.coding, _global(state))
     return replace(found, values=found.values.reshape(place.shape))
 
@@ -157,7 +157,7 @@ def _global(state: Machine) -> tuple[Values, Bytes | None]:
     return state.memory, None if state.written is None else state.written.memory
 
 
-def _captured(state: Machine, captures: Captures) -> dict[str, Elements]:
+def _captured(state: Machine, captures: CaptureSpans) -> dict[str, ChipElements]:
     source = state.probes.captured, None if state.written is None else state.written.captured
     return {
         probe.tensor: _assemble(f"tensor {probe.tensor!r}", probe.image, pieces, probe.coding, source)
@@ -166,8 +166,12 @@ def _captured(state: Machine, captures: Captures) -> dict[str, Elements]:
 
 
 def _assemble(
-    what: str, image: Image, pieces: Sequence[Piece], coding: Coding | None, source: tuple[Values, Bytes | None]
-) -> Elements:
+    what: str,
+    image: Image,
+    pieces: Sequence[TensorPiece],
+    coding: TensorCoding | None,
+    source: tuple[Values, Bytes | None],
+) -> ChipElements:
     """Assembles a tensor in its image shape from its pieces in a memory."""
     kind = np.float32 if coding is None or coding.kind == "float" else np.int64
     pixels = np.full((image.rows, image.width, image.channels), np.nan if kind is np.float32 else 0, kind)
@@ -177,14 +181,14 @@ def _assemble(
         if coding is not None and written is not None:
             elements = _read(what, elements, written, piece.part, coding)
         pixels[piece.index] = elements.reshape(piece.shape)
-    return Elements(np.ascontiguousarray(image.from_pixels(cast(Any, pixels))), coding, what)
+    return ChipElements(np.ascontiguousarray(image.from_pixels(cast(Any, pixels))), coding, what)
 
 
-def _read(what: str, content: Values, written: Bytes, part: slice, coding: Coding) -> Array:
+def _read(what: str, content: Values, written: Bytes, part: slice, coding: TensorCoding) -> Array:
     """Returns elements from bytes. Raises `UserError` for bytes never written, which integers cannot show."""
     missing = np.flatnonzero(written[part] == 0)
     if len(missing):
         raise UserError(
             f"{what}: the program has not written {len(missing)} of its bytes, the first at {part.start + missing[0]}"
         )
-    return from_bytes(content.astype(np.uint8, copy=False), coding, what)
+    return elements_from_bytes(content.astype(np.uint8, copy=False), coding, what)

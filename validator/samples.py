@@ -10,16 +10,16 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.target.layout import Floats
-from validator.bounds import Bounds, index_bounds, may_index, narrowed
+from validator.bounds import IndexBounds, find_index_bounds, find_runnable_bounds, may_read_indices
 from validator.coding import holds_floats
-from validator.golden import Golden, check_shapes
-from validator.inputs import Given, given_for, inputs_of_kind, make_inputs, places_of_integers
+from validator.golden import GoldenModel, check_shapes
+from validator.inputs import GivenInputs, draw_inputs, inputs_for_sample, integer_input_names, make_inputs
 from validator.model.node import Array
 from validator.model.types import number_type
-from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Settings
-from validator.program import Program
-from validator.run import run
-from validator.session import add_outputs, read, session
+from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, ValidationSettings
+from validator.program import LoadedProgram
+from validator.run import run_program
+from validator.session import add_outputs, create_session, read_model
 
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"auto": 300_000, "numba": 300_000, "python": 3000}
 """Instructions that each engine executes in some tenths of a second."""
@@ -27,14 +27,14 @@ BYTES_OF_AN_INSTRUCTION = 100
 """Bytes of memory that take as long to initialise as an instruction takes to execute."""
 
 
-class Shown(NamedTuple):
+class ComparedTensor(NamedTuple):
     """A tensor that is compared, as an output or as an intermediate tensor; one tensor can be both."""
 
     kind: Literal["output", "layer"]
     tensor: str
 
 
-class Tried(Protocol):
+class PairedRuns(Protocol):
     """Two computations of the same tensors, on the samples `numbers`.
 
     `model`, `constants`: ONNX model of both, and inputs that became constants, for the judgement by float64. `exact`:
@@ -49,53 +49,53 @@ class Tried(Protocol):
     @property
     def constants(self) -> Mapping[str, Array]: ...
     @property
-    def exact(self) -> frozenset[str]: ...
+    def exact_tensors(self) -> frozenset[str]: ...
     @property
-    def by_runtime(self) -> frozenset[str]: ...
+    def runtime_nodes(self) -> frozenset[str]: ...
     def inputs(self, number: int) -> dict[str, Floats]: ...
-    def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]: ...
+    def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]: ...
 
 
 @dataclass(slots=True, eq=False)
-class Samples:
+class SampleRuns:
     """Inputs to validate: given ones, or random ones with the seeds `numbers`.
 
     `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run.
     """
 
-    program: Program
-    golden: Golden
-    given: Given
+    program: LoadedProgram
+    golden: GoldenModel
+    given: GivenInputs
     numbers: Sequence[int]
-    settings: Settings
-    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
+    settings: ValidationSettings
+    bounds: Mapping[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
 
-    def within_bounds(self) -> "Samples":
+    def with_runnable_bounds(self) -> "SampleRuns":
         """Returns the samples with bounds on random inputs, within which the model runs without an error."""
         places = self.program.memory.inputs
-        integers = places_of_integers(places)
-        if self.given or not self.numbers or not (integers or may_index(self.model)):
+        integers = integer_input_names(places)
+        if self.given or not self.numbers or not (integers or may_read_indices(self.model)):
             return self
         outputs = [place.name for place in self.program.memory.outputs]
 
-        def attempt(bounds: Mapping[str, Bounds]) -> None:
+        def attempt(bounds: Mapping[str, IndexBounds]) -> None:
             for number in self.numbers:
                 self.golden.run(make_inputs(places, self.golden, (), number, bounds), outputs)
 
-        found = index_bounds(read(self.model))
-        return replace(self, bounds=narrowed(found, integers, attempt) if integers else found)
+        found = find_index_bounds(read_model(self.model))
+        return replace(self, bounds=find_runnable_bounds(found, integers, attempt) if integers else found)
 
-    def of_kind(self, kind: str) -> "Samples":
+    def with_kind(self, kind: str) -> "SampleRuns":
         """Returns one input of another kind, with the first seed."""
 
         def given(number: int) -> dict[str, Array]:
-            return inputs_of_kind(kind, self.program.memory.inputs, number, self.bounds)
+            return draw_inputs(kind, self.program.memory.inputs, number, self.bounds)
 
         return replace(self, given=given, numbers=self.numbers[:1], seconds=dict.fromkeys(self.seconds, 0.0))
 
-    def has_meaning(self) -> bool:
+    def has_finite_outputs(self) -> bool:
         """Checks whether onnxruntime computes only finite outputs."""
         names = [place.name for place in self.program.memory.outputs]
         try:
@@ -104,22 +104,22 @@ class Samples:
             return False
         return all(np.isfinite(array).all() for values in found for array in values.values())
 
-    def overflows_inside(self) -> bool:
+    def has_infinite_tensors(self) -> bool:
         """Checks whether onnxruntime computes infinity or NaN in some inner tensor.
 
         Then the outputs are finite by chance, because operators such as Relu drop these values.
         """
-        model = read(self.model)
+        model = read_model(self.model)
         names = [name for node in model.graph.node for name in node.output if name]
         add_outputs(model, names)
         try:
-            shown = replace(self.golden, session=session(model.SerializeToString(), self.model))
-            found = [self.inner(shown, number) for number in self.numbers]
+            shown = replace(self.golden, session=create_session(model.SerializeToString(), self.model))
+            found = [self.run_inner_tensors(shown, number) for number in self.numbers]
         except UserError:
             return False
         return not all(np.isfinite(array).all() for values in found for array in values)
 
-    def inner(self, golden: Golden, number: int) -> list[Array]:
+    def run_inner_tensors(self, golden: GoldenModel, number: int) -> list[Array]:
         """Returns all float tensors of a model that has them as outputs."""
         types = {o.name: number_type(o.type) for o in golden.session.get_outputs()}
         floats = [name for name, dtype in types.items() if dtype is not None and dtype.kind == "f"]
@@ -134,20 +134,22 @@ class Samples:
         return self.golden.constants
 
     @property
-    def by_runtime(self) -> frozenset[str]:
+    def runtime_nodes(self) -> frozenset[str]:
         return frozenset()
 
     @property
-    def exact(self) -> frozenset[str]:
+    def exact_tensors(self) -> frozenset[str]:
         """The tensors of integers and booleans."""
         places = [(place.name, place.coding) for place in self.program.memory.outputs]
         probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
     def inputs(self, number: int) -> dict[str, Floats]:
-        return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number, self.bounds)
+        return make_inputs(
+            self.program.memory.inputs, self.golden, inputs_for_sample(self.given, number), number, self.bounds
+        )
 
-    def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
+    def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]:
         """Returns the tensors of the program and of onnxruntime, both in onnxruntime's shapes.
 
         Equal calls give equal results.
@@ -155,12 +157,12 @@ class Samples:
         inputs, start = self.inputs(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
-        result = run(self.program, inputs, probes=self.settings.layers, **self.settings.running)
+        result = run_program(self.program, inputs, probes=self.settings.layers, **self.settings.run_options)
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions
-        found = {Shown("output", n): a for n, a in result.output_elements.items()}
-        found |= {Shown("layer", n): a for n, a in result.probe_elements.items() if n in wanted}
+        found = {ComparedTensor("output", n): a for n, a in result.output_elements.items()}
+        found |= {ComparedTensor("layer", n): a for n, a in result.probe_elements.items() if n in wanted}
         return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
 
     def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -170,7 +172,7 @@ class Samples:
         return wanted
 
 
-def quick_count(program: Program, engine: Engine) -> int:
+def count_quick_samples(program: LoadedProgram, engine: Engine) -> int:
     """Returns how many inputs can be tried quickly, at least two.
 
     One input can hide a wrong operand of a maximum, or a clipped value. With long vectors this is rare. Small programs,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from validator.marks import has_mark
+from validator.marks import contains_name
 
 _OPERANDS = {
     "ConvInteger": (0, 2, 1, 3),
@@ -30,7 +30,7 @@ _MOST_BYTES = 2**31 - 1
 """Largest serialised model that onnxruntime accepts, in bytes."""
 
 
-def probe() -> tuple[bytes, dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
+def make_saturation_probe() -> tuple[bytes, dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
     """Returns a model with a product that saturates if any does, with its inputs and its exact result."""
     rows, inner, columns = 16, 64, 16
     a = helper.make_tensor_value_info("a", TensorProto.UINT8, (rows, inner))
@@ -42,7 +42,7 @@ def probe() -> tuple[bytes, dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
     return model.SerializeToString(), feeds, np.full((rows, columns), 255 * 127 * inner, np.int32)
 
 
-def avoided(model: str | bytes) -> str | bytes:
+def avoid_saturation(model: str | bytes) -> str | bytes:
     """Returns a model (a file name or content), rewritten by `with_unsigned_weights` if it needs that.
 
     A file that is too large to be serialised stays unchanged.
@@ -62,7 +62,7 @@ def _may_multiply_bytes(model: str | bytes) -> bool:
     """Checks whether the bytes of a model name a product of integers."""
     if isinstance(model, bytes):
         return any(mark in model for mark in _MARKS)
-    return has_mark(Path(model), _MARKS)
+    return contains_name(Path(model), _MARKS)
 
 
 def with_unsigned_weights(model: ModelProto) -> ModelProto:

@@ -14,7 +14,7 @@ _SADDI, _SMULI = (OPCODE[n] for n in ("saddi", "smuli"))
 
 
 @bare_helper
-def scalar_result(op, x, y, imm):
+def compute_scalar(op, x, y, imm):
     """Returns the integer that `op` writes to rd, wrapped to 32 bits. `x`, `y`: values of rs1 and rs2."""
     if op == _SLDI:
         return np.int64(imm)

@@ -13,13 +13,13 @@ from validator import saturation
 from validator.model.types import number_type
 
 
-def session(model: str | bytes, path: Path) -> Any:
+def create_session(model: str | bytes, path: Path) -> Any:
     """Opens a model, given as a file name or as content. Raises `UserError` that names `path`.
 
     Its products of integers are exact, also on machines where onnxruntime's saturate (`validator.saturation`).
     """
     try:
-        return _opened(saturation.avoided(model) if _saturates() else model)
+        return _opened(saturation.avoid_saturation(model) if _saturates() else model)
     except Exception as e:  # onnxruntime's exceptions have no common base
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
@@ -32,7 +32,7 @@ def run(opened: Any, names: Sequence[str], feed: Mapping[str, Any], where: str =
         raise UserError(f"{where}{e}") from e
 
 
-def optimised(path: Path) -> Any:
+def create_optimised_session(path: Path) -> Any:
     """Opens a model with every optimisation of onnxruntime. Raises `UserError` like `session`."""
     try:
         return _opened(str(path), optimise=True)
@@ -55,18 +55,18 @@ def _opened(model: str | bytes, *, optimise: bool = False) -> Any:
 @cache
 def _saturates() -> bool:
     """Checks whether this machine's onnxruntime saturates products of unsigned and signed bytes."""
-    model, feeds, wanted = saturation.probe()
+    model, feeds, wanted = saturation.make_saturation_probe()
     return not np.array_equal(_opened(model).run(None, feeds)[0], wanted)
 
 
-def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+def infer_types(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Returns shapes and float types of tensors as onnxruntime infers them; open shapes and other types are left out.
 
     It continues after operators that are functions, where onnx's own inference stops.
     """
     asked = ModelProto.FromString(model.SerializeToString())
     add_outputs(asked, names)
-    found = {o.name: o for o in session(asked.SerializeToString(), Path(model.graph.name)).get_outputs()}
+    found = {o.name: o for o in create_session(asked.SerializeToString(), Path(model.graph.name)).get_outputs()}
     types = {name: number_type(found[name].type) for name in names}
     return {
         name: (tuple(found[name].shape), dtype)
@@ -83,7 +83,7 @@ def add_outputs(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     return added
 
 
-def read(path: Path) -> ModelProto:
+def read_model(path: Path) -> ModelProto:
     """Reads an ONNX model. Raises `UserError` if the file holds none."""
     import onnx
 

@@ -10,23 +10,23 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from raptor.output.files import Coding, Probe
-from raptor.target.layout import Image, Region
+from raptor.output.files import TensorCoding, TensorProbe
+from raptor.target.layout import Image, TensorRegion
 from validator.coding import element_bytes
-from validator.lookups import all_row_counts
-from validator.program import Indices, Program
+from validator.lookups import find_all_row_counts
+from validator.program import Indices, LoadedProgram
 
 T = TypeVar("T")
 ALIGNMENT = 4
 """In an integer program, each local memory starts at a multiple of this many bytes, for aligned access."""
 
 
-def _once_per_program(find: Callable[[Program], T]) -> Callable[[Program], T]:
+def _once_per_program(find: Callable[[LoadedProgram], T]) -> Callable[[LoadedProgram], T]:
     """Caches the result of a function for as long as the program lives."""
-    known = WeakKeyDictionary[Program, T]()
+    known = WeakKeyDictionary[LoadedProgram, T]()
 
     @wraps(find)
-    def call(program: Program) -> T:
+    def call(program: LoadedProgram) -> T:
         if program not in known:
             known[program] = find(program)
         return known[program]
@@ -35,7 +35,7 @@ def _once_per_program(find: Callable[[Program], T]) -> Callable[[Program], T]:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RunTemplate:
     """Arrays of `validator.machine.Machine` that all runs of a program share.
 
     Each run copies and changes `next_id`, and the program counters, which start from `first`.
@@ -50,23 +50,23 @@ class Start:
 
 
 @_once_per_program
-def start_of(program: Program) -> Start:
+def make_run_template(program: LoadedProgram) -> RunTemplate:
     """Returns the arrays that all runs of a program start from."""
     width, streams = program.memory.element_bytes, program.streams
     local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
     step = ALIGNMENT if program.has_integers else 1
     words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in streams]
-    return Start(
+    return RunTemplate(
         np.ascontiguousarray(np.concatenate(words)),
         np.cumsum([0, *map(len, streams)], dtype=np.int64),
-        *all_row_counts(program),
+        *find_all_row_counts(program),
         np.cumsum([0, *(-(-local_size // step) * step)], dtype=np.int64),
         local_size,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPiece:
     """A tile of a tensor in a memory: its span there, and its index and shape in [rows, width, channels].
 
     `part`: counts elements, or bytes in an integer program.
@@ -77,21 +77,21 @@ class Piece:
     shape: tuple[int, int, int]
 
 
-def pieces_of(
-    image: Image, regions: Sequence[Region], starts: Sequence[int], coding: Coding | None
-) -> tuple[Piece, ...]:
+def make_pieces(
+    image: Image, regions: Sequence[TensorRegion], starts: Sequence[int], coding: TensorCoding | None
+) -> tuple[TensorPiece, ...]:
     """Returns the pieces of a tensor whose tiles start at `starts`."""
     step = element_bytes(coding)
     return tuple(
         [
-            Piece(slice(at, at + region.elements(image) * step), region.index(), region.shape(image))
+            TensorPiece(slice(at, at + region.elements(image) * step), region.index(), region.shape(image))
             for region, at in zip(regions, starts, strict=True)
         ]
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Captures:
+class CaptureSpans:
     """Spans of local memory that a run copies, sorted by core and instruction, and the tensors that they make up.
 
     `first[core]`: first span of a core. Each span is copied to `offset` before instruction `pc`, counted over all
@@ -103,23 +103,23 @@ class Captures:
     address: Indices
     size: Indices
     offset: Indices
-    tensors: tuple[tuple[Probe, tuple[Piece, ...]], ...]
+    tensors: tuple[tuple[TensorProbe, tuple[TensorPiece, ...]], ...]
 
 
 @_once_per_program
-def no_captures(program: Program) -> Captures:
+def make_empty_captures(program: LoadedProgram) -> CaptureSpans:
     """Returns empty captures, for a run that returns outputs only."""
     return _captures(program, ())
 
 
 @_once_per_program
-def captures_of(program: Program) -> Captures:
+def make_captures(program: LoadedProgram) -> CaptureSpans:
     """Returns the captures for a run that also returns the tensors of layers.json."""
     return _captures(program, program.layers.probes if program.layers else ())
 
 
-def _captures(program: Program, probes: Sequence[Probe]) -> Captures:
-    first, width = start_of(program).first, program.memory.element_bytes
+def _captures(program: LoadedProgram, probes: Sequence[TensorProbe]) -> CaptureSpans:
+    first, width = make_run_template(program).first, program.memory.element_bytes
     tiles = [(tile, probe) for probe in probes for tile in probe.tiles]
     size = np.array([t.region.elements(p.image) * element_bytes(p.coding) for t, p in tiles], np.int64)
     offset = np.cumsum(size) - size
@@ -129,10 +129,10 @@ def _captures(program: Program, probes: Sequence[Probe]) -> Captures:
     starts: list[int] = offset.tolist()
     ends = list(accumulate([len(probe.tiles) for probe in probes], initial=0))
     pieces = [
-        pieces_of(probe.image, [tile.region for tile in probe.tiles], starts[low:high], probe.coding)
+        make_pieces(probe.image, [tile.region for tile in probe.tiles], starts[low:high], probe.coding)
         for probe, low, high in zip(probes, ends, ends[1:], strict=False)
     ]
-    return Captures(
+    return CaptureSpans(
         (pc + first[core])[order],
         np.searchsorted(core[order], np.arange(len(first))).astype(np.int64),
         address[order],

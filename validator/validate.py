@@ -6,28 +6,28 @@ from time import perf_counter
 from typing import cast
 
 from raptor.common.arguments import (
-    by_name,
-    fault,
-    finite,
-    flag,
-    path,
-    whole,
-    whole_or_none,
+    argument_error,
+    parse_dict,
+    parse_finite,
+    parse_flag,
+    parse_integer,
+    parse_optional_integer,
+    parse_path,
 )
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from validator import kinds
 from validator.any_program import load_any
-from validator.crossbar.choice import is_choice
-from validator.hosted.judge import validate_hosted
-from validator.hosted.listing import one_segment
-from validator.hosted.load import Hosted
+from validator.crossbar.choice import is_crossbar_selection
+from validator.hosted.judge import validate_segmented
+from validator.hosted.listing import require_one_segment
+from validator.hosted.load import SegmentedProgram
 from validator.judging import validate_program
 from validator.model.node import Array
-from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, Settings
-from validator.program import Program, Writer
+from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, ValidationSettings
+from validator.program import CrossbarWriter, LoadedProgram
 from validator.run import UNLIMITED
-from validator.samples import quick_count
+from validator.samples import count_quick_samples
 from validator.validation_report import ValidationReport
 
 MOST_SEED = 2**62
@@ -47,61 +47,64 @@ def validate(
     schedule: Schedule = "block",
     check_hashes: bool = True,
     max_steps: int | None = None,
-    write: Writer | None = None,
-    crossbars: Callable[[Program], Program] | None = None,
+    write: CrossbarWriter | None = None,
+    crossbars: Callable[[LoadedProgram], LoadedProgram] | None = None,
 ) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
     `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
-    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`). In
-    addition, one input each of some other kinds is tried (`validator.kinds`), at most half as many. `tolerance`:
+    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`count_quick_samples`).
+    In addition, one input each of some other kinds is tried (`validator.kinds`), at most half as many. `tolerance`:
     largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error passes if float32
     cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each integer must
     equal that of the model's definition (`validator.definition`). `layers`: compare every tensor of layers.json as
     well. `write`: puts the matrices of a program into external crossbars; the engine is then the reference.
     `crossbars`: gives an integer program the crossbars of a real chip. Raises `UserError` for bad input, or after about
-    `max_steps` instructions, and `DeadlockError`.
-    """
-    seed = whole("seed", seed, 0, MOST_SEED)
-    samples = whole_or_none("samples", samples, 1)
-    allowed = DEFAULT_TOLERANCE if tolerance is None else finite("tolerance", tolerance, 0)
-    layers = flag("layers", layers)
+    `max_steps` instructions, and `DeadlockError`."""
+    seed = parse_integer("seed", seed, 0, MOST_SEED)
+    samples = parse_optional_integer("samples", samples, 1)
+    allowed = DEFAULT_TOLERANCE if tolerance is None else parse_finite("tolerance", tolerance, 0)
+    layers = parse_flag("layers", layers)
     engine, schedule = ENGINE.parse(engine if write is None else "python"), SCHEDULE.parse(schedule)
-    limit = whole_or_none("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
+    limit = parse_optional_integer("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
     inputs = _inputs(inputs)
-    if write is not None and not isinstance(write, Writer):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
-        raise fault("write", write, "a validator.program.Writer")
+    if write is not None and not isinstance(write, CrossbarWriter):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
+        raise argument_error("write", write, "a validator.program.Writer")
     if inputs and samples is not None:
-        raise UserError(f"{option('samples', samples)}: not with {option('inputs')}, which gives the one input to run")
-    settings = Settings(allowed, layers, engine, schedule, limit)
-    folder, check_hashes, start = path("out", out), flag("check_hashes", check_hashes), perf_counter()
+        raise UserError(
+            f"{spell_option('samples', samples)}: not with {spell_option('inputs')}, which gives the one input to run"
+        )
+    settings = ValidationSettings(allowed, layers, engine, schedule, limit)
+    folder, check_hashes, start = parse_path("out", out), parse_flag("check_hashes", check_hashes), perf_counter()
     if crossbars is not None:
-        if not is_choice(crossbars):
-            raise fault("crossbars", crossbars, "a choice of validator.crossbar.choice")
-        one_segment(folder, option("crossbar"))
+        if not is_crossbar_selection(crossbars):
+            raise argument_error("crossbars", crossbars, "a choice of validator.crossbar.choice")
+        require_one_segment(folder, spell_option("crossbar"))
     numbers_alone = bool(inputs) or write is not None or crossbars is not None
     program = load_any(folder, check_hashes=check_hashes)
-    program = program if write is None else program.on_device(write)
-    if isinstance(program, Hosted):
+    program = program if write is None else program.write_to_device(write)
+    if isinstance(program, SegmentedProgram):
         loading = perf_counter() - start
-        return validate_hosted(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
+        return validate_segmented(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)
     loading = perf_counter() - start
-    numbers = range(seed, seed + (1 if inputs else samples or quick_count(program, engine)))
-    others = () if numbers_alone else kinds.tried(len(numbers))
+    numbers = range(seed, seed + (1 if inputs else samples or count_quick_samples(program, engine)))
+    others = () if numbers_alone else kinds.kinds_to_try(len(numbers))
     return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading, others)
 
 
 def _refuse(tolerance: float | None) -> None:
     if tolerance is not None:
-        raise UserError(f"{option('tolerance', tolerance)}: not with a program of integers: every one must be equal")
+        raise UserError(
+            f"{spell_option('tolerance', tolerance)}: not with a program of integers: every one must be equal"
+        )
 
 
 def _inputs(given: object) -> Sequence[str] | Mapping[str, Array]:
     if isinstance(given, Mapping):
-        return by_name("inputs", cast(object, given), _INPUTS)
+        return parse_dict("inputs", cast(object, given), _INPUTS)
     if not isinstance(given, list | tuple):
-        raise fault("inputs", given, _INPUTS)
-    return [str(path("inputs", file)) for file in cast(Sequence[object], given)]
+        raise argument_error("inputs", given, _INPUTS)
+    return [str(parse_path("inputs", file)) for file in cast(Sequence[object], given)]

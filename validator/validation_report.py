@@ -9,12 +9,12 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from raptor.common.console import Console
-from raptor.common.names import fit
-from raptor.common.strict import Figure, WallTimes
-from validator.compare import Comparison, Rounding
-from validator.difference import Difference
-from validator.rounding import ALLOWED
+from raptor.common.console import LiteralConsole
+from raptor.common.names import fit_names
+from raptor.common.strict import JsonNumber, WallTimes
+from validator.compare import RoundingVerdict, TensorComparison
+from validator.difference import IntegerDifference
+from validator.rounding import ALLOWED_DEVIATIONS
 
 Verdict = Literal["pass", "mismatch", "bad input", "deadlock"]
 
@@ -24,7 +24,7 @@ class LayerComparison:
     """An intermediate tensor and the ONNX node that computes it."""
 
     node: str
-    comparison: Comparison
+    comparison: TensorComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class IntegerFigures:
     shortened: int = 0
     outputs: int = 0
     outputs_departing: int = 0
-    departures: tuple[Difference, ...] = ()
+    departures: tuple[IntegerDifference, ...] = ()
     tables: tuple[str, ...] = ()
     float_sections: tuple[str, ...] = ()
 
@@ -68,8 +68,8 @@ class SegmentVerdict:
     path: str
     kind: Literal["chip", "host"]
     passed: bool
-    cut: tuple[Comparison, ...]
-    outputs: tuple[Comparison, ...] = ()
+    cut: tuple[TensorComparison, ...]
+    outputs: tuple[TensorComparison, ...] = ()
     layers: tuple[LayerComparison, ...] = ()
     first_deviation: str | None = None
     integers: IntegerFigures | None = None
@@ -101,7 +101,7 @@ class ValidationReport:
     """
 
     verdict: Verdict
-    tolerance: Figure
+    tolerance: JsonNumber
     version: int = 6
     model: str = ""
     seed: int | None = None
@@ -109,7 +109,7 @@ class ValidationReport:
     cores: int = 0
     instructions: int = 0
     seconds: WallTimes = field(default_factory=dict[str, float])
-    outputs: tuple[Comparison, ...] = ()
+    outputs: tuple[TensorComparison, ...] = ()
     layers: tuple[LayerComparison, ...] = ()
     first_deviation: str | None = None
     by_suite: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class ValidationReport:
         return self.verdict == "pass"
 
 
-def reason(found: Iterable[Comparison], unknown: str) -> str | None:
+def explain_verdict(found: Iterable[TensorComparison], unknown: str) -> str | None:
     """Explains a verdict that the tolerance alone did not decide, by the tensor that matters most; else None.
 
     `unknown`: why float64 could not compute the model.
@@ -138,11 +138,11 @@ def reason(found: Iterable[Comparison], unknown: str) -> str | None:
     return _sentence(*(failed[0] if failed else max(judged, key=lambda pair: pair[1].ratio)))
 
 
-def _sentence(name: str, r: Rounding) -> str:
+def _sentence(name: str, r: RoundingVerdict) -> str:
     at = f"{name} [{','.join(map(str, r.at))}]"
     if r.passed and not r.deviation:
         return f"{at}: {r.got:.6g} is right by float64, which gives {r.exact:.6g}; float32 in onnxruntime is off"
-    allowed = f"rounding to float32 moves it by {r.deviation:.3g}, {ALLOWED} times that is allowed"
+    allowed = f"rounding to float32 moves it by {r.deviation:.3g}, {ALLOWED_DEVIATIONS} times that is allowed"
     return f"{at}: {r.got:.6g} is off by {r.error:.3g} from float64's {r.exact:.6g}; {allowed}"
 
 
@@ -150,7 +150,7 @@ def to_json(report: ValidationReport) -> bytes:
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> None:
+def show(report: ValidationReport, console: LiteralConsole, *, quiet: bool = False) -> None:
     """Prints a table on a terminal, plain lines in a pipe; `quiet`: only the verdict."""
     if not quiet:
         for segment in report.segments:
@@ -169,7 +169,9 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
     count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
     summary += _of_kinds(report)
-    judged = f", tolerance {report.tolerance:g}" if report.integers is None else f"; {in_words(report.integers)}"
+    judged = (
+        f", tolerance {report.tolerance:g}" if report.integers is None else f"; {describe_integers(report.integers)}"
+    )
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
 
 
@@ -195,7 +197,7 @@ def _segment(segment: SegmentVerdict) -> str:
     return f"{segment.path}  {segment.kind}  {'ok' if segment.passed else 'differs'}  {shown}"
 
 
-def in_words(found: IntegerFigures) -> str:
+def describe_integers(found: IntegerFigures) -> str:
     """Returns a sentence that says how a program, its definition and onnxruntime agree."""
     unexplained = found.departing - found.explained
     explained = "" if not found.departing else f", {unexplained} not explained" if unexplained else ", all explained"
@@ -218,7 +220,7 @@ def _judged(found: IntegerFigures) -> str:
     return f"{equal}, {' and '.join(parts)} within the tolerance" if parts else equal
 
 
-def _show_departures(found: IntegerFigures, console: Console) -> None:
+def _show_departures(found: IntegerFigures, console: LiteralConsole) -> None:
     """Prints, for each tensor, the first integer of onnxruntime that nothing explains."""
     for one in found.departures:
         if one.unexplained:
@@ -227,7 +229,7 @@ def _show_departures(found: IntegerFigures, console: Console) -> None:
             _line(console, f"node {one.node}: {one.unexplained} of {one.total} integers not explained, {values}")
 
 
-def _show_tensors(report: ValidationReport, console: Console) -> None:
+def _show_tensors(report: ValidationReport, console: LiteralConsole) -> None:
     compared = [(layer.comparison, layer.node) for layer in report.layers]
     compared += [(comparison, "") for comparison in report.outputs]
     if not console.is_terminal:
@@ -235,10 +237,10 @@ def _show_tensors(report: ValidationReport, console: Console) -> None:
             _line(console, "  ".join(filter(None, _row("layer" if node else "output", comparison, node))))
         return
     names = [name for comparison, node in compared for name in (comparison.name, node) if name]
-    console.print(fit(console, names, partial(_table, compared), columns=2))
+    console.print(fit_names(console, names, partial(_table, compared), columns=2))
 
 
-def _table(compared: Sequence[tuple[Comparison, str]], names: Mapping[str, str]) -> Table:
+def _table(compared: Sequence[tuple[TensorComparison, str]], names: Mapping[str, str]) -> Table:
     table = Table("", "tensor", "node", "shape", "max abs", "max rel", "worst", box=None, pad_edge=False)
     for comparison, node in compared:
         _, verdict, name, _, shape, _, _, worst = _row("", comparison, node)
@@ -248,7 +250,7 @@ def _table(compared: Sequence[tuple[Comparison, str]], names: Mapping[str, str])
     return table
 
 
-def _row(kind: str, c: Comparison, node: str) -> Sequence[str]:
+def _row(kind: str, c: TensorComparison, node: str) -> Sequence[str]:
     shape = "x".join(map(str, c.shape)) or "scalar"
     at = ",".join(map(str, c.worst))
     worst = f"[{at}] got {c.got:.6g}, want {c.want:.6g}"
@@ -256,5 +258,5 @@ def _row(kind: str, c: Comparison, node: str) -> Sequence[str]:
     return kind, verdict, c.name, node, shape, f"abs {c.max_absolute:.3g}", f"rel {c.max_relative:.3g}", worst
 
 
-def _line(console: Console, text: str) -> None:
+def _line(console: LiteralConsole, text: str) -> None:
     console.print(text, soft_wrap=True)

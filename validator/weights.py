@@ -12,12 +12,12 @@ import numpy as np
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import Manifest
-from validator.npy import FLOATS, INTEGERS, read_data, read_header
-from validator.program import Matrix, Weights
+from raptor.output.files import OutputManifest
+from validator.npy import FLOAT_TYPES, INTEGER_TYPES, read_array_data, read_header
+from validator.program import GroupWeights, Matrix
 
 _FILE_LIMIT_BYTES = 16 * 2**30
-UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 """Errors that zipfile raises for broken archives."""
 
 
@@ -29,13 +29,13 @@ class GroupLimit:
     cols: int
 
 
-def load_weights(folder: Path, manifest: Manifest, limits: list[list[GroupLimit]]) -> Weights:
+def load_weights(folder: Path, manifest: OutputManifest, limits: list[list[GroupLimit]]) -> GroupWeights:
     """Reads the matrices of all cores, one per group. Raises `UserError` for missing, extra or oversized matrices."""
     matrices: list[Matrix] = []
     for core, groups in enumerate(limits):
         matrices += _load_core(folder, manifest, core, groups)
     sizes = np.array([m.size for m in matrices], np.int64)
-    return Weights(
+    return GroupWeights(
         values=_joined(matrices, integers=manifest.numbers != "float"),
         offset=np.cumsum(sizes) - sizes,
         rows=np.array([m.shape[0] for m in matrices], np.int64),
@@ -54,7 +54,7 @@ def _joined(matrices: list[Matrix], *, integers: bool) -> Matrix:
     return np.concatenate([np.zeros(0, dtype), *(m.ravel().astype(dtype, copy=False) for m in matrices)])
 
 
-def _load_core(folder: Path, manifest: Manifest, core: int, groups: list[GroupLimit]) -> list[Matrix]:
+def _load_core(folder: Path, manifest: OutputManifest, core: int, groups: list[GroupLimit]) -> list[Matrix]:
     npz, text = files.weights_name(core, "npz"), files.weights_name(core, "json")
     name = npz if npz in manifest.files else text
     where = str(folder / name)
@@ -119,16 +119,16 @@ def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int, i
             if len(set(names)) != len(names) or not all(n.endswith(".npy") for n in names):
                 raise UserError(f"{where}: expected one .npy member per group")
             return [_npz_matrix(archive, g, limit, f"{where}, group {g}", integers) for g, limit in enumerate(groups)]
-    except UNREADABLE as e:
+    except ZIP_ERRORS as e:
         raise UserError(f"{where}: not a .npz file: {e}") from e
 
 
 def _npz_matrix(archive: zipfile.ZipFile, group: int, limit: GroupLimit, where: str, integers: bool) -> Matrix:
     """Reads a matrix. The header is checked before data are unpacked, so a small file cannot claim much memory."""
     with archive.open(f"{group}.npy") as stream:
-        shape, dtype = read_header(stream, where, INTEGERS if integers else FLOATS)
+        shape, dtype = read_header(stream, where, INTEGER_TYPES if integers else FLOAT_TYPES)
         _check_shape(shape, limit, where)
-        return _finite(read_data(stream, shape, dtype, where), where)
+        return _finite(read_array_data(stream, shape, dtype, where), where)
 
 
 def _finite(matrix: Matrix, where: str) -> Matrix:

@@ -30,14 +30,14 @@ _SPLIT_SEED = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Images:
+class DigitImages:
     """Images [n, 1, 8, 8] with values from 0 to 1, float32, and the digits [n] that they show."""
 
     pixels: npt.NDArray[np.float32]
     digits: npt.NDArray[np.int64]
 
 
-def load_images() -> tuple[Images, Images]:
+def load_images() -> tuple[DigitImages, DigitImages]:
     """Returns the images for training and for tests, which are disjoint."""
     with np.load(DATA, allow_pickle=False) as archive:
         pixels, digits = archive["pixels"], archive["digits"]
@@ -45,7 +45,7 @@ def load_images() -> tuple[Images, Images]:
     scaled = (pixels[order, None] / np.float32(16)).astype(np.float32)
     labels = digits[order].astype(np.int64)
     training, test = slice(None, _TRAINING), slice(_TRAINING, None)
-    return Images(scaled[training], labels[training]), Images(scaled[test], labels[test])
+    return DigitImages(scaled[training], labels[training]), DigitImages(scaled[test], labels[test])
 
 
 def load_model() -> onnx.ModelProto:

@@ -18,27 +18,27 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from models.trained import BINARY_MODEL, Images, load_images
+from models.trained import BINARY_MODEL, DigitImages, load_images
 from models.trained.train_digits import (
     Array,
-    Chain,
     Flatten,
-    Layer,
     MaxPool,
-    accuracy,
-    fit,
+    Sequential,
+    TrainableLayer,
+    fit_network,
+    measure_accuracy,
 )
 
 SEED, EPOCHS = 11, 100
 WIDTH, WIDE, HIDDEN = 32, 64, 128
 SPREAD = 0.1
 """Initial range of the real numbers whose signs are the weights: small, so that signs can still change."""
-SIZE = 3
+KERNEL_SIZE = 3
 """Rows and columns of a kernel."""
 DOMAIN = "qonnx.custom_op.general"
 
 
-class Binary(Layer):
+class BinaryLinear(TrainableLayer):
     """A dense layer with weights 1 and -1, the signs of the trained real numbers `weight` [inputs, outputs]."""
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
@@ -46,34 +46,34 @@ class Binary(Layer):
         self.weights = {"weight": rng.uniform(-SPREAD, SPREAD, (inputs, outputs)).astype(np.float32)}
 
     @property
-    def signs(self) -> Array:
+    def binary_weights(self) -> Array:
         return np.where(self.weights["weight"] >= 0, 1, -1).astype(np.float32)
 
     def forward(self, x: Array) -> Array:
         self.x = x
-        return x @ self.signs
+        return x @ self.binary_weights
 
     def backward(self, dy: Array) -> Array:
         self.weights["weight"] = np.clip(self.weights["weight"], -1, 1)
         flat = self.x.reshape(-1, self.x.shape[-1]), dy.reshape(-1, dy.shape[-1])
         self.gradients = {"weight": flat[0].T @ flat[1]}
-        return dy @ self.signs.T
+        return dy @ self.binary_weights.T
 
     def nodes(self, source: str, target: str) -> Iterator[NodeProto]:
         yield from _weights(self.name)
         yield helper.make_node("MatMul", [source, f"{self.name}.binary"], [target], self.name)
 
 
-class BinaryConv(Binary):
+class BinaryConv(BinaryLinear):
     """A convolution with binary weights [inputs * 9, outputs], without padding, which would need a third value."""
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
-        super().__init__(name, rng, inputs * SIZE * SIZE, outputs)
+        super().__init__(name, rng, inputs * KERNEL_SIZE * KERNEL_SIZE, outputs)
         self.inputs = inputs
 
     def forward(self, x: Array) -> Array:
         self.shape = x.shape
-        windows = np.lib.stride_tricks.sliding_window_view(x, (SIZE, SIZE), axis=(2, 3))  # pyright: ignore[reportCallIssue, reportArgumentType] the stubs want single axes
+        windows = np.lib.stride_tricks.sliding_window_view(x, (KERNEL_SIZE, KERNEL_SIZE), axis=(2, 3))  # pyright: ignore[reportCallIssue, reportArgumentType] the stubs want single axes
         patches = np.ascontiguousarray(windows.transpose(0, 2, 3, 1, 4, 5)).reshape(
             *windows.shape[:1], *windows.shape[2:4], -1
         )
@@ -82,23 +82,25 @@ class BinaryConv(Binary):
     def backward(self, dy: Array) -> Array:
         patches = super().backward(np.ascontiguousarray(dy.transpose(0, 2, 3, 1)))
         n, h, w, _ = patches.shape
-        taps = patches.reshape(n, h, w, self.inputs, SIZE, SIZE)
+        taps = patches.reshape(n, h, w, self.inputs, KERNEL_SIZE, KERNEL_SIZE)
         dx = np.zeros(self.shape, np.float32)
-        for i in range(SIZE):
-            for j in range(SIZE):
+        for i in range(KERNEL_SIZE):
+            for j in range(KERNEL_SIZE):
                 dx[:, :, i : i + h, j : j + w] += taps[..., i, j].transpose(0, 3, 1, 2)
         return dx
 
     def nodes(self, source: str, target: str) -> Iterator[NodeProto]:
         yield from _weights(self.name)
-        yield helper.make_node("Conv", [source, f"{self.name}.binary"], [target], self.name, kernel_shape=[SIZE, SIZE])
+        yield helper.make_node(
+            "Conv", [source, f"{self.name}.binary"], [target], self.name, kernel_shape=[KERNEL_SIZE, KERNEL_SIZE]
+        )
 
-    def stored(self) -> Array:
+    def onnx_weights(self) -> Array:
         """Returns the weights in ONNX's layout: [outputs, inputs, rows, columns]."""
-        return self.weights["weight"].T.reshape(-1, self.inputs, SIZE, SIZE)
+        return self.weights["weight"].T.reshape(-1, self.inputs, KERNEL_SIZE, KERNEL_SIZE)
 
 
-class Norm(Layer):
+class BatchNorm(TrainableLayer):
     """Batch normalisation along axis 1, with a learned scale and bias.
 
     Inference uses the running mean and variance of training.
@@ -139,7 +141,7 @@ class Norm(Layer):
         yield helper.make_node(self.op_type, [source, *names], [target], self.name, epsilon=1e-5)
 
 
-class Sign(Layer):
+class SignActivation(TrainableLayer):
     """1 where x >= 0, else -1."""
 
     def forward(self, x: Array) -> Array:
@@ -153,7 +155,7 @@ class Sign(Layer):
         yield _bipolar(source, target, self.name)
 
 
-class Pixels(Layer):
+class PixelQuantiser(TrainableLayer):
     """Quantises the image to integers from 0 to 16. This is lossless, because pixels have 17 grey levels."""
 
     def forward(self, x: Array) -> Array:
@@ -178,60 +180,60 @@ def _bipolar(source: str, target: str, name: str = "") -> NodeProto:
     return helper.make_node("BipolarQuant", [source, "one"], [target], name or target, domain=DOMAIN)
 
 
-def build(rng: np.random.Generator) -> Chain:
+def build_network(rng: np.random.Generator) -> Sequential:
     """Returns the network: two convolutions and two dense layers, each with a normalisation."""
-    return Chain(
+    return Sequential(
         "digits-binary",
-        Pixels("pixels"),
+        PixelQuantiser("pixels"),
         BinaryConv("conv1", rng, 1, WIDTH),
-        Norm("norm1", WIDTH),
-        Sign("sign1"),
+        BatchNorm("norm1", WIDTH),
+        SignActivation("sign1"),
         BinaryConv("conv2", rng, WIDTH, WIDE),
-        Norm("norm2", WIDE),
-        Sign("sign2"),
+        BatchNorm("norm2", WIDE),
+        SignActivation("sign2"),
         MaxPool("pool"),
         Flatten("flatten"),
-        Binary("fc1", rng, WIDE * 4, HIDDEN),
-        Norm("norm3", HIDDEN),
-        Sign("sign3"),
-        Binary("fc2", rng, HIDDEN, 10),
-        Norm("norm4", 10),
+        BinaryLinear("fc1", rng, WIDE * 4, HIDDEN),
+        BatchNorm("norm3", HIDDEN),
+        SignActivation("sign3"),
+        BinaryLinear("fc2", rng, HIDDEN, 10),
+        BatchNorm("norm4", 10),
     )
 
 
-def train(images: Images, epochs: int = EPOCHS) -> Chain:
+def train_network(images: DigitImages, epochs: int = EPOCHS) -> Sequential:
     """Returns the network, trained on images that are shifted by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
-    network = build(rng)
-    fit(network, images, epochs, rng)
+    network = build_network(rng)
+    fit_network(network, images, epochs, rng)
     for layer in network.all_layers():
-        if isinstance(layer, Norm):
+        if isinstance(layer, BatchNorm):
             layer.training = False
     return network
 
 
-def constants(network: Chain) -> Iterator[tuple[str, Any]]:
+def list_constants(network: Sequential) -> Iterator[tuple[str, Any]]:
     """Yields the constants of the file: signs of the weights, and the learned values of the normalisations."""
     yield "one", np.ones((), np.float32)
     for name, value in (("scale", 1 / 16), ("zero", 0), ("bits", 5)):
         yield f"pixels.{name}", np.asarray(value, np.float32)
     for layer in network.all_layers():
-        if isinstance(layer, Binary):
-            stored = layer.stored() if isinstance(layer, BinaryConv) else layer.weights["weight"]
+        if isinstance(layer, BinaryLinear):
+            stored = layer.onnx_weights() if isinstance(layer, BinaryConv) else layer.weights["weight"]
             yield f"{layer.name}.weight", np.where(stored >= 0, 1, -1).astype(np.int8)
-        if isinstance(layer, Norm):
+        if isinstance(layer, BatchNorm):
             yield from ((f"{layer.name}.{key}", value) for key, value in layer.weights.items())
             yield f"{layer.name}.mean", layer.mean
             yield f"{layer.name}.variance", layer.variance
 
 
-def to_onnx(network: Chain) -> ModelProto:
+def to_onnx(network: Sequential) -> ModelProto:
     graph = helper.make_graph(
         list(network.nodes("image", "scores")),
         "digits-binary",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 1, 8, 8])],
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 10])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants(network)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in list_constants(network)],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, ir_version=8, opset_imports=opsets)
@@ -239,9 +241,9 @@ def to_onnx(network: Chain) -> ModelProto:
 
 def main(target: Path) -> None:
     training, test = load_images()
-    network = train(training)
+    network = train_network(training)
     target.write_bytes(to_onnx(network).SerializeToString(deterministic=True))
-    shares = (accuracy(network, images) for images in (training, test))
+    shares = (measure_accuracy(network, images) for images in (training, test))
     print("{}: {:.2%} of the training images, {:.2%} of the others".format(target, *shares))
 
 

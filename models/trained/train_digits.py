@@ -20,7 +20,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from models.trained import MODEL, Images, load_images
+from models.trained import MODEL, DigitImages, load_images
 
 Array = npt.NDArray[np.float32]
 
@@ -31,7 +31,7 @@ RATE, DECAY = 3e-3, 1e-4
 WIDTH, WIDE, HIDDEN = 16, 32, 64
 
 
-class Layer:
+class TrainableLayer:
     """A layer of the network. `forward` stores what `backward` needs; `backward` computes `gradients`."""
 
     op_type = ""
@@ -54,11 +54,11 @@ class Layer:
     def attributes(self) -> dict[str, Any]:
         return {}
 
-    def all_layers(self) -> Iterator[Layer]:
+    def all_layers(self) -> Iterator[TrainableLayer]:
         yield self
 
 
-class Conv(Layer):
+class Conv(TrainableLayer):
     """A convolution with padding that keeps the size; depthwise if `groups` equals the channels."""
 
     op_type = "Conv"
@@ -97,7 +97,7 @@ class Conv(Layer):
         return {"kernel_shape": [self.size, self.size], "pads": pads, "group": self.groups}
 
 
-class Relu(Layer):
+class Relu(TrainableLayer):
     op_type = "Relu"
 
     def forward(self, x: Array) -> Array:
@@ -108,7 +108,7 @@ class Relu(Layer):
         return dy * self.positive
 
 
-class MaxPool(Layer):
+class MaxPool(TrainableLayer):
     """Maximum of 2x2 pixels; the gradient goes to all pixels that equal the maximum."""
 
     op_type = "MaxPool"
@@ -129,7 +129,7 @@ class MaxPool(Layer):
         return {"kernel_shape": [2, 2], "strides": [2, 2]}
 
 
-class Flatten(Layer):
+class Flatten(TrainableLayer):
     op_type = "Flatten"
 
     def forward(self, x: Array) -> Array:
@@ -140,7 +140,7 @@ class Flatten(Layer):
         return dy.reshape(self.shape)
 
 
-class Linear(Layer):
+class Linear(TrainableLayer):
     op_type = "Gemm"
 
     def __init__(self, name: str, rng: np.random.Generator, inputs: int, outputs: int) -> None:
@@ -160,12 +160,12 @@ class Linear(Layer):
         return {"transB": 1}
 
 
-class Residual(Layer):
+class ResidualBlock(TrainableLayer):
     """The sum of the input and the output of a chain of layers."""
 
     op_type = "Add"
 
-    def __init__(self, name: str, inner: Chain) -> None:
+    def __init__(self, name: str, inner: Sequential) -> None:
         super().__init__(name)
         self.inner = inner
 
@@ -179,14 +179,14 @@ class Residual(Layer):
         yield from self.inner.nodes(source, f"{self.name}.inner")
         yield helper.make_node("Add", [source, f"{self.name}.inner"], [target], self.name)
 
-    def all_layers(self) -> Iterator[Layer]:
+    def all_layers(self) -> Iterator[TrainableLayer]:
         yield from self.inner.all_layers()
 
 
-class Chain(Layer):
+class Sequential(TrainableLayer):
     """Layers that are applied in sequence."""
 
-    def __init__(self, name: str, *layers: Layer) -> None:
+    def __init__(self, name: str, *layers: TrainableLayer) -> None:
         super().__init__(name)
         self.layers = layers
 
@@ -206,14 +206,14 @@ class Chain(Layer):
             yield from layer.nodes(source, result)
             source = result
 
-    def all_layers(self) -> Iterator[Layer]:
+    def all_layers(self) -> Iterator[TrainableLayer]:
         for layer in self.layers:
             yield from layer.all_layers()
 
 
-def build(rng: np.random.Generator) -> Chain:
+def build_network(rng: np.random.Generator) -> Sequential:
     """Returns the network: two convolutions, each followed by a depthwise residual block, and two dense layers."""
-    return Chain(
+    return Sequential(
         "digits",
         Conv("conv1", rng, 1, WIDTH, 3),
         Relu("relu1"),
@@ -230,14 +230,14 @@ def build(rng: np.random.Generator) -> Chain:
     )
 
 
-def _block(name: str, rng: np.random.Generator, channels: int) -> Chain:
-    inner = Chain(
+def _block(name: str, rng: np.random.Generator, channels: int) -> Sequential:
+    inner = Sequential(
         f"{name}.inner",
         Conv(f"{name}.depthwise", rng, channels, channels, 3, groups=channels),
         Relu(f"{name}.relu1"),
         Conv(f"{name}.pointwise", rng, channels, channels, 1),
     )
-    return Chain(name, Residual(f"{name}.add", inner), Relu(f"{name}.relu2"))
+    return Sequential(name, ResidualBlock(f"{name}.add", inner), Relu(f"{name}.relu2"))
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], spread: float) -> Array:
@@ -253,7 +253,7 @@ class Adam:
     first: dict[str, Array] = field(default_factory=dict[str, Array])
     second: dict[str, Array] = field(default_factory=dict[str, Array])
 
-    def update(self, layers: list[Layer]) -> None:
+    def update(self, layers: list[TrainableLayer]) -> None:
         rate = np.float32(RATE * 0.5 * (1 + np.cos(np.pi * self.step / self.steps)))
         self.step += 1
         for layer in layers:
@@ -269,15 +269,15 @@ class Adam:
         return mean / (np.sqrt(square) + np.float32(1e-8))
 
 
-def train(images: Images) -> Chain:
+def train_network(images: DigitImages) -> Sequential:
     """Returns the network, trained on images that are shifted by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
-    network = build(rng)
-    fit(network, images, EPOCHS, rng)
+    network = build_network(rng)
+    fit_network(network, images, EPOCHS, rng)
     return network
 
 
-def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -> None:
+def fit_network(network: Sequential, images: DigitImages, epochs: int, rng: np.random.Generator) -> None:
     """Trains a network on images that are shifted by up to one pixel at random, and prints the loss."""
     layers, count = list(network.all_layers()), len(images.digits)
     optimiser = Adam(epochs * -(-count // BATCH))
@@ -285,7 +285,7 @@ def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -
         order, loss = rng.permutation(count), 0.0
         for start in range(0, count, BATCH):
             chosen = order[start : start + BATCH]
-            scores = network.forward(moved(images.pixels[chosen], rng))
+            scores = network.forward(shift_images(images.pixels[chosen], rng))
             part, gradient = cross_entropy(scores, images.digits[chosen])
             network.backward(gradient)
             optimiser.update(layers)
@@ -294,7 +294,7 @@ def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -
             print(f"epoch {epoch + 1}: loss {loss / count:.4f}", flush=True)
 
 
-def moved(pixels: Array, rng: np.random.Generator) -> Array:
+def shift_images(pixels: Array, rng: np.random.Generator) -> Array:
     """Returns the images, each shifted by up to one pixel."""
     padded = np.pad(pixels, ((0, 0), (0, 0), (1, 1), (1, 1)))
     moves = rng.integers(0, 3, (len(pixels), 2))
@@ -311,11 +311,11 @@ def cross_entropy(scores: Array, digits: npt.NDArray[np.int64]) -> tuple[float, 
     return loss, shares / np.float32(len(digits))
 
 
-def accuracy(network: Chain, images: Images) -> float:
+def measure_accuracy(network: Sequential, images: DigitImages) -> float:
     return float((network.forward(images.pixels).argmax(1) == images.digits).mean())
 
 
-def to_onnx(network: Chain) -> ModelProto:
+def to_onnx(network: Sequential) -> ModelProto:
     weights: Mapping[str, Array] = {
         f"{layer.name}.{key}": value for layer in network.all_layers() for key, value in layer.weights.items()
     }
@@ -331,10 +331,10 @@ def to_onnx(network: Chain) -> ModelProto:
 
 def main(target: Path) -> None:
     training, test = load_images()
-    network = train(training)
+    network = train_network(training)
     model = to_onnx(network)
     target.write_bytes(model.SerializeToString(deterministic=True))
-    print(f"training {accuracy(network, training):.2%}, test {accuracy(network, test):.2%}")
+    print(f"training {measure_accuracy(network, training):.2%}, test {measure_accuracy(network, test):.2%}")
     weights = sum(value.size for layer in network.all_layers() for value in layer.weights.values())
     print(f"{target}: {target.stat().st_size} bytes, {weights} weights")
 

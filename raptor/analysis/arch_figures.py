@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raptor.target.arch import Target
-from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, mvmul_ns, port_ns, product_bytes
+from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, local_port_ns, mvmul_bytes, mvmul_ns
 from validator.simulate.efficiency import OPS_PER_MAC
-from validator.simulate.energy import pass_parts_pj, static_mw
+from validator.simulate.energy import crossbar_pass_parts_pj, static_mw
 
 WRITING = "writing the weights into the crossbars"
 NOT_MODELLED = (
@@ -26,7 +26,7 @@ list all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartShare:
     """Share of a part of the chip in a product: the time in which only this part works, and its energy."""
 
     time_ns: float
@@ -34,7 +34,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class CrossbarProduct:
     """Time and energy of a product of `inputs` x `outputs` weights on one crossbar.
 
     The crossbar is read `slices` x `passes` times: once for each slice of the input bits, in passes since `rows` share
@@ -53,7 +53,7 @@ class Product:
     adcs: int
     time_ns: float
     energy_pj: float
-    parts: Mapping[str, Share]
+    parts: Mapping[str, PartShare]
 
     @property
     def macs(self) -> int:
@@ -61,7 +61,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class PeakRate:
     """Peak rate of products on all cores, with array groups of `group_xbars` crossbars, which share one input.
 
     `tops`: 10^12 operations per second, two for each MAC. `power_mw`: dynamic power of these products plus the static
@@ -75,7 +75,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Peaks:
+class PeakRates:
     """Peak rates under a growing set of limits.
 
     `crossbars`: each crossbar is always busy with a product of its own. `port`: in addition, products are limited by
@@ -83,9 +83,9 @@ class Peaks:
     best size of array groups. They are upper bounds: groups that take turns at the port reach up to a fifth less.
     """
 
-    crossbars: Peak
-    port: Peak
-    in_flight: Peak
+    crossbars: PeakRate
+    port: PeakRate
+    in_flight: PeakRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class ChipFigures:
     """
 
     bits: int
-    product: Product
-    peak: Peaks
+    product: CrossbarProduct
+    peak: PeakRates
     rob_size: int
     crossbars: int
     cells: int
@@ -107,12 +107,12 @@ class ChipFigures:
     not_modelled: tuple[str, ...] = NOT_MODELLED
 
 
-def figures_of(arch: Target) -> ChipFigures:
+def compute_chip_figures(arch: Target) -> ChipFigures:
     """Returns the figures of a chip for operands of the target's element width."""
     crossbars = arch.core_count * arch.xbars_per_core
     return ChipFigures(
         bits=arch.element_bits,
-        product=product_of(arch),
+        product=compute_product(arch),
         peak=_peaks(arch),
         rob_size=arch.rob_size,
         crossbars=crossbars,
@@ -122,11 +122,11 @@ def figures_of(arch: Target) -> ChipFigures:
     )
 
 
-def product_of(arch: Target) -> Product:
+def compute_product(arch: Target) -> CrossbarProduct:
     """Returns time and energy of a product on one crossbar."""
     converters = arch.core.xbar.converters
     times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
-    return Product(
+    return CrossbarProduct(
         inputs=arch.xbar_rows,
         outputs=arch.outputs_per_xbar,
         slices=arch.widths.activations // converters.dac_bits,
@@ -138,7 +138,7 @@ def product_of(arch: Target) -> Product:
         adcs=converters.adcs,
         time_ns=mvmul_ns(arch, 1),
         energy_pj=sum(energies.values()),
-        parts={name: Share(times[name], energies[name]) for name in times},
+        parts={name: PartShare(times[name], energies[name]) for name in times},
     )
 
 
@@ -157,27 +157,27 @@ def _parts_ns(arch: Target) -> Iterator[tuple[str, float]]:
     for stage, count in zip((front, back), times, strict=True):
         for name, cycles in stage.items():
             yield name, count * cycles * converters.period_ns
-    yield "local memory", port_ns(arch, 1)
+    yield "local memory", local_port_ns(arch, 1)
 
 
 def _parts_pj(arch: Target, xbars: int) -> dict[str, float]:
     """Returns the energy by part of a product with `xbars` crossbars side by side, which read their input once."""
     memory, rounds = arch.core.memory, conversion_rounds(arch)
-    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(arch.core.xbar).items()}
-    read, write = (math.ceil(size / memory.beat_bytes) for size in product_bytes(arch, xbars))
+    found = {name: xbars * rounds * pj for name, pj in crossbar_pass_parts_pj(arch.core.xbar).items()}
+    read, write = (math.ceil(size / memory.beat_bytes) for size in mvmul_bytes(arch, xbars))
     found["local memory"] = read * memory.energy.read_pj + write * memory.energy.write_pj
     return found
 
 
-def _peaks(arch: Target) -> Peaks:
-    return Peaks(
+def _peaks(arch: Target) -> PeakRates:
+    return PeakRates(
         crossbars=_peak(arch, 1, _crossbar_limited(arch, 1)),
         port=_best_peak(_peak(arch, n, _port_limited(arch, n)) for n in _group_sizes(arch)),
         in_flight=_best_peak(_peak(arch, n, _rob_limited(arch, n)) for n in _group_sizes(arch)),
     )
 
 
-def _best_peak(peaks: Iterator[Peak]) -> Peak:
+def _best_peak(peaks: Iterator[PeakRate]) -> PeakRate:
     return max(peaks, key=lambda peak: peak.tops)
 
 
@@ -200,7 +200,7 @@ def _crossbar_limited(arch: Target, xbars: int) -> float:
 
 def _port_limited(arch: Target, xbars: int) -> float:
     """Returns the rate limited by the crossbars and the port of local memory."""
-    return min(_crossbar_limited(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
+    return min(_crossbar_limited(arch, xbars), _per_ns(1, local_port_ns(arch, xbars)))
 
 
 def _rob_limited(arch: Target, xbars: int) -> float:
@@ -212,7 +212,7 @@ def _per_ns(count: int, time_ns: float) -> float:
     return count / time_ns if time_ns else math.inf
 
 
-def _peak(arch: Target, xbars: int, per_core: float) -> Peak:
+def _peak(arch: Target, xbars: int, per_core: float) -> PeakRate:
     """Returns the peak rate of a chip. `per_core`: products per ns of a core, in groups of `xbars` crossbars."""
     products = arch.core_count * per_core
     energies = _parts_pj(arch, xbars)
@@ -220,4 +220,4 @@ def _peak(arch: Target, xbars: int, per_core: float) -> Peak:
     # pJ per ns are mW.
     power_mw = products * sum(energies.values()) + static_mw(arch, arch.core_count)
     tops = OPS_PER_MAC * products * xbars * arch.xbar_rows * arch.outputs_per_xbar / 1e3
-    return Peak(tops, tops / (power_mw / 1e3) if known else None, power_mw, xbars)
+    return PeakRate(tops, tops / (power_mw / 1e3) if known else None, power_mw, xbars)

@@ -12,20 +12,20 @@ from rich.table import Table
 
 from raptor import frontend, pipeline
 from raptor.common import storage
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UnsupportedNode
-from raptor.common.names import fit
+from raptor.common.names import fit_names
 from raptor.common.strict import (
-    Items,
-    Named,
-    Pair,
-    Schema,
+    JsonArray,
+    JsonObject,
+    JsonPair,
+    StrictSchema,
 )
-from raptor.compiler import accept, extension_fault
-from raptor.frontend.operator_sets import CONTRIBUTED
+from raptor.compiler import accept_all, extension_fault
+from raptor.frontend.operator_sets import CONTRIB_DOMAIN
 from raptor.frontend.registry import is_supported_op
-from raptor.frontend.segments import Cut, Part, Split, split
-from raptor.frontend.segments.cutting import BEHIND
+from raptor.frontend.segments import PlacedNodes, PlacementSplit, SegmentedModel, predict_split
+from raptor.frontend.segments.cutting import READS_HOST
 from raptor.graph.ir import (
     Dot,
     Filter,
@@ -47,7 +47,7 @@ _MOST_CORES = 2**31 - 1
 PlaceName = Literal["chip", "host", "refused"]
 
 
-class OperatorInfo(Schema):
+class OperatorInfo(StrictSchema):
     """An ONNX operator that the model uses."""
 
     op_type: str
@@ -56,7 +56,7 @@ class OperatorInfo(Schema):
     status: str = Field(description="supported, not supported, computed while compiling, or how many on the host")
 
 
-class NodeInfo(Schema):
+class NodeInfo(StrictSchema):
     """A node that cannot be compiled, or an input (`op_type` "input")."""
 
     node: str
@@ -64,12 +64,12 @@ class NodeInfo(Schema):
     reason: str
 
 
-class LayerInfo(Schema):
+class LayerInfo(StrictSchema):
     """An ONNX node with products: on crossbars or, if it has no matrices, on the vector unit."""
 
     node: str
     op_type: str
-    shape: Items[int] = Field(description="of its last tensor")
+    shape: JsonArray[int] = Field(description="of its last tensor")
     weights: int = Field(description="numbers in the crossbars, or factors of the vector unit")
     macs: int = Field(description="multiply-accumulates, those with padding included")
     matrices: int
@@ -77,7 +77,7 @@ class LayerInfo(Schema):
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
 
 
-class PlaceInfo(Schema):
+class PlaceInfo(StrictSchema):
     """Nodes that run in one place, or are refused. Nodes that only compute constants or shapes do not count."""
 
     place: PlaceName
@@ -88,45 +88,45 @@ class PlaceInfo(Schema):
     )
 
 
-class SegmentInfo(Schema):
+class SegmentInfo(StrictSchema):
     """A segment of a model that is divided between chip and host."""
 
     kind: Literal["chip", "host"]
     nodes: int
     macs: int
-    reads: Items[str]
-    makes: Items[str]
+    reads: JsonArray[str]
+    makes: JsonArray[str]
     uncounted: int = Field(
         default=0, exclude_if=lambda count: not count, description="nodes whose multiply-accumulates are not known"
     )
 
 
-class Inspection(Schema):
+class ModelInspection(StrictSchema):
     """The result of `inspect`. Layers and totals cover the nodes on the chip. `version` changes with the fields."""
 
     version: Literal[2] = 2
     model: str
-    inputs: Named[Items[int]]
-    outputs: Named[Items[int]]
+    inputs: JsonObject[JsonArray[int]]
+    outputs: JsonObject[JsonArray[int]]
     parameters: int
     weights: int
     macs: int
     matrices: int
     xbars: int
     utilisation: float
-    xbar_size: Pair[int, int]
+    xbar_size: JsonPair[int, int]
     outputs_per_xbar: int = Field(description="weights of `bits` bits beside each other in a crossbar")
     cores_needed: int = Field(description="filled with crossbars one after another")
-    operators: Items[OperatorInfo]
-    unsupported: Items[NodeInfo]
-    layers: Items[LayerInfo]
-    notes: Items[str] = Field(description="what was assumed of the inputs")
-    places: Items[PlaceInfo] = Field(description="on the chip, on the host, refused")
-    host_nodes: Items[NodeInfo]
-    segments: Items[SegmentInfo] = Field(description="in the order in which they run; empty if all is on the chip")
+    operators: JsonArray[OperatorInfo]
+    unsupported: JsonArray[NodeInfo]
+    layers: JsonArray[LayerInfo]
+    notes: JsonArray[str] = Field(description="what was assumed of the inputs")
+    places: JsonArray[PlaceInfo] = Field(description="on the chip, on the host, refused")
+    host_nodes: JsonArray[NodeInfo]
+    segments: JsonArray[SegmentInfo] = Field(description="in the order in which they run; empty if all is on the chip")
 
 
-def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeywords]) -> Inspection:
+def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeywords]) -> ModelInspection:
     """Counts layers, MACs and crossbars of a model on a chip that is large enough, and lists where each node runs.
 
     The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes and
@@ -135,25 +135,25 @@ def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeyw
     return inspect_model(model, read_options(CompileOptions, options, InspectKeywords))
 
 
-def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions) -> Inspection:
+def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions) -> ModelInspection:
     """Inspects a model as `inspect` does, with checked options."""
     chip = load_chip(replace(options.chip, cores=_MOST_CORES), network=False)
     survey, is_base = frontend.survey(model, options.inputs), options.numbers.base_isa
-    refused = bool(survey.unsupported) or is_base or options.host.by_name
-    refuse = extension_fault if is_base else accept
-    divided = split(model, options.inputs, options.host, refuse) if refused else None
+    refused = bool(survey.unsupported) or is_base or options.host.has_named_nodes
+    refuse = extension_fault if is_base else accept_all
+    divided = predict_split(model, options.inputs, options.host, refuse) if refused else None
     return _inspect(survey, divided, chip)
 
 
-def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> Inspection:
+def _inspect(survey: frontend.ModelSurvey, divided: PlacementSplit | None, arch: Target) -> ModelInspection:
     """Returns the result. `divided`: None if all nodes run on the chip."""
     graphs = _graphs(survey, divided)
-    mapped = [pipeline.decide(graph, arch, RAPTOR) for graph in graphs]
+    mapped = [pipeline.rewrite_and_map(graph, arch, RAPTOR) for graph in graphs]
     found = tuple(entry for each in mapped for entry in _layers(each.graph, each.decision, arch))
     layers = tuple(layer for layer, _ in found)
     macs = sum(layer.macs for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
-    return Inspection(
+    return ModelInspection(
         model=survey.name,
         inputs=_shapes(survey.graph, survey.graph.inputs),
         outputs=_shapes(survey.graph, survey.graph.outputs),
@@ -176,14 +176,14 @@ def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> In
     )
 
 
-def _graphs(survey: frontend.Survey, divided: Split | None) -> list[Graph]:
+def _graphs(survey: frontend.ModelSurvey, divided: PlacementSplit | None) -> list[Graph]:
     """Returns the graphs on the chip: one for each segment, or one with all nodes that can be compiled."""
     if divided is None or divided.cut is None:
         return [survey.graph]
     return [s.model.graph for s in divided.cut.on_chip if s.model is not None]
 
 
-def _refused(survey: frontend.Survey, divided: Split | None) -> Sequence[UnsupportedNode]:
+def _refused(survey: frontend.ModelSurvey, divided: PlacementSplit | None) -> Sequence[UnsupportedNode]:
     """Returns the inputs and nodes that cannot be compiled."""
     if divided is None or (divided.cut is None and not divided.refused.reasons):
         return survey.unsupported
@@ -191,23 +191,23 @@ def _refused(survey: frontend.Survey, divided: Split | None) -> Sequence[Unsuppo
         return ()
     known = {n.node for n in divided.refused.reasons}
     others = (n for n in survey.unsupported if n.op_type == "input")
-    silent = {n.node for n in divided.refused.reasons if n.reason == BEHIND}
+    silent = {n.node for n in divided.refused.reasons if n.reason == READS_HOST}
     return (*others, *(n for n in divided.refused.reasons if n.node in known - silent))
 
 
-def _by_place(survey: frontend.Survey, divided: Split | None, macs: int) -> Iterator[PlaceInfo]:
+def _by_place(survey: frontend.ModelSurvey, divided: PlacementSplit | None, macs: int) -> Iterator[PlaceInfo]:
     if divided is None:
         yield PlaceInfo(place="chip", nodes=len({n.name for n in survey.graph.nodes}), macs=macs)
         return
-    parts: dict[PlaceName, Part] = {"chip": divided.chip, "host": divided.host, "refused": divided.refused}
+    parts: dict[PlaceName, PlacedNodes] = {"chip": divided.chip, "host": divided.host, "refused": divided.refused}
     for place, part in parts.items():
         if part.nodes:
             yield PlaceInfo(place=place, nodes=part.nodes, macs=part.macs, uncounted=part.uncounted)
 
 
-def _segments(found: Cut | None) -> tuple[SegmentInfo, ...]:
+def _segments(found: SegmentedModel | None) -> tuple[SegmentInfo, ...]:
     return tuple(
-        SegmentInfo(kind=s.kind, nodes=len(s.nodes), macs=s.macs, reads=s.reads, makes=s.makes, uncounted=s.uncounted)
+        SegmentInfo(kind=s.kind, nodes=len(s.nodes), macs=s.macs, reads=s.reads, makes=s.writes, uncounted=s.uncounted)
         for s in (found.segments if found else ())
     )
 
@@ -220,12 +220,12 @@ def _shapes(graph: Graph, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {name: graph.tensors[name].shape for name in names if name in graph.tensors}
 
 
-def _operators(survey: frontend.Survey, divided: Split | None) -> Iterator[OperatorInfo]:
+def _operators(survey: frontend.ModelSurvey, divided: PlacementSplit | None) -> Iterator[OperatorInfo]:
     unsupported = Counter(n.op_type for n in _refused(survey, divided))
     hosted = Counter(n.op_type for n in divided.host.reasons) if divided else Counter[str]()
     for op_type, count in survey.operators.items():
         refused = unsupported[op_type]
-        known = any(is_supported_op(domain, op_type) for domain in ("", CONTRIBUTED))
+        known = any(is_supported_op(domain, op_type) for domain in ("", CONTRIB_DOMAIN))
         status = "not supported" if refused else "supported" if known else "computed while compiling"
         status = f"{hosted[op_type]} on the host" if hosted[op_type] and not refused else status
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
@@ -277,26 +277,26 @@ def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
 def _weight_capacity(filter_: Filter, decision: Decision, key: str, arch: Target) -> int:
     """Returns the number of weights, at the filter's width, that its crossbars can hold."""
     xbars = sum(m.xbars for m in _matrices(decision, key))
-    return xbars * arch.xbar_rows * arch.outputs_of(filter_.weight_bits)
+    return xbars * arch.xbar_rows * arch.weight_columns(filter_.weight_bits)
 
 
 def _utilisation(weights: int, places: int) -> float:
     return round(weights / places, 4) if places else 0.0
 
 
-def write(path: Path, found: Inspection) -> None:
+def write_inspection(path: Path, found: ModelInspection) -> None:
     """Writes an inspection as JSON; `-` is standard output."""
-    storage.print_or_write("--json", path, storage.to_json(found))
+    storage.print_or_write("--json", path, storage.model_to_json(found))
 
 
-def show(found: Inspection, console: Console) -> None:
+def show_inspection(found: ModelInspection, console: LiteralConsole) -> None:
     """Prints tables of the operators, of the layers with products, and of the totals."""
     console.print(_operator_table(found))
     console.print()
-    console.print(fit(console, [x.node for x in found.layers], partial(_layer_table, found)))
+    console.print(fit_names(console, [x.node for x in found.layers], partial(_layer_table, found)))
     console.print()
     totals = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in summary_rows(found):
+    for name, value in format_totals(found):
         totals.add_row(name, value)
     console.print(totals)
     for node in found.host_nodes:
@@ -305,7 +305,7 @@ def show(found: Inspection, console: Console) -> None:
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _operator_table(found: Inspection) -> Table:
+def _operator_table(found: ModelInspection) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("operator")
     table.add_column("nodes", justify="right")
@@ -316,7 +316,7 @@ def _operator_table(found: Inspection) -> Table:
     return table
 
 
-def _layer_table(found: Inspection, names: Mapping[str, str]) -> Table:
+def _layer_table(found: ModelInspection, names: Mapping[str, str]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("layer", overflow="fold")
     table.add_column("operator")
@@ -338,7 +338,7 @@ def _abbreviated_count(count: int) -> str:
     return str(count)
 
 
-def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
+def format_totals(found: ModelInspection) -> Iterator[tuple[str, str]]:
     """Yields name and formatted value of each total, in the order shown."""
     rows, cols = found.xbar_size
     part = " (of the nodes that can be compiled)" if found.unsupported else ""

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raptor.mapping.decision import ByLine, Flow
-from raptor.mapping.paces import paced
+from raptor.mapping.decision import Flow, LineFlow
+from raptor.mapping.paces import apply_pace
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, Relay
-from raptor.pipeline import Mapped
+from raptor.pipeline import MappedGraph
 from raptor.spatial.lower_graph import lower_graph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.placed import Partition
 from raptor.spatial.refine import refinement_steps
-from raptor.spatial.relays import WORTH
+from raptor.spatial.relays import RELAY_GAIN
 from raptor.target.arch import Target
 from validator.simulate.simulation_report import time_text
 
@@ -38,9 +38,9 @@ class Change:
     why: str
 
 
-def changes(mapped: Mapped, arch: Target) -> tuple[tuple[Change, ...], Partition]:
+def changes(mapped: MappedGraph, arch: Target) -> tuple[tuple[Change, ...], Partition]:
     """Returns the changes of a complete decision in their order, and the partition with all of them."""
-    timed, decision = paced(arch, mapped.decision.pace), mapped.decision
+    timed, decision = apply_pace(arch, mapped.decision.pace), mapped.decision
     records, before = decision.refinement, lower_graph(mapped.graph, decision, timed)
     assert records is not None, "the decision is complete"
     steps: list[tuple[str, Partition]] = []
@@ -79,7 +79,7 @@ def _relays(relays: Sequence[Relay], was: Partition, places: Mapping[int, int]) 
     cores = _on_chip((core for relay in relays for core in relay.cores), places)
     readers = [each.reader for relay in relays for each in relay.tiles]
     kept = f"{_count(len(readers), 'value')} on {_count(len(cores), 'idle core')} until they are read"
-    why = f"{kept}: a sample would else occupy some core at least {WORTH} times as long"
+    why = f"{kept}: a sample would else occupy some core at least {RELAY_GAIN} times as long"
     return Change("relays", len(readers), _nodes(readers, was), cores, why)
 
 
@@ -98,7 +98,7 @@ def _moved(kind: Kind, moves: Sequence[MovedComputes], was: Partition, places: M
 
 def _order(flow: Flow) -> Iterator[Change]:
     """Yields the order of work if it is a choice."""
-    if isinstance(flow, ByLine) and flow.streamed:
+    if isinstance(flow, LineFlow) and flow.streamed:
         patience = time_text(flow.patience_ns)
         name = f"sample {flow.sample + 1} in a list schedule of consecutive ones with a patience of {patience}"
         yield Change("order", 0, (), (), f"work of each core in the order of {name}: the best order that was tried")

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from raptor.spatial import SpatialGraph
-from raptor.spatial.costs import Costs
+from raptor.spatial.costs import CostModel
 from raptor.target.arch import Target
 
 
 @dataclass(frozen=True, slots=True)
-class WholeTensor:
+class UnstreamedTensor:
     """A tensor that is assembled from rows or cut into rows, because an operator does not stream.
 
     node: the ONNX node that computes it. work_ns: estimated time of the copies, without messages.
@@ -19,13 +19,13 @@ class WholeTensor:
     work_ns: float
 
 
-def whole_tensors(cut: SpatialGraph, arch: Target) -> tuple[WholeTensor, ...]:
+def find_unstreamed_tensors(cut: SpatialGraph, arch: Target) -> tuple[UnstreamedTensor, ...]:
     """Returns the tensors that the computes of a mapping by line put together or cut, most work first."""
-    costs = Costs(arch, cut.filters)
+    costs = CostModel(arch, cut.filters)
     work_ns: dict[str, float] = {}
     for compute in cut.computes:
         # Only `raptor.spatial.lower_lines` makes computes of type Move; a tensor of one line needs no assembly.
         if compute.op_type == "Move" and cut.tensors[compute.layer].image.rows > 1:
             work_ns[compute.layer] = work_ns.get(compute.layer, 0.0) + costs.work_ns(compute)
     most_first = sorted(work_ns.items(), key=lambda item: -item[1])
-    return tuple(WholeTensor(name, cut.tensors[name].node, ns) for name, ns in most_first)
+    return tuple(UnstreamedTensor(name, cut.tensors[name].node, ns) for name, ns in most_first)

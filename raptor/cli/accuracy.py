@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.option_conflicts import refuse_given, was_given
+from raptor.common.option_conflicts import is_on_command_line, refuse_options
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
 Data = Annotated[
@@ -25,7 +25,7 @@ _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plo
 _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
 
 
-def command(
+def accuracy_command(
     context: typer.Context,
     out: Out,
     data: Data = None,
@@ -49,21 +49,21 @@ def command(
 
     Example: raptor compile int8.onnx -o int8 -q && raptor accuracy int8 --crossbar sliced --cells isaac
     """
-    from raptor.cli.accuracy_view import plots, progress, read_sweep
+    from raptor.cli.accuracy_view import parse_sweep, render_sweep_page, show_sample_progress
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.target.device_file import load_device
-    from validator.accuracy.measure import accuracy, check_calibration
+    from validator.accuracy.measure import check_calibration, measure_accuracy
     from validator.accuracy.report import show, to_csv, to_json
-    from validator.crossbar.settings import pairs
+    from validator.crossbar.settings import parse_settings
 
     _check(context, data, crossbar, sweep, csv, plot)
-    given, swept = pairs("--with", settings or ()), read_sweep(sweep or ())
+    given, swept = parse_settings("--with", settings or ()), parse_sweep(sweep or ())
     device = None if cells is None else load_device(cells)
-    if was_given(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
+    if is_on_command_line(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
         check_calibration(out, crossbar, device, given, swept)
-    with progress(data, swept, chips, quiet=quiet) as tick:
-        report = accuracy(
+    with show_sample_progress(data, swept, chips, quiet=quiet) as tick:
+        report = measure_accuracy(
             out,
             data,
             crossbar=crossbar,
@@ -77,13 +77,13 @@ def command(
             tick=tick,
         )
     if csv is not None:
-        storage.write_for("--csv", csv, to_csv(report))
+        storage.write_atomic("--csv", csv, to_csv(report))
     if plot is not None:
-        storage.write_for("--plot", plot, plots(report))
+        storage.write_atomic("--plot", plot, render_sweep_page(report))
     if json is not None:
         storage.print_or_write("--json", json, to_json(report))
-    if not storage.is_terminal(json):
-        show(report, Console(), quiet=quiet)
+    if not storage.is_stdout(json):
+        show(report, LiteralConsole(), quiet=quiet)
 
 
 def _check(
@@ -99,14 +99,14 @@ def _check(
 
     is_analog = crossbar in ("sliced", "noisy")
     if data is None:
-        refuse_given(context, _WITH_DATA, "only with --data")
+        refuse_options(context, _WITH_DATA, "only with --data")
         if not is_analog:
             raise UserError("say --data FILE.npz for accuracy, or --crossbar sliced for what converters lose")
     if not is_analog:
-        refuse_given(context, _ANALOG, "only with --crossbar sliced or noisy")
+        refuse_options(context, _ANALOG, "only with --crossbar sliced or noisy")
     if not sweep:
-        refuse_given(context, {"csv", "plot"}, "only with --sweep")
+        refuse_options(context, {"csv", "plot"}, "only with --sweep")
     for option, file in (("csv", csv), ("plot", plot)):
         if file is not None:
-            storage.check_no_terminal(f"--{option}", file)
-            arguments.new_file(option, file)
+            storage.refuse_stdout(f"--{option}", file)
+            arguments.parse_new_file(option, file)

@@ -9,18 +9,20 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UserError
-from raptor.reporting.accuracies import sweep
+from raptor.reporting.accuracies import draw_sweep
 from validator.accuracy.report import AccuracyReport
-from validator.crossbar.settings import pairs
+from validator.crossbar.settings import parse_settings
 
 _MOST_VALUES = 1000
 
 
-def read_sweep(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def parse_sweep(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Parses texts `NAME=VALUES` to values by setting. `4:9`: the integers 4 to 9; otherwise separated by commas."""
-    return {name: tuple(_values(f"--sweep {name}={text}", text)) for name, text in pairs("--sweep", texts).items()}
+    return {
+        name: tuple(_values(f"--sweep {name}={text}", text)) for name, text in parse_settings("--sweep", texts).items()
+    }
 
 
 def _values(what: str, text: str) -> list[str]:
@@ -37,11 +39,11 @@ def _values(what: str, text: str) -> list[str]:
 
 
 @contextmanager
-def progress(
+def show_sample_progress(
     data: Path | None, sweep: Mapping[str, Sequence[str]], chips: int, *, quiet: bool
 ) -> Generator[Callable[[], None]]:
     """Shows a progress bar of samples on a terminal, nothing in a pipe. Yields a function to call after each sample."""
-    console = Console(stderr=True)
+    console = LiteralConsole(stderr=True)
     if data is None or quiet or not console.is_terminal:
         yield lambda: None
         return
@@ -60,11 +62,11 @@ def progress(
         yield tick
 
 
-def plots(report: AccuracyReport) -> bytes:
+def render_sweep_page(report: AccuracyReport) -> bytes:
     """Returns an HTML page that plots accuracy over the first setting, with a line per combination of the others."""
     import plotly.graph_objects as go
 
-    found = sweep(report, "accuracy")
+    found = draw_sweep(report, "accuracy")
     title = {"text": f"{report.model}, {report.crossbar} crossbars, {report.samples} samples"}
     figure: Any = go.Figure(data=found.data, layout={**found.layout, "title": title, "legend": {"title": {"text": ""}}})
     page = figure.to_html(include_plotlyjs=True, full_html=True, div_id="accuracy")

@@ -24,20 +24,20 @@ import validator.check_cli
 import validator.cli
 import validator.simulate.cli
 from raptor.cli import completion
-from raptor.cli.option_parameters import Model, Quiet, expand_options
-from raptor.cli.usage import plain_usage
+from raptor.cli.option_parameters import ModelArgument, QuietOption, expand_options
+from raptor.cli.usage import simplify_usage
 from raptor.common.errors import (
     IncompleteError,
     InternalError,
     RaptorError,
     UserError,
 )
-from raptor.common.limits import check_memory
-from raptor.common.option_conflicts import refuse_given
-from raptor.common.packages import require_own
-from raptor.common.printable import printable
-from raptor.common.spelling import flag_of, flags
-from raptor.common.stopping import INTERRUPTED, Stopper
+from raptor.common.limits import check_address_space
+from raptor.common.option_conflicts import refuse_options
+from raptor.common.packages import require_own_packages
+from raptor.common.printable import escape_unprintable
+from raptor.common.spelling import flag_name, spell_as_flags
+from raptor.common.stopping import EXIT_INTERRUPTED, StopSignals
 from raptor.options import CompileKeywords, OutputOptions
 
 app = typer.Typer(
@@ -54,32 +54,32 @@ _LONGEST_LINE = 2000
 _OUT_OF_MEMORY = "out of memory; try a smaller model or image, or --format pim --weights npz"
 
 
-@flags()
+@spell_as_flags()
 def main(argv: list[str] | None = None) -> NoReturn:
     """Runs a command. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug, 130 and 143 stopped."""
     args = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):
         # The terminal may lack letters of a name. The stubs do not say which buffer such a stream has.
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType] see above
-    stopper = Stopper()
+    stopper = StopSignals()
     try:
-        with stopper.watching():
+        with stopper.handle_signals():
             _run([a for a in args if a != "--debug"], debug="--debug" in args)
     except KeyboardInterrupt:
-        _fail(*stopper.end())
+        _fail(*stopper.describe_stop())
 
 
 def _run(args: list[str], *, debug: bool) -> NoReturn:
     try:
-        check_memory()
+        check_address_space()
         _check_encoding(args)
-        command()(args=args, prog_name="raptor")
+        build_commands()(args=args, prog_name="raptor")
     except RaptorError as e:
         if debug:
             raise
         _fail(_with_command(e, args) if isinstance(e, IncompleteError) else str(e), e.exit_status)
     except SystemExit as e:
-        if e.code == INTERRUPTED:  # typer's answer to Ctrl-C, without a message
+        if e.code == EXIT_INTERRUPTED:  # typer's answer to Ctrl-C, without a message
             raise KeyboardInterrupt from e
         raise
     except MemoryError:
@@ -122,7 +122,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 def _cut(message: str) -> str:
     """Truncates long lines, because a name from a file could fill the terminal."""
-    lines = printable(message).splitlines()
+    lines = escape_unprintable(message).splitlines()
     return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
 
@@ -149,14 +149,14 @@ def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
 
 def _chips(device: str) -> Any:
     """Returns a writer of programs to a device, for the commands of the validator that run programs on one."""
-    from raptor.device.programs import Chips
+    from raptor.device.programs import DeviceWriter
 
-    return Chips(device)
+    return DeviceWriter(device)
 
 
 @app.command("compile")
 @expand_options
-def compile_command(model: Model, options: CompileKeywords, output: OutputOptions) -> None:
+def compile_command(model: ModelArgument, options: CompileKeywords, output: OutputOptions) -> None:
     """Compile an ONNX model to instruction streams.
 
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
@@ -164,35 +164,35 @@ def compile_command(model: Model, options: CompileKeywords, output: OutputOption
     import raptor
     from raptor.cli import progress
     from raptor.common import storage
-    from raptor.common.beside import Beside
-    from raptor.common.threads import Threads
-    from raptor.driver import Driver, Stopped
+    from raptor.common.beside import BackgroundChecks
+    from raptor.common.threads import CheckedThreadPool
+    from raptor.driver import Driver, StoppedAfterPass
     from raptor.output import writer as outputs
 
     folder, stop_after, dump_ir = output.output, output.stop_after, output.dump_ir
     emitted = {name: options.get(name) for name in ("emit_mapping", "emit_ops")}
-    storage.check_no_terminal("-o", folder)
+    storage.refuse_stdout("-o", folder)
     if stop_after and output.force and not dump_ir:
         raise UserError("--force: not with --stop-after, which prints what a pass returns and writes no output")
     if dump_ir is not None and dump_ir.is_dir() and any(dump_ir.iterdir()) and not output.force:
         raise UserError(f"--dump-ir {dump_ir}: is not empty; --force replaces what has the same names")
     for name, file in emitted.items():
         if file is not None:
-            storage.check_replaceable(flag_of(name), Path(file), force=output.force)
+            storage.check_file_replaceable(flag_name(name), Path(file), force=output.force)
     if output.verbose and output.quiet:
         raise UserError("--verbose: not with --quiet")
-    keep = nullcontext() if stop_after else outputs.reserved(folder, force=output.force)
-    shown = progress.progress(quiet=output.quiet or stop_after is not None, verbose=output.verbose)
+    keep = nullcontext() if stop_after else outputs.reserve_folder(folder, force=output.force)
+    shown = progress.show_progress(quiet=output.quiet or stop_after is not None, verbose=output.verbose)
     # What is shown or written before the end is checked before.
     at_once = stop_after or dump_ir or any(emitted.values())
-    with keep, shown as started, nullcontext() if at_once else Beside() as beside:
+    with keep, shown as started, nullcontext() if at_once else BackgroundChecks() as beside:
         driver = Driver(dump=dump_ir, stop_after=stop_after, started=started, beside=beside)
         try:
             program = raptor.compile(model, driver=driver, **options)
-        except Stopped as stopped:
-            print(printable(stopped.text), end="")
+        except StoppedAfterPass as stopped:
+            print(escape_unprintable(stopped.text), end="")
             return
-        with Threads(1) as pool:
+        with CheckedThreadPool(1) as pool:
             findings = pool.submit(program.check)
             forms: Any = {"stream_format": output.stream_format, "weight_format": output.weight_format}
             driver.timed("write", program.save, folder, **forms, force=output.force)
@@ -218,35 +218,35 @@ def models_command(
         typer.Option(metavar="NAME=VALUE", help="Option of the model, such as head=global_average_pool."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """List the built-in models, or write one as an ONNX file with seeded weights.
 
     Example: raptor models lenet5 -o lenet5.onnx
     """
-    require_own("models")
+    require_own_packages("models")
     from raptor.cli import zoo
 
     if name is None:
-        refuse_given(context, {"output", "seed", "option", "force", "quiet"}, "needs the NAME of a model to write")
-        zoo.show()
+        refuse_options(context, {"output", "seed", "option", "force", "quiet"}, "needs the NAME of a model to write")
+        zoo.show_models()
         return
     path = output or Path(f"{name}.onnx")
-    size = zoo.write(name, path, seed=seed, options=option or [], force=force)
+    size = zoo.write_model(name, path, seed=seed, options=option or [], force=force)
     if not quiet:
         print(f"{path}: {size / 1e6:.1f} MB")
 
 
-app.command("quantize")(raptor.cli.quantise.command)
+app.command("quantize")(raptor.cli.quantise.quantize_command)
 app.command("validate")(validator.cli.command)
-app.command("accuracy")(raptor.cli.accuracy.command)
-app.command("run")(raptor.cli.run.command)
+app.command("accuracy")(raptor.cli.accuracy.accuracy_command)
+app.command("run")(raptor.cli.run.run_command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
 app.command("report")(raptor.cli.report.report_command)
 app.command("compare")(raptor.cli.report.compare_command)
-app.command("inspect")(raptor.cli.inspection.command)
-app.command("explain")(raptor.cli.explain.command)
+app.command("inspect")(raptor.cli.inspection.inspect_command)
+app.command("explain")(raptor.cli.explain.explain_command)
 app.add_typer(raptor.cli.arch.app, name="arch")
 app.add_typer(raptor.cli.explore.app, name="explore")
 
@@ -259,9 +259,9 @@ def help_command(
 
     Example: raptor help compile
     """
-    command()(args=[*(name or ()), "--help"], prog_name="raptor")
+    build_commands()(args=[*(name or ()), "--help"], prog_name="raptor")
 
 
-def command() -> Any:
+def build_commands() -> Any:
     """Returns the command `raptor` with all its subcommands, as typer runs it."""
-    return plain_usage(get_command(app))
+    return simplify_usage(get_command(app))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from raptor.cli import completion
-from raptor.cli.option_parameters import Quiet, expand_options
+from raptor.cli.option_parameters import QuietOption, expand_options
 from raptor.options import CoreKeywords
 
 app = typer.Typer(
@@ -59,13 +59,13 @@ def check_command(
 
     Example: raptor arch check out/arch.json
     """
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from validator.checks import check_chip
     from validator.checks.arch_file import read_chip
     from validator.checks.findings_text import is_clean, show
 
     findings = check_chip(read_chip(file))
-    show(findings, Console(), quiet=quiet)
+    show(findings, LiteralConsole(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)
 
 
@@ -103,7 +103,7 @@ def new_command(
     ] = "bench",
     sizes: CoreKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write an architecture file and, beside it, a network table complete for every pair of cores.
 
@@ -111,10 +111,10 @@ def new_command(
 
     Example: raptor arch new -o chip.json --from isaac --cores 64
     """
-    from raptor.cli.arch_view import write_files
+    from raptor.cli.arch_view import write_architecture
     from raptor.target import arch as architectures
 
-    chip, written = write_files(architectures.describe(base, **sizes), output, force=force)
+    chip, written = write_architecture(architectures.describe_chip(base, **sizes), output, force=force)
     if quiet:
         return
     for note in chip.notes:

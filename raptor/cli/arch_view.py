@@ -12,17 +12,17 @@ from rich.text import Text
 
 from raptor.analysis.arch_figures import (
     ChipFigures,
-    Peak,
-    Product,
-    figures_of,
+    CrossbarProduct,
+    PeakRate,
+    compute_chip_figures,
 )
 from raptor.common import storage
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from raptor.target.arch import (
     NETWORK_FILE,
-    SOURCES,
+    PRESET_SOURCES,
     ChipDescription,
     Target,
 )
@@ -36,16 +36,16 @@ def show_presets() -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("preset", "cores", "crossbars a core", "size", "cell bits", "what"):
         table.add_column(column, overflow="fold")
-    for name in architectures.presets():
+    for name in architectures.arch_presets():
         chip = architectures.load(name)
         size = f"{chip.xbar_rows}x{chip.xbar_cols}"
-        summary = SOURCES[name].summary
+        summary = PRESET_SOURCES[name].summary
         table.add_row(name, str(chip.core_count), str(chip.xbars_per_core), size, str(chip.cell_bits), summary)
-    Console().print(table)
+    LiteralConsole().print(table)
 
 
 @dataclass(frozen=True, slots=True)
-class ShownChip:
+class ArchReport:
     """JSON of `arch show --json`: the name, every field of the file, and the figures derived from them."""
 
     source: str
@@ -56,14 +56,16 @@ class ShownChip:
 
 def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     """Prints the figures derived for elements of `bits`, every field, and the sources of the numbers of a preset."""
-    description = architectures.describe(name)
+    description = architectures.describe_chip(name)
     chip = architectures.make_target(description, bits)
     if json:
-        shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), description.file), indent=2)
+        shown = TypeAdapter(ArchReport).dump_json(
+            ArchReport(name, compute_chip_figures(chip), description.file), indent=2
+        )
         storage.print_json(shown + b"\n")
         return
-    console = Console()
-    show_figures(figures_of(chip), console)
+    console = LiteralConsole()
+    show_figures(compute_chip_figures(chip), console)
     table = Table(box=None, pad_edge=False)
     table.add_column("field", no_wrap=True)
     table.add_column("value", no_wrap=True)
@@ -71,13 +73,13 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     _add_fields(table, description.file, "")
     console.print()
     console.print(table)
-    if source := SOURCES.get(name):
+    if source := PRESET_SOURCES.get(name):
         for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
             for line in lines:
                 console.print(f"{title}{line}", soft_wrap=True)
 
 
-def show_figures(found: ChipFigures, console: Console) -> None:
+def show_figures(found: ChipFigures, console: LiteralConsole) -> None:
     """Prints the figures of one product, the peak figures of the chip, and a list of effects that are not modelled."""
     product = found.product
     console.print(
@@ -91,12 +93,12 @@ def show_figures(found: ChipFigures, console: Console) -> None:
     totals = Table(show_header=False, box=None, pad_edge=False)
     totals.add_column(style="bold", no_wrap=True)
     totals.add_column(overflow="fold")
-    for name, value in figure_rows(found):
+    for name, value in format_chip_figures(found):
         totals.add_row(name, value)
     console.print(totals)
 
 
-def _parts(product: Product) -> Table:
+def _parts(product: CrossbarProduct) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("part", no_wrap=True)
     for column in ("time", "", "energy", ""):
@@ -108,7 +110,7 @@ def _parts(product: Product) -> Table:
     return table
 
 
-def figure_rows(found: ChipFigures) -> Iterator[tuple[str, str]]:
+def format_chip_figures(found: ChipFigures) -> Iterator[tuple[str, str]]:
     """Yields name and formatted value of each derived figure, in the order shown."""
     product, peak = found.product, found.peak
     yield (
@@ -136,11 +138,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
-def _groups(peak: Peak) -> str:
+def _groups(peak: PeakRate) -> str:
     return f"groups of {_count(peak.group_xbars, 'crossbar')}"
 
 
-def _rate(peak: Peak) -> str:
+def _rate(peak: PeakRate) -> str:
     tops = f"{peak.tops:,.4g} TOPS"
     if peak.tops_per_w is None:
         return tops
@@ -174,12 +176,12 @@ def show_devices() -> None:
             "ideal" if adc is None else f"{adc.bits} bits, {adc.range}",
             "not known" if not device.write.ns else f"{device.write.ns:g} ns a {device.write.unit}",
         )
-    Console().print(table)
+    LiteralConsole().print(table)
 
 
 def show_device(name: str) -> None:
     """Prints every field of a device file with its meaning, and the source of the file."""
-    device, console = load_device(name), Console()
+    device, console = load_device(name), LiteralConsole()
     table = Table(box=None, pad_edge=False)
     for column in ("field", "value", "meaning"):
         table.add_column(column, no_wrap=column == "field", overflow="fold")
@@ -205,7 +207,7 @@ def _add_device(table: Table, value: BaseModel, indent: str) -> None:
             table.add_row(f"{indent}{name}", shown, info.description or "")
 
 
-def write_files(chip: ChipDescription, output: Path, *, force: bool = False) -> tuple[Target, Path]:
+def write_architecture(chip: ChipDescription, output: Path, *, force: bool = False) -> tuple[Target, Path]:
     """Writes an architecture file and its network table. Returns the chip and the path of the table.
 
     `chip.json` has its table in `chip.network.json`, so that several chips live in one directory.
@@ -216,7 +218,7 @@ def write_files(chip: ChipDescription, output: Path, *, force: bool = False) -> 
     for path in (output, table):
         if path.exists() and not force:
             raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
-    with storage.whole("-o", output) as arch_file, storage.whole("-o", table) as network_file:
+    with storage.open_atomic("-o", output) as arch_file, storage.open_atomic("-o", table) as network_file:
         arch_file.write(_json(_with_table(chip.file, table.name), exclude_unset=True))
         network_file.writelines(architectures.write_network(target))
     return target, table

@@ -6,10 +6,10 @@ from raptor.common.option_values import SCHEME, STRATEGY
 def models() -> list[str]:
     """Returns the names of the built-in models; none if another project's package `models` is found."""
     from raptor.common.errors import UserError
-    from raptor.common.packages import require_own
+    from raptor.common.packages import require_own_packages
 
     try:
-        require_own("models")
+        require_own_packages("models")
     except UserError:
         return []
     from models import MODELS
@@ -26,20 +26,20 @@ def devices() -> list[str]:
 
 def presets() -> list[str]:
     """Returns the names of the architecture presets; the shell itself completes files."""
-    from raptor.target.arch import presets
+    from raptor.target.arch import arch_presets
 
-    return list(presets())
+    return list(arch_presets())
 
 
 def strategies() -> list[str]:
-    return list(STRATEGY.names)
+    return list(STRATEGY.choices)
 
 
 def schemes() -> list[str]:
-    return list(SCHEME.names)
+    return list(SCHEME.choices)
 
 
 def passes() -> list[str]:
-    from raptor.compiler import PASS
+    from raptor.compiler import PASS_OPTION
 
-    return list(PASS.names)
+    return list(PASS_OPTION.choices)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def command(
+def explain_command(
     out: Annotated[Path, typer.Argument(help="Output directory of `raptor compile`.", show_default=False)],
     what_if: Annotated[
         bool,
@@ -23,13 +23,13 @@ def command(
     """
     # Compiler and simulator take a moment to import; `raptor --help` does without.
     from raptor.analysis.explain import explain
-    from raptor.cli.explain_view import show, write
+    from raptor.cli.explain_view import show_explanation, write_explanation
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
 
-    with Console(stderr=True).status("simulating ..."):
+    with LiteralConsole(stderr=True).status("simulating ..."):
         found = explain(out, faster=what_if)
     if json is not None:
-        write(json, found)
-    if not storage.is_terminal(json):
-        show(found, Console(), quiet=quiet)
+        write_explanation(json, found)
+    if not storage.is_stdout(json):
+        show_explanation(found, LiteralConsole(), quiet=quiet)

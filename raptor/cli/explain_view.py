@@ -9,11 +9,11 @@ import orjson
 from pydantic import BaseModel
 from rich.table import Table
 
-from raptor.analysis.explain import Choice, Cutting, Explanation, Layer
+from raptor.analysis.explain import ExplainedLayer, GridChoice, MappingExplanation, RoundCutting
 from raptor.common import storage
-from raptor.common.console import Console
-from raptor.common.fitting import Fitted, fit
-from raptor.common.names import shorten
+from raptor.common.console import LiteralConsole
+from raptor.common.fitting import FittedTable, fit_table
+from raptor.common.names import abbreviate_names
 from validator.simulate.simulation_report import time_text
 
 _CHOICE_LEGEND = {
@@ -34,7 +34,7 @@ _TIMES = ("layer", "core", "work", "share", "matrix", "vector", "memory", "net",
 _EXPENDABLE_TIMES = ("rest", "memory", "net", "vector", "send", "share")
 
 
-def write(path: Path, found: Explanation) -> None:
+def write_explanation(path: Path, found: MappingExplanation) -> None:
     """Writes an explanation as JSON; `-` is standard output."""
     text = orjson.dumps(asdict(found), default=_plain_model, option=orjson.OPT_INDENT_2)
     storage.print_or_write("--json", path, text + b"\n")
@@ -44,7 +44,7 @@ def _plain_model(value: BaseModel) -> dict[str, Any]:
     return value.model_dump(mode="json")
 
 
-def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
+def show_explanation(found: MappingExplanation, console: LiteralConsole, *, quiet: bool = False) -> None:
     """Prints the choices, the time of cores, the bounds, and the effect of faster parts, if the explanation has it.
 
     `quiet`: prints only the sentence that names the bottleneck.
@@ -57,16 +57,16 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
             console.print(line, soft_wrap=True)
         console.print()
     console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold")
-    names = shorten([layer.node for layer in found.layers], console.width // 3)
-    choices = fit(_CHOICES, list(_choices(found, names)), console.width, _EXPENDABLE_CHOICES)
-    legend = "".join(text for column, text in _CHOICE_LEGEND.items() if column in choices.shown)
+    names = abbreviate_names([layer.node for layer in found.layers], console.width // 3)
+    choices = fit_table(_CHOICES, list(_choices(found, names)), console.width, _EXPENDABLE_CHOICES)
+    legend = "".join(text for column, text in _CHOICE_LEGEND.items() if column in choices.shown_columns)
     _print_table(choices, legend.rstrip(), console)
     for line in _reasons(found):
         console.print(line)
     console.print()
     _print_changes(found, console)
     console.print("Time of each layer's busiest core", style="bold")
-    times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
+    times = fit_table(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
     _print_table(times, _TIME_LEGEND, console)
     console.print()
     if found.whole:
@@ -85,7 +85,7 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
         console.print(f"warning: {warning}", style="yellow")
 
 
-def _print_changes(found: Explanation, console: Console) -> None:
+def _print_changes(found: MappingExplanation, console: LiteralConsole) -> None:
     """Prints what is decided after the layers are placed, if there is such a choice."""
     if found.changes:
         console.print("Decided after the layers were placed", style="bold")
@@ -94,7 +94,7 @@ def _print_changes(found: Explanation, console: Console) -> None:
         console.print()
 
 
-def _rounds(found: Cutting) -> Iterator[str]:
+def _rounds(found: RoundCutting) -> Iterator[str]:
     """Yields lines about the cuts into rounds, their reasons, and the time of other cutting methods."""
     yield f"Rounds: {len(found.cuts) + 1}, about {_time(found.estimated_ns)} for a batch of {found.batch:,}"
     for name in found.split:
@@ -108,12 +108,12 @@ def _rounds(found: Cutting) -> Iterator[str]:
         yield f"- {other.name}: {takes}"
 
 
-def _print_table(fitted: Fitted, legend: str, console: Console) -> None:
+def _print_table(fitted: FittedTable, legend: str, console: LiteralConsole) -> None:
     console.print(fitted.table)
     console.print(legend)
-    if fitted.left_out:
+    if fitted.omitted_columns:
         console.print(
-            f"no room here for {', '.join(reversed(fitted.left_out))}: make the terminal wider, or see --json"
+            f"no room here for {', '.join(reversed(fitted.omitted_columns))}: make the terminal wider, or see --json"
         )
 
 
@@ -122,7 +122,7 @@ def _time(ns: float) -> str:
     return time_text(float(f"{ns:.3g}"))
 
 
-def _choices(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def _choices(found: MappingExplanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     for layer in found.layers:
         counts = (layer.unfolding, f"{len(layer.cores):,}", f"{layer.xbars:,}", _time(layer.products_ns))
         chosen, none = layer.options.chosen, "-" if layer.options.unknown else "none"
@@ -132,11 +132,11 @@ def _choices(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str
         yield (names[layer.node], *counts[:2], grid, *counts[2:], expects, *others)
 
 
-def _other(choice: Choice) -> str:
+def _other(choice: GridChoice) -> str:
     return f"{choice.cores}: {_time(choice.predicted_ns)}"
 
 
-def _reasons(found: Explanation) -> Iterator[str]:
+def _reasons(found: MappingExplanation) -> Iterator[str]:
     """Yields the reasons why alternatives are not known."""
     for reason in dict.fromkeys(x.options.unknown for x in found.layers if x.options.unknown):
         names = [x.node for x in found.layers if x.options.unknown == reason]
@@ -145,7 +145,7 @@ def _reasons(found: Explanation) -> Iterator[str]:
         yield f"- {which}{more}: {reason}"
 
 
-def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def _times(found: MappingExplanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields a row for each core that is the busiest core of a layer."""
     for layer in _one_for_each_core(found):
         whole = layer.finish_ns or 1.0
@@ -154,7 +154,7 @@ def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, 
         yield (name, str(layer.core), _time(layer.work_ns), f"{layer.work_ns / found.interval_ns:.0%}", *shares)
 
 
-def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
+def _one_for_each_core(found: MappingExplanation) -> Iterator[ExplainedLayer]:
     seen: set[int] = set()
     for layer in found.layers:
         if layer.core not in seen:
@@ -162,7 +162,7 @@ def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
             yield layer
 
 
-def _whole(found: Explanation) -> str:
+def _whole(found: MappingExplanation) -> str:
     """Returns a sentence on the tensors that are assembled or cut, because an operator does not stream row by row."""
     total = sum(x.work_ns for x in found.whole)
     most = ", ".join(f"{x.tensor} of {x.node or 'the input'} {_time(x.work_ns)}" for x in found.whole[:_MOST_NODES])
@@ -171,7 +171,7 @@ def _whole(found: Explanation) -> str:
     return f"Whole tensors that are put together or cut, as an operator does not stream: {_time(total)}. {most}{more}"
 
 
-def _vector(found: Explanation) -> str:
+def _vector(found: MappingExplanation) -> str:
     """Returns a sentence on the nodes for which the vector units work, mostly requantisation in integer programs."""
     total = sum(x.work_ns for x in found.vector)
     most = ", ".join(f"{x.node} {x.work_ns / total:.0%}" for x in found.vector[:_MOST_NODES])
@@ -183,13 +183,13 @@ def _vector(found: Explanation) -> str:
     return f"Vector units of all cores: {_time(total)}{share}. {most}" + (f" and {rest} more" if rest > 0 else "")
 
 
-def _totals(found: Explanation) -> Table:
+def _totals(found: MappingExplanation) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     for _ in range(3):
         table.add_column()
     bounds = found.bounds
     for name, ns in (("latency", found.latency_ns), ("interval", found.interval_ns)):
-        table.add_row(name, _time(ns), f"{ns / bounds.largest:.3g} times the largest bound")
+        table.add_row(name, _time(ns), f"{ns / bounds.tightest_ns:.3g} times the largest bound")
     table.add_row("bounds", _time(bounds.busiest), f"core {bounds.core}, which works most")
     table.add_row("", _time(bounds.average), f"all work, spread evenly over {bounds.cores:,} cores")
     table.add_row("", _time(bounds.products), f"products alone, spread evenly over {bounds.cores:,} cores")
@@ -197,7 +197,7 @@ def _totals(found: Explanation) -> Table:
     return table
 
 
-def _what_if(found: Explanation) -> Table:
+def _what_if(found: MappingExplanation) -> Table:
     """Returns the table of `--what-if`, sorted by latency."""
     table = Table(box=None, pad_edge=False)
     table.add_column("part")

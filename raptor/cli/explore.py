@@ -30,14 +30,14 @@ def new_command(
     Example: raptor explore new lenet5.onnx -o study.toml
     """
     from raptor.common import storage
-    from raptor.explore.new import template
+    from raptor.explore.new import render_template
 
-    storage.check_replaceable("-o", output, force=force)
+    storage.check_file_replaceable("-o", output, force=force)
     for model in models:
         if not model.is_file():
             raise UserError(f"{model}: no such file")
     paths = [m.resolve() if output.resolve().parent != Path.cwd() or m.is_absolute() else m for m in models]
-    storage.write_for("-o", output, template(paths).encode())
+    storage.write_atomic("-o", output, render_template(paths).encode())
     if not quiet:
         print(f"{output}: change it, then: raptor explore run {output}")
 
@@ -59,25 +59,25 @@ def run_command(
 
     Example: raptor explore run study.toml --trials 4
     """
-    require_extra()
-    from raptor.cli.explore_view import show_front, show_verified, watching
-    from raptor.common.console import Console
+    require_explore_packages()
+    from raptor.cli.explore_view import show_front, show_verified, watch_study
+    from raptor.common.console import LiteralConsole
     from raptor.explore import driver
     from raptor.explore.study import read_study
-    from raptor.explore.verifying import verify as verified
+    from raptor.explore.verifying import verify_front as verified
 
     if pimsim is not None and not verify:
         raise UserError("--pimsim: only with --verify K, whose points it runs")
-    found = driver.adapted(read_study(study), workers, trials)
-    with watching(found, quiet=quiet) as watch:
-        outcomes = driver.run(found, watch)
+    found = driver.override_study(read_study(study), workers, trials)
+    with watch_study(found, quiet=quiet) as watch:
+        outcomes = driver.run_study(found, watch)
     if not quiet:
-        show_front(found, outcomes, Console())
+        show_front(found, outcomes, LiteralConsole())
     if verify:
         checks = verified(found, outcomes, verify, pimsim)
         if not quiet:
-            show_verified(checks, Console())
-        raise typer.Exit(0 if all(check.is_right for check in checks) else 1)
+            show_verified(checks, LiteralConsole())
+        raise typer.Exit(0 if all(check.passed for check in checks) else 1)
 
 
 @app.command("show")
@@ -93,36 +93,36 @@ def show_command(
 
     Example: raptor explore show study.toml --html study.html --csv study.csv
     """
-    require_extra()
+    require_explore_packages()
     from raptor.cli.explore_view import show_front
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.explore import tables
     from raptor.explore.driver import read_outcomes
     from raptor.explore.study import read_study
 
-    if csv is not None and storage.is_terminal(csv) and storage.is_terminal(json):
+    if csv is not None and storage.is_stdout(csv) and storage.is_stdout(json):
         raise UserError("--csv - and --json -: only one of them can have the terminal; give the other a file")
     found = read_study(study)
     outcomes = read_outcomes(found)
-    report = tables.report(found, outcomes)
-    rows = tables.rows(report)
+    report = tables.make_study_report(found, outcomes)
+    rows = tables.flatten_report(report)
     if html is not None:
-        from raptor.explore.page import study_page
+        from raptor.explore.page import render_study_page
 
-        storage.write_for("--html", html, study_page(found, outcomes, rows).encode())
+        storage.write_atomic("--html", html, render_study_page(found, outcomes, rows).encode())
     if csv is not None:
         storage.print_or_write("--csv", csv, tables.to_csv(rows))
     if json is not None:
-        storage.print_or_write("--json", json, storage.to_json(report))
+        storage.print_or_write("--json", json, storage.model_to_json(report))
     if parquet is not None:
-        with storage.whole("--parquet", parquet) as stream:
+        with storage.open_atomic("--parquet", parquet) as stream:
             tables.write_parquet(rows, stream)
-    if not quiet and not storage.is_terminal(csv) and not storage.is_terminal(json):
-        show_front(found, outcomes, Console())
+    if not quiet and not storage.is_stdout(csv) and not storage.is_stdout(json):
+        show_front(found, outcomes, LiteralConsole())
 
 
-def require_extra() -> None:
+def require_explore_packages() -> None:
     """Raises `UserError` if a package of the extra `explore` is not installed."""
     from importlib.util import find_spec
 

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from rich.live import Live
 from rich.table import Table
 
-from raptor.common.console import Console
-from raptor.explore.driver import Progress, Watch
-from raptor.explore.front import Covered, front
+from raptor.common.console import LiteralConsole
+from raptor.explore.driver import ProgressCallback, StudyProgress
+from raptor.explore.front import HypervolumeTracker, pareto_front
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
-from raptor.explore.verifying import Check
+from raptor.explore.trials import TrialOutcome
+from raptor.explore.verifying import FrontCheck
 
 _MOST_ROWS = 20
 
 
 @contextmanager
-def watching(study: Study, *, quiet: bool) -> Generator[Watch]:
+def watch_study(study: Study, *, quiet: bool) -> Generator[ProgressCallback]:
     """Yields a progress callback: it shows a live table on a terminal, and prints a line per batch into a pipe."""
-    console = Console(stderr=True)
+    console = LiteralConsole(stderr=True)
     facts = _Facts(study)
     if quiet:
         yield lambda _: None
@@ -31,10 +31,10 @@ def watching(study: Study, *, quiet: bool) -> Generator[Watch]:
         yield _lines(facts, console)
 
 
-def _lines(facts: "_Facts", console: Console) -> Watch:
+def _lines(facts: "_Facts", console: LiteralConsole) -> ProgressCallback:
     shown = -1
 
-    def line(progress: Progress) -> None:
+    def line(progress: StudyProgress) -> None:
         nonlocal shown
         if len(progress.outcomes) != shown:
             shown = len(progress.outcomes)
@@ -56,28 +56,31 @@ class _Facts:
 
     def __init__(self, study: Study) -> None:
         self._begin = time.monotonic()
-        self._covered = Covered(study)
+        self._covered = HypervolumeTracker(study)
         self._best: dict[str, float | None] = dict.fromkeys(study.objectives)
         self._choose = {name: min if way == "min" else max for name, way in study.objectives.items()}
         self._seen = 0
 
-    def of(self, progress: Progress) -> list[tuple[str, str]]:
+    def of(self, progress: StudyProgress) -> list[tuple[str, str]]:
         """Returns name and text of: trials, rate, remaining time, the best value of each objective, hypervolume."""
         self._follow(progress.outcomes)
         seconds, done = time.monotonic() - self._begin, len(progress.outcomes)
         rate = progress.evaluated / seconds if seconds else 0.0
         found = [
-            ("trials", f"{done} of {progress.count}"),
-            ("evaluated", f"{progress.evaluated}, {rate:.2f} a second; {progress.known} answered from the database"),
+            ("trials", f"{done} of {progress.total_trials}"),
+            (
+                "evaluated",
+                f"{progress.evaluated}, {rate:.2f} a second; {progress.reused_results} answered from the database",
+            ),
         ]
-        fresh = done - progress.before
+        fresh = done - progress.earlier_trials
         if fresh > 0:
-            found.append(("time left", f"{seconds / fresh * (progress.count - done):.0f} s"))
+            found.append(("time left", f"{seconds / fresh * (progress.total_trials - done):.0f} s"))
         found += [(f"best {n}", "none yet" if value is None else f"{value:.6g}") for n, value in self._best.items()]
-        return found + ([("hypervolume", f"{self._covered.share:.4f}")] if done else [])
+        return found + ([("hypervolume", f"{self._covered.relative_volume:.4f}")] if done else [])
 
-    def _follow(self, outcomes: Sequence[Outcome]) -> None:
-        self._covered.follow(outcomes)
+    def _follow(self, outcomes: Sequence[TrialOutcome]) -> None:
+        self._covered.add_outcomes(outcomes)
         for one in (o for o in outcomes[self._seen :] if o.is_feasible):
             for name, known in self._best.items():
                 value = one.figures[name]
@@ -85,9 +88,9 @@ class _Facts:
         self._seen = len(outcomes)
 
 
-def show_front(study: Study, outcomes: Sequence[Outcome], console: Console) -> None:
+def show_front(study: Study, outcomes: Sequence[TrialOutcome], console: LiteralConsole) -> None:
     """Prints counts of trials by state, and the Pareto front with objectives and parameters."""
-    best = front(study, outcomes)
+    best = pareto_front(study, outcomes)
     states = {state: sum(o.state == state for o in outcomes) for state in sorted({o.state for o in outcomes})}
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     points = "1 point" if len(best) == 1 else f"{len(best)} points"
@@ -107,12 +110,12 @@ def show_front(study: Study, outcomes: Sequence[Outcome], console: Console) -> N
         console.print(f"and {len(best) - _MOST_ROWS} more: raptor explore show STUDY --csv -")
 
 
-def _broken(one: Outcome) -> str:
+def _broken(one: TrialOutcome) -> str:
     broken = {name: value for name, value in one.excess.items() if value > 0}
     return ", ".join(f"{name} breaks its limit by {100 * value:.3g} %" for name, value in broken.items())
 
 
-def show_verified(checks: Sequence[Check], console: Console) -> None:
+def show_verified(checks: Sequence[FrontCheck], console: LiteralConsole) -> None:
     """Prints a line for each verified program."""
     for check in checks:
         console.print(str(check), soft_wrap=True)

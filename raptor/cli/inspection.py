@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from raptor.cli.option_parameters import Model, Quiet, expand_options
+from raptor.cli.option_parameters import ModelArgument, QuietOption, expand_options
 from raptor.options import InspectKeywords
 
 
 @expand_options
-def command(
-    model: Model,
+def inspect_command(
+    model: ModelArgument,
     options: InspectKeywords,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer, chip and host.
 
@@ -23,15 +23,15 @@ def command(
     Example: raptor inspect lenet5.onnx --xbar 128
     """
     # The front end takes a moment to import; `raptor --help` does without.
-    from raptor.analysis.inspection import inspect, show, write
+    from raptor.analysis.inspection import inspect, show_inspection, write_inspection
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.common.errors import UnsupportedError, UnsupportedNode
 
     found = inspect(model, **options)
     if json is not None:
-        write(json, found)
-    if not (quiet or storage.is_terminal(json)):
-        show(found, Console())
+        write_inspection(json, found)
+    if not (quiet or storage.is_stdout(json)):
+        show_inspection(found, LiteralConsole())
     if found.unsupported:
         raise UnsupportedError([UnsupportedNode(n.node, n.op_type, n.reason) for n in found.unsupported])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.output.compile_report import CompileReport
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ _MOST_NODES = 4
 
 
 @contextmanager
-def progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
+def show_progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
     """Yields a callback for the name of each stage, shown on standard error: live on a terminal, or a line per stage.
 
     Into a pipe, or with `quiet`, nothing is shown, unless `verbose` asks for lines.
     """
-    console = Console(stderr=True)
+    console = LiteralConsole(stderr=True)
     if verbose:
         yield _lines()
     elif quiet or not console.is_terminal:
@@ -51,11 +51,11 @@ def _lines() -> Callable[[str], None]:
 def show_summary(program: "Program", output: Path) -> None:
     """Prints layers, matrices, crossbars, cores, instructions by opcode, memory, size of the output, time per stage."""
     report = program.report
-    console = Console()
+    console = LiteralConsole()
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    for name, value in summary_rows(report):
+    for name, value in format_summary(report):
         table.add_row(name, value)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
     table.add_row("output", f"{output}/  {size / 1e6:.1f} MB")
@@ -79,19 +79,19 @@ def _needed(name: str, nodes: "Sequence[str]") -> str:
 
 def show_findings(findings: "Sequence[Finding]") -> None:
     """Prints the findings of `raptor check` if one is worse than a note, otherwise only notes on the architecture."""
-    from validator.checks import RULES, Topic
+    from validator.checks import RULES, RuleTopic
     from validator.checks.findings_text import is_clean, show
 
-    console = Console()
+    console = LiteralConsole()
     if not is_clean(findings):
         show(findings, console)
         return
     for finding in findings:
-        if RULES[finding.rule].topic is Topic.ARCHITECTURE:
+        if RULES[finding.rule].topic is RuleTopic.ARCHITECTURE:
             console.print(f"note: {finding.message}", soft_wrap=True)
 
 
-def summary_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
+def format_summary(report: CompileReport) -> Iterator[tuple[str, str]]:
     """Yields name and formatted value of each figure of the summary, in the order shown."""
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"

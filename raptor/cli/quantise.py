@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raptor.cli import completion
-from raptor.cli.option_parameters import Model, Quiet, expand_options
+from raptor.cli.option_parameters import ModelArgument, QuietOption, expand_options
 from raptor.common.errors import UserError
-from raptor.common.option_conflicts import refuse_given, was_given
+from raptor.common.option_conflicts import is_on_command_line, refuse_options
 from raptor.common.option_texts import WIDTHS
-from raptor.options import ArchKeywords, InputKeywords, keywords_of
+from raptor.options import ArchKeywords, InputKeywords, list_keywords
 
 if TYPE_CHECKING:
     from raptor.quantise.policy import PolicySearch
@@ -60,13 +60,13 @@ Samples = Annotated[
     typer.Option(min=1, help="Samples to use.", show_default="16 random ones, or all of the file"),
 ]
 _BITS = {"weights", "activations", "layer", "policy"}
-_OF_SEARCH = {"budget", *keywords_of(ArchKeywords)}
+_OF_SEARCH = {"budget", *list_keywords(ArchKeywords)}
 
 
 @expand_options
-def command(
+def quantize_command(
     context: typer.Context,
-    model: Model,
+    model: ModelArgument,
     *,
     output: Output = None,
     data: Data = None,
@@ -86,7 +86,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print every layer, not only the worst.")] = False,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Quantise a float model to integers, and say what that costs in each layer.
 
@@ -97,10 +97,10 @@ def command(
     """
     # onnxruntime's quantiser takes a moment to import; `raptor --help` does without.
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.common.option_values import SCHEME
     from raptor.quantise import quantize
-    from raptor.quantise.choice import policy_of
+    from raptor.quantise.choice import make_weight_policy
     from raptor.quantise.policy import parse_policy
 
     _check(context, mixed=mixed, data=data, layer=layer, policy=policy)
@@ -114,14 +114,14 @@ def command(
         "samples": samples,
         **inputs,
     }
-    chosen = policy_of(WIDTHS.parse("layers", layer or ())) if policy is None else parse_policy(policy)
-    with Console(stderr=True).status("quantising ...") as status:
+    chosen = make_weight_policy(WIDTHS.parse("layers", layer or ())) if policy is None else parse_policy(policy)
+    with LiteralConsole(stderr=True).status("quantising ...") as status:
         if mixed:
             chosen = _search(model, budget or "", status.update, {**chip, **given})
         found = quantize(model, weights=weights, activations=activations, policy=chosen, **given)
     found.save(target, force=force)
     if policy_out is not None:
-        storage.write_for("--policy-out", policy_out, parse_policy(chosen).to_json())
+        storage.write_atomic("--policy-out", policy_out, parse_policy(chosen).to_json())
     _report(found.report, target, json, quiet=quiet, every=every)
 
 
@@ -129,9 +129,9 @@ def _check_files(target: Path, policy_out: Path | None, *, force: bool) -> None:
     """Refuses files that exist, unless they may be replaced."""
     from raptor.common import storage
 
-    storage.check_replaceable("-o", target, force=force)
+    storage.check_file_replaceable("-o", target, force=force)
     if policy_out is not None:
-        storage.check_replaceable("--policy-out", policy_out, force=force)
+        storage.check_file_replaceable("--policy-out", policy_out, force=force)
 
 
 def _search(model: Path, budget: str, update: Callable[[str], None], options: dict[str, Any]) -> "PolicySearch":
@@ -145,14 +145,14 @@ def _search(model: Path, budget: str, update: Callable[[str], None], options: di
 
 def _report(report: "QuantisationReport", target: Path, json: Path | None, *, quiet: bool, every: bool) -> None:
     """Writes the report as JSON and prints it, as the command line asks for."""
-    from raptor.cli.quantise_view import show, write
+    from raptor.cli.quantise_view import show_quantisation, write_quantisation
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
 
     if json is not None:
-        write(json, report)
-    if not (quiet or storage.is_terminal(json)):
-        show(report, target, Console(), every=every)
+        write_quantisation(json, report)
+    if not (quiet or storage.is_stdout(json)):
+        show_quantisation(report, target, LiteralConsole(), every=every)
 
 
 def _budget(text: str) -> dict[str, float]:
@@ -169,14 +169,14 @@ def _check(
 ) -> None:
     """Raises `UserError` for options that would have no effect."""
     if data is not None:
-        refuse_given(context, {"seed"}, "not with --data, which gives the samples")
+        refuse_options(context, {"seed"}, "not with --data, which gives the samples")
     if mixed:
-        refuse_given(context, _BITS, "not with --mixed, which chooses the bits")
-        if not was_given(context, "budget"):
+        refuse_options(context, _BITS, "not with --mixed, which chooses the bits")
+        if not is_on_command_line(context, "budget"):
             raise UserError("--mixed: say how much is wanted, such as --budget latency=0.7")
     else:
-        refuse_given(context, _OF_SEARCH, "only with --mixed, which uses it")
+        refuse_options(context, _OF_SEARCH, "only with --mixed, which uses it")
     if policy is not None:
-        refuse_given(context, {"layer"}, "not with --policy, which has the bits of layers")
+        refuse_options(context, {"layer"}, "not with --policy, which has the bits of layers")
     if not mixed and not layer:
-        refuse_given(context, {"policy_out"}, "only with --mixed or --layer, which choose the bits of layers")
+        refuse_options(context, {"policy_out"}, "only with --mixed or --layer, which choose the bits of layers")

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from raptor.common import storage
-from raptor.common.console import Console
-from raptor.common.fitting import fit
-from raptor.common.names import shorten
+from raptor.common.console import LiteralConsole
+from raptor.common.fitting import fit_table
+from raptor.common.names import abbreviate_names
 from raptor.quantise import PolicySearch, QuantisationReport
 from raptor.quantise.quantisation import QuantisedLayer
 
@@ -16,20 +16,20 @@ _HEADS = ("layer", "operator", "weights", "result", "scale", "zero point", "own"
 _EXPENDABLE = ("zero point", "scale", "result", "weights")
 
 
-def write(path: Path, report: QuantisationReport) -> None:
+def write_quantisation(path: Path, report: QuantisationReport) -> None:
     """Writes a report as JSON; `-` is standard output."""
-    storage.print_or_write("--json", path, storage.to_json(report))
+    storage.print_or_write("--json", path, storage.model_to_json(report))
 
 
-def show(report: QuantisationReport, target: Path, console: Console, *, every: bool) -> None:
+def show_quantisation(report: QuantisationReport, target: Path, console: LiteralConsole, *, every: bool) -> None:
     """Prints the layers (most noise first), nodes that stay float, and the size of the file. `every`: all layers."""
     if report.search is not None:
         _show_search(report.search, console)
     worst = sorted(report.layers, key=lambda x: (x.snr_db is None, x.snr_db or 0.0))
     shown = worst if every else worst[:_WORST]
-    names = shorten([layer.node for layer in shown], console.width // 3)
+    names = abbreviate_names([layer.node for layer in shown], console.width // 3)
     console.print("Signal to noise of each layer against the float model, in dB, worst first", style="bold")
-    console.print(fit(_HEADS, list(_rows(shown, names)), console.width, _EXPENDABLE).table)
+    console.print(fit_table(_HEADS, list(_rows(shown, names)), console.width, _EXPENDABLE).table)
     if len(shown) < len(worst):
         console.print(f"and {len(worst) - len(shown)} more: --all")
     console.print("SNR: with all layers quantised; own: if the layer reads the quantised values of the float model")
@@ -40,10 +40,10 @@ def show(report: QuantisationReport, target: Path, console: Console, *, every: b
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _show_search(search: PolicySearch, console: Console) -> None:
+def _show_search(search: PolicySearch, console: LiteralConsole) -> None:
     """Prints the steps of a search for bits, and the latency or energy that it has reached."""
     unit, factor = {"latency": ("us", 1e-3), "energy": ("uJ", 1e-6)}[search.goal]
-    names = shorten([step.layer for step in search.steps], console.width // 3)
+    names = abbreviate_names([step.layer for step in search.steps], console.width // 3)
     console.print(f"Steps to {search.budget:g} of the {search.goal}", style="bold")
     heads = ("layer", "operand", "bits", unit, "share", "noise")
     rows = [
@@ -57,7 +57,7 @@ def _show_search(search: PolicySearch, console: Console) -> None:
         )
         for s in search.steps
     ]
-    console.print(fit(heads, rows, console.width, ()).table)
+    console.print(fit_table(heads, rows, console.width, ()).table)
     console.print(
         f"{search.goal}: {search.reached * factor:.3f} {unit} of {search.base * factor:.3f} with 8 bits, share "
         f"{search.ratio:.3f}; {search.compiled} programs tried",

@@ -36,18 +36,18 @@ def report_command(
     # The page takes a moment to import; `raptor --help` does without.
     from raptor.common import storage
     from raptor.reporting.export import report_json
-    from raptor.reporting.facts import gather
-    from raptor.reporting.page import report_page
+    from raptor.reporting.facts import gather_facts
+    from raptor.reporting.page import render_report
     from validator.accuracy.report import read_report
 
-    found = gather(out, arch, validate=validate, accuracies=[read_report(file) for file in accuracy or ()])
+    found = gather_facts(out, arch, validate=validate, accuracies=[read_report(file) for file in accuracy or ()])
     if json is not None:
         storage.print_or_write("--json", json, report_json(found))
     page = output or (Path("report.html") if json is None or open_ else None)
     if page is None:
         return
-    storage.write_for("-o", page, report_page(found).encode())
-    if not (quiet or storage.is_terminal(json)):
+    storage.write_atomic("-o", page, render_report(found).encode())
+    if not (quiet or storage.is_stdout(json)):
         print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
     if open_:
         import webbrowser
@@ -80,26 +80,26 @@ def compare_command(
     Example: raptor compile lenet5.onnx --mapping raptor -o reference -q && raptor compare out reference -o compare.html
     """
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from raptor.common.errors import UserError
     from raptor.reporting import export
-    from raptor.reporting.comparison import compare_page, show
-    from raptor.reporting.facts import gather
+    from raptor.reporting.comparison import render_comparison, show_comparison
+    from raptor.reporting.facts import gather_facts
 
     if len(outs) < 2:
         raise UserError(f"compare {outs[0]}: at least two programs are needed; for one: raptor report {outs[0]}")
     tables = {"--json": json, "--csv": csv, "--markdown": markdown}
-    printed = [option for option, path in tables.items() if storage.is_terminal(path)]
+    printed = [option for option, path in tables.items() if storage.is_stdout(path)]
     if len(printed) > 1:
         raise UserError(f"{' - and '.join(printed)} -: only one of them can have the terminal; give the others a file")
     if quiet and output is None and not any(tables.values()):
         raise UserError("compare -q: nothing would be left; add -o, --json, --csv or --markdown, or leave -q out")
-    found = [gather(out, arch) for out in outs]
+    found = [gather_facts(out, arch) for out in outs]
     if output is not None:
-        storage.write_for("-o", output, compare_page(found).encode())
+        storage.write_atomic("-o", output, render_comparison(found).encode())
     writers = {"--json": export.compare_json, "--csv": export.compare_csv, "--markdown": export.compare_markdown}
     for option, path in tables.items():
         if path is not None:
             storage.print_or_write(option, path, writers[option](found))
     if not (quiet or printed):
-        show(found, Console())
+        show_comparison(found, LiteralConsole())

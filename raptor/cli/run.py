@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.option_conflicts import refuse_given
+from raptor.common.option_conflicts import refuse_options
 from validator.cli_options import Device, Inputs, Out
 
 
-def command(
+def run_command(
     context: typer.Context,
     out: Out,
     inputs: Inputs = None,
@@ -35,26 +35,26 @@ def command(
     from contextlib import nullcontext
 
     from raptor.common import storage
-    from raptor.common.console import Console
-    from raptor.device.programs import Chips
-    from validator.any_program import load_any, other_than_tensors, read_inputs, run_any, shapes
-    from validator.hosted.values import parts_of
+    from raptor.common.console import LiteralConsole
+    from raptor.device.programs import DeviceWriter
+    from validator.any_program import list_shapes, load_any, non_tensor_outputs, read_inputs, run_any
+    from validator.hosted.values import flatten_value
 
     if inputs:
-        refuse_given(context, {"seed"}, "not with --input, which gives the numbers")
-    storage.check_replaceable("--output", output, force=force)
+        refuse_options(context, {"seed"}, "not with --input, which gives the numbers")
+    storage.check_file_replaceable("--output", output, force=force)
     program = load_any(out)
-    _check_format(output, shapes(program)[1], other_than_tensors(program))
-    with nullcontext() if device is None else Chips(device) as chips:
-        placed = program if chips is None else program.on_device(chips)
+    _check_format(output, list_shapes(program)[1], non_tensor_outputs(program))
+    with nullcontext() if device is None else DeviceWriter(device) as chips:
+        placed = program if chips is None else program.write_to_device(chips)
         values = run_any(placed, read_inputs(placed, inputs or (), seed))
-        parts = [part for name, value in values.items() for part in parts_of(name, value).items()]
+        parts = [part for name, value in values.items() for part in flatten_value(name, value).items()]
         found = dict(parts)
         if len(found) < len(parts):
             raise UserError(f"--output {output}: parts of two outputs have the same name: {', '.join(values)}")
-        storage.write_for("--output", output, _content(output, found))
+        storage.write_atomic("--output", output, _content(output, found))
         if not quiet:
-            console = Console()
+            console = LiteralConsole()
             for line in [f"{name}  {list(array.shape)}" for name, array in found.items()] + list(chips or ()):
                 console.print(line)
 

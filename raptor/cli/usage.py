@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def plain_usage(command: Any) -> Any:
+def simplify_usage(command: Any) -> Any:
     """Changes a command and its subcommands in place: arguments in capitals, no braces, flags without a value.
 
     Typer has types of its own for commands and parameters, so they are `Any` here.
@@ -20,7 +20,7 @@ def plain_usage(command: Any) -> Any:
 
     command.collect_usage_pieces, command.get_help_option = without_braces, named
     for inner in getattr(command, "commands", {}).values():
-        plain_usage(inner)
+        simplify_usage(inner)
     return command
 
 

@@ -8,11 +8,11 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 
 
-def show() -> None:
+def show_models() -> None:
     """Prints every model with its options."""
     from rich.table import Table
 
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
 
     table = Table(box=None, pad_edge=False)
     for column in ("model", "what", "options"):
@@ -20,10 +20,10 @@ def show() -> None:
     for spec in models.MODELS.values():
         options = ", ".join(f"{name}={o.default}" for name, o in spec.options.items())
         table.add_row(spec.name, spec.summary, options)
-    Console().print(table)
+    LiteralConsole().print(table)
 
 
-def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bool) -> int:
+def write_model(name: str, path: Path, *, seed: int, options: Sequence[str], force: bool) -> int:
     """Builds a model and writes it as an ONNX file. Returns its size in bytes.
 
     Raises `UserError` for an unknown model or option, and if the file exists (without `force`) or cannot be written.
@@ -40,5 +40,5 @@ def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bo
         content = models.build(name, seed=seed, **given).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]
     except (models.UnknownModelError, ValueError) as e:
         raise UserError(str(e)) from e
-    storage.write_for("-o", path, content)
+    storage.write_atomic("-o", path, content)
     return len(content)

@@ -1,8 +1,16 @@
 """Back end for pimsim-nn: the pass from PimIR to instruction streams, and its verifier."""
 
 from raptor.codegen.emit import VECTOR_OPCODE
-from raptor.codegen.generate import Stream, Streams, generate, operation_name
+from raptor.codegen.generate import CoreStream, InstructionStreams, generate, operation_name
 from raptor.codegen.operator_flow import operator_flow
 from raptor.codegen.verify import verify_streams
 
-__all__ = ["VECTOR_OPCODE", "Stream", "Streams", "generate", "operation_name", "operator_flow", "verify_streams"]
+__all__ = [
+    "VECTOR_OPCODE",
+    "CoreStream",
+    "InstructionStreams",
+    "generate",
+    "operation_name",
+    "operator_flow",
+    "verify_streams",
+]

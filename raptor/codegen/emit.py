@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_at_once
-from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, Terms, terms_of
-from raptor.codegen.emit_rows import load_rows
-from raptor.codegen.pixel_runs import joint_runs, pieces, runs
+from raptor.codegen.emit_integers import emit_bound, emit_requantise, emit_requantise_at_once, emit_table_lookup
+from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
+from raptor.codegen.emit_rows import emit_load_rows
+from raptor.codegen.pixel_runs import find_joint_runs, find_pixel_runs, pieces
 from raptor.codegen.registers import (
-    NONE,
+    UNUSED_REGISTER,
     Ints,
     Symbolic,
+    address_symbol,
+    make_virtual,
     set_operand,
-    symbol,
-    virtual,
     width_code,
 )
 from raptor.common.errors import VerifyError
-from raptor.graph.window import input_pixels
+from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
-from raptor.pim.steps import Form
+from raptor.pim.steps import OperationForm
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
@@ -32,12 +32,12 @@ from raptor.spatial.operations import (
     ApplyFilters,
     ApplyLine,
     Average,
+    ChannelPiece,
     Dot,
     Gather,
     Move,
     Operation,
     Overlap,
-    Piece,
     Pool,
     Softmax,
     Stencil,
@@ -81,14 +81,17 @@ VECTOR_OPCODE = {
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Emits the instructions of one form. Sizes are in bytes; the addresses of slots are symbols (see `symbol`)."""
+    """Emits the instructions of one form.
 
-    form: Form
+    Sizes are in bytes; the addresses of slots are symbols (see `address_symbol`).
+    """
+
+    form: OperationForm
     target: Target
 
     def at(self, buffer: Buffer) -> int:
         """Returns the symbol of the byte address of a slot."""
-        return symbol(self.form.slots.index(buffer))
+        return address_symbol(self.form.slots.index(buffer))
 
     def size(self, buffer: Buffer) -> int:
         """Returns the bytes of an element of a buffer."""
@@ -101,10 +104,10 @@ class Emitter:
 
     def emit(self) -> Symbolic:
         operation = self.form.operation
-        return EMIT[type(operation)](self, operation)
+        return EMITTERS[type(operation)](self, operation)
 
     def load(self, op: Load[Buffer]) -> Symbolic:
-        block = virtual("ld", 1)
+        block = make_virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         set_operand(block, 1, GLOBAL_HIGH, 0)
         set_operand(block, 2, GLOBAL_LOW, 0)  # the low word takes the third slot, which is free
@@ -115,11 +118,11 @@ class Emitter:
     def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
         """Emits an embedding lookup (`raptor.codegen.emit_rows`)."""
         size = op.result.channels * self.size(op.result)
-        return load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
+        return emit_load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
     def store(self, op: Store[Buffer]) -> Symbolic:
         # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
-        block = virtual("st", 1)
+        block = make_virtual("st", 1)
         set_operand(block, 0, GLOBAL_HIGH, 0)
         set_operand(block, 1, ZERO, 0)
         set_operand(block, 2, GLOBAL_LOW, 0)
@@ -127,13 +130,13 @@ class Emitter:
         return block
 
     def send(self, op: Send[Buffer]) -> Symbolic:
-        block = virtual("send", 1)
+        block = make_virtual("send", 1)
         set_operand(block, 0, IN, self.at(op.source))
         set_operand(block, 1, IN, self.at(op.source))
         return block
 
     def receive(self, op: Receive[Buffer]) -> Symbolic:
-        block = virtual("recv", 1)
+        block = make_virtual("recv", 1)
         set_operand(block, 0, OUT, self.at(op.result))
         return block
 
@@ -142,12 +145,12 @@ class Emitter:
 
         The first product of a pixel is written to the output; each later one to the accumulation buffer, then added.
         """
-        inputs = input_pixels(op.window)[:, list(op.taps)].astype(np.int64)
+        inputs = cached_input_pixels(op.window)[:, list(op.taps)].astype(np.int64)
         pixel, index = np.nonzero(inputs >= 0)
         first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]
         # A product takes one instruction, and one more to add it unless it is the first.
         product = np.arange(len(pixel)) + np.concatenate([[0], np.cumsum(~first)])[:-1]
-        block = virtual("mvmul", len(pixel) + int((~first).sum()))
+        block = make_virtual("mvmul", len(pixel) + int((~first).sum()))
         block["widths"] = self.widths(op.input, op.result)
         out_address = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
         in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.size(op.input) + self.at(op.input)
@@ -176,8 +179,8 @@ class Emitter:
 
     def _zeros(self, out: Buffer, pixels: Ints, channels: int) -> Symbolic:
         """Emits zeros for output pixels that read only padding."""
-        starts, lengths = runs(pixels)
-        block = virtual("lldi", len(starts))
+        starts, lengths = find_pixel_runs(pixels)
+        block = make_virtual("lldi", len(starts))
         pixel_bytes = channels * self.size(out)
         set_operand(block, 0, OUT, self.at(out) + starts * pixel_bytes)
         block["d"] = lengths * pixel_bytes
@@ -186,7 +189,7 @@ class Emitter:
     def apply_line(self, op: ApplyLine[Buffer]) -> Symbolic:
         """Emits one MVM for each product."""
         group, line, source, target = op.products.T
-        block = virtual("mvmul", len(group))
+        block = make_virtual("mvmul", len(group))
         block["widths"] = self.widths(op.lines[0], op.result)
         set_operand(block, 0, OUT, self.at(op.result) + target * self.size(op.result))
         set_operand(block, 1, IN, self._bases(op.lines, line) + source * self.size(op.lines[0]))
@@ -199,18 +202,18 @@ class Emitter:
         An element of a single run is copied; of several runs, the first two are added into the result, all others to
         it.
         """
-        kind, target, elements, left, left_at, right, right_at = sums(op.runs, op.result.elements).T
+        kind, target, elements, left, left_at, right, right_at = plan_scatter_add(op.runs, op.result.elements).T
         size = self.size(op.result)
         out = self.at(op.result) + target * size
-        block = virtual("vvadd", len(kind))
+        block = make_virtual("vvadd", len(kind))
         block["widths"] = np.where(kind <= COPY, 0, self.widths(op.result, op.result))
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
         block["d"] = np.where(kind <= COPY, elements * size, elements)
         set_operand(block, 0, OUT, out)
         more = kind == ADD_MORE
-        block["register"][:, 1] = np.where(kind == CLEAR, NONE, np.where(more, OUT, IN))
+        block["register"][:, 1] = np.where(kind == CLEAR, UNUSED_REGISTER, np.where(more, OUT, IN))
         block["value"][:, 1] = np.where(more, out, self._bases(op.sources, left) + left_at * size)
-        block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, NONE)
+        block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, UNUSED_REGISTER)
         block["value"][:, 2] = self._bases(op.sources, right) + right_at * size
         return block
 
@@ -222,7 +225,7 @@ class Emitter:
         """Emits an element-wise function: one instruction for each repetition of the shortest operand."""
         buffers = op.result, *op.operands
         length = min(buffer.elements for buffer in buffers)
-        block = virtual(VECTOR_OPCODE[op.function], op.result.elements // length)
+        block = make_virtual(VECTOR_OPCODE[op.function], op.result.elements // length)
         block["d"], block["widths"] = length, self.widths(op.operands[0], op.result)
         for slot, (buffer, register) in enumerate(zip(buffers, (OUT, IN, SCRATCH), strict=False)):
             advance = length * self.size(buffer) if buffer.elements > length else 0
@@ -237,7 +240,7 @@ class Emitter:
         while done[-1] < whole:
             done.append(min(2 * done[-1], whole))
         row, start = np.repeat(np.arange(rows), len(done) - 1), np.tile(done[:-1], rows)
-        block = virtual("lmv", len(row))
+        block = make_virtual("lmv", len(row))
         first = self.at(op.result) + row * whole * size
         set_operand(block, 0, OUT, first + start * size)
         set_operand(block, 1, IN, np.where(start == 0, self.at(op.source) + row * piece * size, first))
@@ -249,25 +252,25 @@ class Emitter:
 
         Raises `VerifyError` for the maximum of a window that reads only padding.
         """
-        inputs = input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
+        inputs = cached_input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
         taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
         counts = (inputs >= 0).sum(axis=1)
         empty = np.flatnonzero(counts == 0)
         if len(empty) and op.function == "max":
             raise VerifyError("pool: a window of a maximum lies in the padding")
-        terms = terms_of(taps, counts, op.block)
+        terms = order_terms(taps, counts, op.block)
         width = op.inputs[0][1].width
         rows = [np.where(terms.reads == BOTH, terms.left // width, 0), terms.right // width]
         split = rows if len(op.inputs) > 1 else []
-        starts, lengths = joint_runs([terms.pixel, terms.left, terms.right], [terms.step, terms.reads, *split])
+        starts, lengths = find_joint_runs([terms.pixel, terms.left, terms.right], [terms.step, terms.reads, *split])
         block = self._pool_runs(op, terms.at(starts))
         copies = terms.reads[starts] == ONE
         block["d"] = lengths * op.result.channels * np.where(copies, self.size(op.result), 1)
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
-    def _pool_runs(self, op: Pool[Buffer], terms: Terms) -> Symbolic:
+    def _pool_runs(self, op: Pool[Buffer], terms: PoolTerms) -> Symbolic:
         """Emits one instruction for each run. `terms`: the terms of the first pixel of each run."""
-        block = virtual(VECTOR_OPCODE[op.function], len(terms.pixel))
+        block = make_virtual(VECTOR_OPCODE[op.function], len(terms.pixel))
         copies, pixel_bytes = terms.reads == ONE, op.result.channels * self.size(op.result)
         block["widths"] = np.where(copies, 0, self.widths(op.result, op.result))
         block["opcode"][copies] = isa.OPCODE["lmv"]
@@ -280,7 +283,7 @@ class Emitter:
         set_operand(block, 0, OUT, out)
         block["register"][:, 1] = np.select([copies, terms.reads == BOTH], [IN, SCRATCH], OUT)
         block["value"][:, 1] = np.select([copies, more], [right, out], left)
-        block["register"][:, 2] = np.where(copies, NONE, IN)
+        block["register"][:, 2] = np.where(copies, UNUSED_REGISTER, IN)
         block["value"][:, 2] = right
         return block
 
@@ -297,9 +300,9 @@ class Emitter:
         """Emits copies of the pieces: one per pixel, or a single one if piece, source and result are equally wide."""
         return np.concatenate([self._copy(piece, op.result) for piece in op.pieces])
 
-    def _copy(self, piece: Piece[Buffer], result: Buffer) -> Symbolic:
+    def _copy(self, piece: ChannelPiece[Buffer], result: Buffer) -> Symbolic:
         whole = piece.channels == result.channels == piece.value.channels
-        block = virtual("lmv", 1 if whole else result.pixels)
+        block = make_virtual("lmv", 1 if whole else result.pixels)
         pixel = np.arange(len(block))
         target = pixel * result.channels + piece.target
         source = pixel * piece.value.channels + piece.source
@@ -315,7 +318,7 @@ class Emitter:
         The first product is written to the output; weights of 1 need no product. With `Stencil.together`, an
         instruction processes neighbouring pixels, and taps are the outer loop.
         """
-        inputs, given = input_pixels(op.window), op.inputs[0][1]
+        inputs, given = cached_input_pixels(op.window), op.inputs[0][1]
         index = np.broadcast_to(op.index, inputs.shape)
         used = (inputs >= 0) & (index != ZERO_WEIGHT)
         pixel, tap = np.nonzero(used)
@@ -325,12 +328,12 @@ class Emitter:
             order = np.lexsort((pixel, tap))
             pixel, tap, first = pixel[order], tap[order], first[order]
             read = inputs[pixel, tap]
-            chosen, pixels = pieces(*joint_runs([pixel, read], [tap, first, read // given.width]), op.together)
+            chosen, pixels = pieces(*find_joint_runs([pixel, read], [tap, first, read // given.width]), op.together)
             pixel, tap, first = pixel[chosen], tap[chosen], first[chosen]
         unit = index[pixel, tap] == UNIT_WEIGHT
         count = np.where(first | unit, 1, 2)
         ends = np.cumsum(count)
-        block = virtual("vvmul", int(ends[-1]) if len(ends) else 0)
+        block = make_virtual("vvmul", int(ends[-1]) if len(ends) else 0)
         pixel_bytes = op.result.channels * self.size(op.result)
         given_bytes = op.result.channels * self.size(given)
         out = self.at(op.result) + pixel * pixel_bytes
@@ -357,7 +360,7 @@ class Emitter:
         copied = np.flatnonzero(first & unit)
         at = ends[copied] - 1
         block["opcode"][at] = isa.OPCODE["lmv"]
-        block["register"][at] = (OUT, IN, NONE)
+        block["register"][at] = (OUT, IN, UNUSED_REGISTER)
         block["value"][at, 0], block["value"][at, 1] = out[copied], source[copied]
         block["d"][at] = pixels[copied] * pixel_bytes
         return np.concatenate([self._zeros(op.result, np.flatnonzero(~used.any(axis=1)), op.result.channels), block])
@@ -374,7 +377,7 @@ class Emitter:
         """Emits one dot product for each element of the result."""
         rows = op.result.pixels // op.batch
         batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, rows, op.result.channels)))
-        block = virtual("vvdmul", len(batch))
+        block = make_virtual("vvdmul", len(batch))
         block["widths"] = self.widths(op.left, op.result)
         pixel_bytes = op.left.channels * self.size(op.left)
         set_operand(block, 0, OUT, self.at(op.result) + np.arange(len(batch)) * self.size(op.result))
@@ -385,7 +388,7 @@ class Emitter:
 
     def average(self, op: Average[Buffer]) -> Symbolic:
         """Emits one mean of adjacent elements for each pixel."""
-        block = virtual("vavg", op.result.pixels)
+        block = make_virtual("vavg", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
         pixel = np.arange(len(block))
         set_operand(block, 0, OUT, self.at(op.result) + pixel * self.size(op.result))
@@ -398,7 +401,7 @@ class Emitter:
         """Emits one instruction for each run: a copy of adjacent elements, a strided gather, or zeros."""
         target, source, first, stride, elements = op.runs.T
         size = self.size(op.result)
-        block = virtual("lmv", len(target))
+        block = make_virtual("lmv", len(target))
         set_operand(block, 0, OUT, self.at(op.result) + target * size)
         set_operand(block, 1, IN, self._bases(op.sources, source) + first * size)
         block["d"] = elements * size
@@ -410,12 +413,12 @@ class Emitter:
         block["widths"][strided] = self.widths(op.result, op.result)
         zeros = np.flatnonzero(source < 0)
         block["opcode"][zeros] = isa.OPCODE["lldi"]
-        block["register"][zeros, 1] = NONE
+        block["register"][zeros, 1] = UNUSED_REGISTER
         return block
 
     def softmax(self, op: Softmax[Buffer]) -> Symbolic:
         """Emits one softmax for each pixel."""
-        block = virtual("vsoftmax", op.result.pixels)
+        block = make_virtual("vsoftmax", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
         steps = np.arange(len(block)) * op.result.channels * self.size(op.result)
         set_operand(block, 0, OUT, self.at(op.result) + steps)
@@ -424,7 +427,7 @@ class Emitter:
         return block
 
 
-EMIT: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
+EMITTERS: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
     Load: Emitter.load,
     LoadRows: Emitter.load_rows,
     Store: Emitter.store,
@@ -442,10 +445,10 @@ EMIT: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
     Gather: Emitter.gather,
     Move: Emitter.move,
     Softmax: Emitter.softmax,
-    Requantise: requantise,
-    RequantiseAtOnce: requantise_at_once,
-    Bound: bound,
-    Lookup: lookup,
+    Requantise: emit_requantise,
+    RequantiseAtOnce: emit_requantise_at_once,
+    Bound: emit_bound,
+    Lookup: emit_table_lookup,
 }
 """Emitting function of each operation class."""
 
@@ -454,7 +457,7 @@ CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
 """Kinds of instruction in a scatter-add: zeros, a copy of one run, the sum of two runs, one more run added."""
 
 
-def sums(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
+def plan_scatter_add(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
     """Returns the instructions of a scatter-add of runs `table` (see `Overlap`) into `elements` elements.
 
     One row per instruction: kind, first element of the result, elements, then source and first element of two operands.

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from raptor.codegen.registers import NONE, Ints, Symbolic, virtual, width_code
-from raptor.graph.steps import Recipe
+from raptor.codegen.registers import UNUSED_REGISTER, Ints, Symbolic, make_virtual, width_code
+from raptor.graph.steps import RequantiseRecipe
 from raptor.pim.operations import Buffer
 from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.target import isa
@@ -31,7 +31,7 @@ class _Places(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Operand:
+class _SymbolicOperand:
     """An operand in `register`: the address of value `value` plus `offset` bytes, or `offset` if `value` < 0."""
 
     register: int
@@ -39,11 +39,11 @@ class _Operand:
     offset: int = 0
 
 
-_NOTHING = _Operand(NONE, -1)
+_NOTHING = _SymbolicOperand(UNUSED_REGISTER, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Template:
+class _CodeTemplate:
     """Instructions without addresses. value: [instructions, operands], number of the value addressed; -1 for none."""
 
     block: Symbolic
@@ -56,26 +56,26 @@ class _Template:
         return block
 
 
-_Row = tuple[int, int, int, tuple[_Operand, ...]]
+_Row = tuple[int, int, int, tuple[_SymbolicOperand, ...]]
 """Opcode, width code, length and operands of an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _InstructionWriter:
     """Collects instructions."""
 
     rows: list[_Row] = field(default_factory=list[_Row])
 
-    def add(self, name: str, bits: tuple[int, int], length: int, *operands: _Operand) -> None:
+    def add(self, name: str, bits: tuple[int, int], length: int, *operands: _SymbolicOperand) -> None:
         """Adds an instruction. bits: widths of the elements that it reads and writes."""
         self.rows.append((isa.OPCODE[name], width_code(*bits), length, (*operands, _NOTHING, _NOTHING)[:3]))
 
-    def template(self) -> _Template:
-        block = virtual("vvadd", len(self.rows))
+    def template(self) -> _CodeTemplate:
+        block = make_virtual("vvadd", len(self.rows))
         operands = np.array([[(o.register, o.offset, o.value) for o in row[3]] for row in self.rows], np.int64)
         block["opcode"], block["widths"], block["d"] = np.array([row[:3] for row in self.rows], np.int64).T
         block["register"], block["value"] = operands[:, :, 0], operands[:, :, 1]
-        return _Template(block, operands[:, :, 2].astype(np.intp))
+        return _CodeTemplate(block, operands[:, :, 2].astype(np.intp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +96,21 @@ class _Shape:
         """Numbers of the sources that are converted to a wider type first."""
         return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].bits)
 
-    def out(self, row: int) -> _Operand:
-        return _Operand(_OUT, 0, row * self.row * bytes_of(self.result.bits))
+    def out(self, row: int) -> _SymbolicOperand:
+        return _SymbolicOperand(_OUT, 0, row * self.row * bytes_of(self.result.bits))
 
-    def source(self, number: int, row: int) -> _Operand:
-        return _Operand(_IN + number % 2, 1 + number, row * self.row * bytes_of(self.sources[number].bits))
+    def source(self, number: int, row: int) -> _SymbolicOperand:
+        return _SymbolicOperand(_IN + number % 2, 1 + number, row * self.row * bytes_of(self.sources[number].bits))
 
-    def table(self, number: int) -> _Operand:
-        return _Operand(_TABLES + number % (_WORDS - _TABLES), 1 + len(self.sources) + number)
+    def table(self, number: int) -> _SymbolicOperand:
+        return _SymbolicOperand(_TABLES + number % (_WORDS - _TABLES), 1 + len(self.sources) + number)
 
-    def word(self, number: int) -> _Operand:
+    def word(self, number: int) -> _SymbolicOperand:
         register = _WORDS + number % (isa.REGISTER_COUNT - _WORDS)
-        return _Operand(register, 1 + len(self.sources) + self.tables + number)
+        return _SymbolicOperand(register, 1 + len(self.sources) + self.tables + number)
 
 
-def requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
+def emit_requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
     """Emits the steps of the recipe, row by row, then the clamps, the last of which also narrows the integers."""
     shape = _Shape(
         op.result.element,
@@ -124,8 +124,8 @@ def requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
 
 
 @lru_cache(maxsize=4096)
-def _requantise(recipe: Recipe, shape: _Shape, rows: int, index: bytes) -> _Template:
-    writer = _Writer()
+def _requantise(recipe: RequantiseRecipe, shape: _Shape, rows: int, index: bytes) -> _CodeTemplate:
+    writer = _InstructionWriter()
     tables = np.frombuffer(index, np.int64).reshape(rows, -1).tolist()
     for row in range(rows):
         _RowWriter(recipe, shape, row, tables[row], writer).write()
@@ -136,11 +136,11 @@ def _requantise(recipe: Recipe, shape: _Shape, rows: int, index: bytes) -> _Temp
 class _RowWriter:
     """Writes the instructions of one row. tables: number of the table that each step reads."""
 
-    recipe: Recipe
+    recipe: RequantiseRecipe
     shape: _Shape
     row: int
     tables: Sequence[int]
-    writer: _Writer
+    writer: _InstructionWriter
 
     def write(self) -> None:
         for k, n in enumerate(self.shape.widened):
@@ -161,11 +161,11 @@ class _RowWriter:
         right = self.value(step.right)[0] if isinstance(step.right, int) else self.shape.table(self.tables[number])
         self.writer.add(_OPCODE[step.op], (bits, narrow), self.shape.row, target, left, right)
 
-    def value(self, number: int) -> tuple[_Operand, int]:
+    def value(self, number: int) -> tuple[_SymbolicOperand, int]:
         """Returns the operand of value `number` of the recipe, and its bits."""
         shape, step = self.shape, number - len(self.shape.sources)
         if step >= 0:
-            return shape.word(len(shape.widened) + self.recipe.registers()[step]), WORD.bits
+            return shape.word(len(shape.widened) + self.recipe.assign_registers()[step]), WORD.bits
         if number in shape.widened:
             return shape.word(shape.widened.index(number)), shape.widths[number]
         return shape.source(number, self.row), shape.sources[number].bits
@@ -190,42 +190,51 @@ class _RowWriter:
             end = recipe.low if below else recipe.high
             self.bound("max" if below else "min", end, (bits, result), shape.out(self.row), value)
 
-    def bound(self, op: str, end: int, bits: tuple[int, int], target: _Operand, source: _Operand) -> None:
+    def bound(
+        self, op: str, end: int, bits: tuple[int, int], target: _SymbolicOperand, source: _SymbolicOperand
+    ) -> None:
         name, register = ("vrsl", _LOW) if op == "max" else ("vrsu", _HIGH)
-        self.writer.add(name, bits, self.shape.row, target, source, _Operand(register, -1, end))
+        self.writer.add(name, bits, self.shape.row, target, source, _SymbolicOperand(register, -1, end))
 
 
-def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Symbolic:
+def emit_requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Symbolic:
     """Emits one `vrequant` for each row."""
     row = op.result.width * op.result.channels
     shape = _Shape(op.result.element, (op.source.element,), (op.source.element.bits,), len(op.tables), row)
-    writer = _Writer()
+    writer = _InstructionWriter()
     for number, table in enumerate(op.index.tolist()):
         bits = op.source.element.bits, op.result.element.bits
         writer.add("vrequant", bits, row, shape.out(number), shape.source(0, number), shape.table(table))
     return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.tables)])
 
 
-def bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
+def emit_bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
     """Emits one instruction for each bound. Without bounds, the lowest integer of the type serves as a lower bound."""
     given, result, length = op.source.element.bits, op.result.element.bits, op.result.elements
-    writer = _Writer()
-    out, source = _Operand(_OUT, 0), _Operand(_IN, 1)
+    writer = _InstructionWriter()
+    out, source = _SymbolicOperand(_OUT, 0), _SymbolicOperand(_IN, 1)
     if op.low is not None and op.high is not None:
-        middle = _Operand(_WORDS, 2)
-        writer.add("vrsl", (given, given), length, middle, source, _Operand(_LOW, -1, op.low))
-        writer.add("vrsu", (given, result), length, out, middle, _Operand(_HIGH, -1, op.high))
+        middle = _SymbolicOperand(_WORDS, 2)
+        writer.add("vrsl", (given, given), length, middle, source, _SymbolicOperand(_LOW, -1, op.low))
+        writer.add("vrsu", (given, result), length, out, middle, _SymbolicOperand(_HIGH, -1, op.high))
     elif op.high is not None:
-        writer.add("vrsu", (given, result), length, out, source, _Operand(_HIGH, -1, op.high))
+        writer.add("vrsu", (given, result), length, out, source, _SymbolicOperand(_HIGH, -1, op.high))
     else:
         low = op.source.element.low if op.low is None else op.low
-        writer.add("vrsl", (given, result), length, out, source, _Operand(_LOW, -1, low))
+        writer.add("vrsl", (given, result), length, out, source, _SymbolicOperand(_LOW, -1, low))
     return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.scratch)])
 
 
-def lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
+def emit_table_lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
     """Emits one `vlut`."""
-    writer = _Writer()
+    writer = _InstructionWriter()
     bits = op.source.element.bits, op.result.element.bits
-    writer.add("vlut", bits, op.result.elements, _Operand(_OUT, 0), _Operand(_IN, 1), _Operand(_TABLES, 2))
+    writer.add(
+        "vlut",
+        bits,
+        op.result.elements,
+        _SymbolicOperand(_OUT, 0),
+        _SymbolicOperand(_IN, 1),
+        _SymbolicOperand(_TABLES, 2),
+    )
     return writer.template().at([emitter.at(b) for b in (op.result, op.source, op.table)])

@@ -1,9 +1,9 @@
 """Order of the terms of a pool: one after another, or a long sum as a tree of blocks.
 
 A float32 sum of thousands of sequential terms loses digits, because each term is rounded to the precision of the large
-partial sum. So a sum of more than `LONG` terms is made of blocks of `BLOCK` terms, these of blocks of `BLOCK` blocks,
-and so on. Each level has a total of its own: the result for the highest level, scratch buffers for all lower ones.
-"""
+partial sum. So a sum of more than `MOST_SEQUENTIAL_TERMS` terms is made of blocks of `SUM_BLOCK_TERMS` terms, these of
+blocks of `SUM_BLOCK_TERMS` blocks, and so on. Each level has a total of its own: the result for the highest level,
+scratch buffers for all lower ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.operations import levels_of
+from raptor.spatial.operations import count_block_levels
 
 Ints = npt.NDArray[np.intp]
 
@@ -20,7 +20,7 @@ ONE, BOTH, NEXT, TOTAL, UNUSED = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PoolTerms:
     """Terms as columns, in order. A step is completed for all its pixels before the next step begins.
 
     total: the total that is written, 0 for the result, else 1 + number of the scratch buffer. left, right: pixels of
@@ -35,13 +35,13 @@ class Terms:
     right: Ints
     part: Ints
 
-    def at(self, chosen: Ints) -> "Terms":
+    def at(self, chosen: Ints) -> "PoolTerms":
         """Returns the terms at indices `chosen`."""
         columns = (self.step, self.pixel, self.reads, self.total, self.left, self.right, self.part)
-        return Terms(*(column[chosen] for column in columns))
+        return PoolTerms(*(column[chosen] for column in columns))
 
 
-def terms_of(taps: npt.NDArray[np.integer], counts: Ints, block: int) -> Terms:
+def order_terms(taps: npt.NDArray[np.integer], counts: Ints, block: int) -> PoolTerms:
     """Returns the terms that combine the first `counts[i]` input pixels of `taps[i]` into each output pixel i.
 
     taps: [output pixels, taps]. block: number of terms of a block; 0 for a sequential sum.
@@ -56,13 +56,13 @@ def terms_of(taps: npt.NDArray[np.integer], counts: Ints, block: int) -> Terms:
     reads, first, tap, total, part = steps[step].T
     left = np.where(reads == BOTH, taps[pixel, first], pixel)
     right = np.where(reads == TOTAL, pixel, taps[pixel, np.where(reads == ONE, first, tap)])
-    return Terms(step, pixel, reads, total, left, right, part)
+    return PoolTerms(step, pixel, reads, total, left, right, part)
 
 
 def _steps(count: int, block: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yields (`reads`, first tap of its block, last tap read, total written, total added) of each step."""
     size = block or max(count, 1)
-    top = levels_of(count, size)
+    top = count_block_levels(count, size)
     held: dict[int, int] = {top: 0}
     for number, first in enumerate(range(0, count, size)):
         level = top if number == 0 else _level(number, size)

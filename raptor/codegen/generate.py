@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor.codegen.registers import VIRTUAL, Ints, Registers, Virtual, set_widths, width_code
-from raptor.codegen.skeletons import Skeletons
+from raptor.codegen.registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
+from raptor.codegen.skeletons import FormInstructions
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer
 from raptor.spatial.operations import Operation
@@ -16,7 +16,7 @@ from raptor.target.arch import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class CoreStream:
     """Instructions of one core. The first k steps of its program become the first `step_ends[k]` records."""
 
     records: isa.Records
@@ -24,39 +24,43 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Streams:
+class InstructionStreams:
     """Instruction streams of the cores that have work, by core."""
 
-    cores: Mapping[int, Stream]
+    cores: Mapping[int, CoreStream]
 
     def __str__(self) -> str:
         return "".join(map("".join, (_lines(core, stream) for core, stream in self.cores.items())))
 
 
-def _lines(core: int, stream: Stream) -> Iterator[str]:
+def _lines(core: int, stream: CoreStream) -> Iterator[str]:
     yield f"core {core} {{\n"
     for pc, record in enumerate(stream.records):
-        yield f"  {pc:6} {isa.text(record)}\n"
+        yield f"  {pc:6} {isa.format_record(record)}\n"
     yield "}\n"
 
 
-def generate(program: PimProgram, arch: Target) -> Streams:
+def generate(program: PimProgram, arch: Target) -> InstructionStreams:
     """Returns the stream of each core, with every operation unrolled into instructions."""
     skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
-    known = {key: Skeletons.of(forms, arch) for key, forms in skeletons.items()}
-    return Streams({i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()})
+    known = {key: FormInstructions.from_forms(forms, arch) for key, forms in skeletons.items()}
+    return InstructionStreams(
+        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()}
+    )
 
 
-def _stream(core: CoreProgram, skeletons: Skeletons, arch: Target) -> Stream:
+def _stream(core: CoreProgram, skeletons: FormInstructions, arch: Target) -> CoreStream:
     if not len(core.steps):
-        return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
+        return CoreStream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
     body, counts = skeletons.instructions(core, arch)
-    widths = first_widths(body, arch)
-    records, ends = Registers(widths=widths).materialise(np.concatenate([set_widths(widths), body], dtype=VIRTUAL))
-    return Stream(records, ends[1 + np.concatenate([[0], np.cumsum(counts)])])
+    widths = initial_widths(body, arch)
+    records, ends = RegisterState(widths=widths).materialise(
+        np.concatenate([make_width_setter(widths), body], dtype=VIRTUAL)
+    )
+    return CoreStream(records, ends[1 + np.concatenate([[0], np.cumsum(counts)])])
 
 
-def first_widths(body: Virtual, arch: Target) -> int:
+def initial_widths(body: Virtual, arch: Target) -> int:
     """Returns the width code that a core sets at the start: of its first instruction that depends on widths.
 
     Every stream begins with a `setbw`. Without it, MVMs cost next to nothing in the simulator.

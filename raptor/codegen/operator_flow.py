@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from raptor.codegen.generate import Streams
-from raptor.graph.ir import Graph, lines_of
-from raptor.pim.ir import CoreProgram, Group, PimProgram
+from raptor.codegen.generate import InstructionStreams
+from raptor.graph.ir import Graph, format_lines
+from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram
 from raptor.target.arch import Target
 from raptor.target.isa import (
     BY_OPCODE,
     OPCODE,
     RECORD,
     REGISTER_COUNT,
-    Access,
-    Count,
+    AccessCount,
+    AccessWidth,
     Instruction,
-    Kind,
+    LocalAccess,
     Operand,
-    Width,
+    OperandKind,
 )
 from raptor.target.opcode_tables import PARAMETER_BYTES
 
@@ -44,7 +44,7 @@ _BIT = {"rd": 1, "rs1": 2, "rs2": 4}
 """Bits of `offset_select`."""
 
 
-def operator_flow(graph: Graph, program: PimProgram, streams: Streams, arch: Target) -> Iterator[str]:
+def operator_flow(graph: Graph, program: PimProgram, streams: InstructionStreams, arch: Target) -> Iterator[str]:
     """Yields the flow of a program for the interface of its chip, line by line."""
     yield f"interface {arch.interface or 'crossbar'}"
     sizes = f"{arch.xbar_rows} x {arch.xbar_cols} cells of {arch.cell_bits} bits"
@@ -70,7 +70,7 @@ def _cores(graph: Graph, program: PimProgram) -> Iterator[str]:
             holders.setdefault(layer, []).append(number)
     for layer, cores in holders.items():
         yield f"write_core {_numbers(cores)} %{layer}"
-    for tensor, line in lines_of(graph).items():
+    for tensor, line in format_lines(graph).items():
         yield f"read_core {_numbers(holders[tensor])} {line}" if tensor in holders else line
     yield f"return {', '.join(f'%{tensor}' for tensor in graph.outputs)}"
 
@@ -115,7 +115,7 @@ class _Core:
 
     def _fold(self, spec: Instruction, record: dict[str, int]) -> bool:
         """Evaluates a scalar instruction. Returns False if the value is unknown, so that an operator is needed."""
-        used = [o for o in spec.operands if o.kind is Kind.USE]
+        used = [o for o in spec.operands if o.kind is OperandKind.USE]
         known = [self.registers[record[o.slot]] for o in used]
         if any(value is None for value in known):
             self.registers[record["rd"]] = None
@@ -129,7 +129,7 @@ class _Core:
         if spec.name in ("setbw", "setfp"):
             self.bits = record["b"], record["c"]
         places = {o.name: self._place(spec, o, record) for o in spec.operands if o.is_register}
-        if "rd" in places and spec.operand("rd").kind is Kind.SOURCE:  # a send carries its address twice
+        if "rd" in places and spec.operand("rd").kind is OperandKind.SOURCE:  # a send carries its address twice
             del places["rd"]
         written, read = places.pop("rd", ""), ", ".join(places.values())
         numbers = [f"{o.name}={record[o.slot]}" for o in spec.operands if not o.is_register and o.name not in _OFFSET]
@@ -142,11 +142,11 @@ class _Core:
         register = record[operand.slot]
         value = self.registers[register]
         match operand.kind:
-            case Kind.DEFINE:
+            case OperandKind.DEFINE:
                 return f"r{register}"
-            case Kind.USE:
+            case OperandKind.USE:
                 return f"r{register}" if value is None else f"{operand.name}={value}"
-            case Kind.USE_PAIR:
+            case OperandKind.USE_PAIR:
                 return self._global(operand, register, record)
             case _:
                 start, stop = self._local(spec, operand, record)
@@ -170,23 +170,23 @@ class _Core:
             start += record["c"] * size
         return start, start + self._count(access, record) * size
 
-    def _count(self, access: Access, record: dict[str, int]) -> int:
+    def _count(self, access: LocalAccess, record: dict[str, int]) -> int:
         match access.count:
-            case Count.ONE:
+            case AccessCount.ONE:
                 count = 1
-            case Count.LENGTH:
+            case AccessCount.LENGTH:
                 count = record["d"]
-            case Count.TABLE:
+            case AccessCount.TABLE:
                 count = 1 << self.bits[0]
-            case Count.ROWS | Count.COLUMNS:
-                count = _sizes(self.program.groups[record["c"]])[access.count is Count.COLUMNS]
+            case AccessCount.ROWS | AccessCount.COLUMNS:
+                count = _sizes(self.program.groups[record["c"]])[access.count is AccessCount.COLUMNS]
         step = self.registers[record["a"]] if access.strided else 1
         return (count - 1) * (step or 1) + 1
 
-    def _bytes(self, width: Width) -> int:
-        if width is Width.BYTE:
+    def _bytes(self, width: AccessWidth) -> int:
+        if width is AccessWidth.BYTE:
             return 1
-        return PARAMETER_BYTES if width is Width.PARAMETERS else -(-self.bits[width is Width.OUTPUT] // 8)
+        return PARAMETER_BYTES if width is AccessWidth.PARAMETERS else -(-self.bits[width is AccessWidth.OUTPUT] // 8)
 
     def _product(self, spec: Instruction, record: dict[str, int]) -> Iterator[str]:
         """Yields the reads of an array group: one, or one for each set of rows that are driven at once."""
@@ -195,7 +195,7 @@ class _Core:
         if self.rows is None:
             yield f"read_xb {xbars} local[{out}:{end}] = local[{vector}:{stop}]{relu}"
             return
-        rows, size = _sizes(self.program.groups[record["c"]])[0], self._bytes(Width.INPUT)
+        rows, size = _sizes(self.program.groups[record["c"]])[0], self._bytes(AccessWidth.INPUT)
         for at in range(0, rows, self.rows):
             to = min(at + self.rows, rows)
             part = f"local[{vector + at * size}:{vector + to * size}]{relu if to == rows else ''}"
@@ -205,7 +205,7 @@ class _Core:
         return f"{self.first[group]}:{self.first[group + 1]}"
 
 
-def _sizes(group: Group) -> tuple[int, int]:
+def _sizes(group: ArrayGroup) -> tuple[int, int]:
     """Returns rows and columns of the matrix of an array group."""
     (top, bottom), (left, right) = group.matrix.rows, group.matrix.cols
     return bottom - top, right - left

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from raptor.codegen.registers import Ints
 
 
-def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+def find_pixel_runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     """Returns the first pixel and the length of each run of consecutive pixels."""
-    starts, lengths = joint_runs([pixels])
+    starts, lengths = find_joint_runs([pixels])
     return pixels[starts].astype(np.intp), lengths
 
 
@@ -21,7 +21,7 @@ def pieces(starts: Ints, lengths: Ints, most: int) -> tuple[Ints, Ints]:
     return np.repeat(starts, counts) + number * most, np.minimum(np.repeat(lengths, counts) - number * most, most)
 
 
-def joint_runs(
+def find_joint_runs(
     columns: Sequence[npt.NDArray[np.integer]], constant: Sequence[npt.NDArray[np.integer]] = ()
 ) -> tuple[Ints, Ints]:
     """Returns the first row and the length of each run of rows.

@@ -26,10 +26,13 @@ other fields, as in `isa.RECORD`.
 """
 
 SYMBOLIC = _instructions("<i8")
-"""A virtual instruction with symbols: `value` and `c` may be an unknown address (`symbol`) plus a number of bytes."""
+"""A virtual instruction with symbols:
 
-NONE = 255
-NAMED = 128
+`value` and `c` may be an unknown address (`address_symbol`) plus a number of bytes.
+"""
+
+UNUSED_REGISTER = 255
+COMPUTED_OFFSET = 128
 """Offset of `register` entries for registers that are named without loading, because their value is computed."""
 
 Virtual = npt.NDArray[np.void]
@@ -47,37 +50,37 @@ def width_code(input_bits: int, output_bits: int, *, floats: bool = False) -> in
     return floats << 16 | input_bits << 8 | output_bits
 
 
-def named(register: int) -> int:
+def computed_register(register: int) -> int:
     """Returns the entry of `register` for a register whose value is computed instead of loaded."""
-    return NAMED + register
+    return COMPUTED_OFFSET + register
 
 
 _FAR = 40
 """Bits of the byte offset in a symbol."""
 
 
-def symbol(number: int) -> int:
+def address_symbol(number: int) -> int:
     """Returns the symbol of unknown address `number`."""
     return (number + 1) << _FAR
 
 
-def resolved(symbols: Ints) -> tuple[Ints, Ints]:
+def resolve_symbols(symbols: Ints) -> tuple[Ints, Ints]:
     """Returns, for each symbol, the number of its address (-1 for a plain number), and the offset from it."""
     number = (symbols + (1 << (_FAR - 1))) >> _FAR
     return number - 1, symbols - (number << _FAR)
 
 
-def virtual(name: str, count: int) -> Symbolic:
+def make_virtual(name: str, count: int) -> Symbolic:
     """Returns `count` instructions of one opcode, without operands."""
     block = np.zeros(count, SYMBOLIC)
     block["opcode"] = isa.OPCODE[name]
-    block["register"] = NONE
+    block["register"] = UNUSED_REGISTER
     return block
 
 
-def set_widths(widths: int) -> Symbolic:
+def make_width_setter(widths: int) -> Symbolic:
     """Returns the instruction that sets a width code."""
-    block = virtual("setfp" if widths >> 16 else "setbw", 1)
+    block = make_virtual("setfp" if widths >> 16 else "setbw", 1)
     block["b"], block["c"] = widths >> 8 & 255, widths & 255
     return block
 
@@ -89,7 +92,7 @@ def set_operand(block: Symbolic, slot: int, register: int, value: npt.ArrayLike)
 
 
 @dataclass(slots=True)
-class Registers:
+class RegisterState:
     """The known register values and the width code of a core. Registers not yet written are missing in `values`."""
 
     values: dict[int, int] = field(default_factory=dict[int, int])
@@ -135,7 +138,7 @@ class Registers:
         value = block["value"].reshape(-1)
         needed = np.zeros(len(register), np.bool_)
         for r in np.unique(register):
-            if r >= NAMED:
+            if r >= COMPUTED_OFFSET:
                 continue
             uses = np.flatnonzero(register == r)
             held = value[uses]
@@ -146,7 +149,7 @@ class Registers:
 
     @staticmethod
     def _fill(records: isa.Records, at: Ints, block: Virtual) -> None:
-        register = np.where(block["register"] == NONE, 0, block["register"] % NAMED)
+        register = np.where(block["register"] == UNUSED_REGISTER, 0, block["register"] % COMPUTED_OFFSET)
         records["opcode"][at] = block["opcode"]
         records["rd"][at] = register[:, 0]
         records["rs1"][at] = register[:, 1]

@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.codegen.emit import Emitter
-from raptor.codegen.registers import VIRTUAL, Virtual, resolved
+from raptor.codegen.registers import VIRTUAL, Virtual, resolve_symbols
 from raptor.pim.ir import CoreProgram
-from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, WHOLE, Forms, Ints, Steps, bytes_of_types
+from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, WHOLE_BUFFER, FormTable, Ints, StepColumns, bytes_of_types
 from raptor.target import isa
 from raptor.target.arch import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Skeletons:
+class FormInstructions:
     """The instructions of all forms of a program, concatenated.
 
     block: `value` and `c` are byte offsets from the buffer of a slot. slot: [instructions, 4], the slot of each `value`
@@ -28,12 +28,12 @@ class Skeletons:
     count: Ints
 
     @classmethod
-    def of(cls, forms: Forms, target: Target) -> "Skeletons":
+    def from_forms(cls, forms: FormTable, target: Target) -> "FormInstructions":
         """Emits each form once."""
         blocks = [Emitter(form, target).emit() for form in forms.forms]
         count = np.array([len(block) for block in blocks], np.int64)
         symbolic = np.concatenate(blocks)
-        slot, added = resolved(np.column_stack([symbolic["value"], symbolic["c"]]))
+        slot, added = resolve_symbols(np.column_stack([symbolic["value"], symbolic["c"]]))
         symbolic["value"], symbolic["c"] = added[:, :3], added[:, 3]
         block = symbolic.astype(VIRTUAL)
         return cls(block, slot, block["opcode"] == isa.OPCODE["mvmul"], np.cumsum(count) - count, count)
@@ -55,13 +55,13 @@ class Skeletons:
         return block, count
 
 
-def _complete(block: Virtual, start: Ints, steps: Steps, target: Target) -> None:
+def _complete(block: Virtual, start: Ints, steps: StepColumns, target: Target) -> None:
     """Fills in span, other core and global address of transfers. start: the first instruction of each step."""
     for kind in (LOAD, STORE, SEND, RECEIVE):
         which = np.flatnonzero(steps.form == kind)
         at, (elements, types) = start[which], steps.buffers.elements[steps.used[steps.start[which]]].T
         size, (first, count) = bytes_of_types(types, target), steps.span[which].T
-        whole = first == WHOLE
+        whole = first == WHOLE_BUFFER
         block["d"][at] = np.where(whole, elements, count) * size
         skipped = (np.where(whole, 0, first) * size).astype(np.int32)
         if kind in (LOAD, STORE):

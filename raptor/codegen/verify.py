@@ -6,19 +6,19 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.generate import Stream, Streams
+from raptor.codegen.generate import CoreStream, InstructionStreams
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import LoadRows
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.target.lookups import NotALookupError, lookups
+from raptor.target.lookups import ComputedLoadError, find_computed_loads
 from raptor.target.opcode_tables import PARAMETER_BYTES, TIMING
 
 Ints = npt.NDArray[np.int64]
 
 
-def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
+def verify_streams(streams: InstructionStreams, program: PimProgram, arch: Target) -> None:
     """Checks the streams of a program. Raises `VerifyError` that names the core and the instruction."""
     for core, stream in streams.cores.items():
         records = stream.records
@@ -26,8 +26,8 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
             continue
         if core >= arch.core_count:
             raise VerifyError(f"stream of core {core}: the chip has {arch.core_count} cores")
-        positions = isa.positions(records)
-        fault = next(isa.range_faults(records, positions), None)
+        positions = isa.find_positions(records)
+        fault = next(isa.find_range_faults(records, positions), None)
         if fault is not None:
             raise VerifyError(f"stream of core {core}, pc {fault.pc}: {fault}")
         _check_ends(core, records)
@@ -54,18 +54,20 @@ def _check_groups(core: int, records: isa.Records, program: CoreProgram) -> None
         raise VerifyError(f"stream of core {core}: array group {groups.max()} of {len(program.groups)}")
 
 
-def _check_registers(core: int, records: isa.Records, positions: isa.Positions) -> None:
+def _check_registers(core: int, records: isa.Records, positions: isa.OpcodePositions) -> None:
     """Checks that registers are written before they are read."""
     never = len(records)
-    defining = [code for code in positions if any(o.kind is isa.Kind.DEFINE for o in isa.BY_OPCODE[code].operands)]
+    defining = [
+        code for code in positions if any(o.kind is isa.OperandKind.DEFINE for o in isa.BY_OPCODE[code].operands)
+    ]
     writes = np.sort(np.concatenate([np.zeros(0, np.intp), *(positions[code] for code in defining)]))
     first_write = _first(records["rd"], writes, never)
     for opcode, uses in positions.items():
         for operand in isa.BY_OPCODE[opcode].operands:
-            if not operand.is_register or operand.kind is isa.Kind.DEFINE:
+            if not operand.is_register or operand.kind is isa.OperandKind.DEFINE:
                 continue
             ready = first_write[:-1]
-            if operand.kind is isa.Kind.USE_PAIR:
+            if operand.kind is isa.OperandKind.USE_PAIR:
                 ready = np.maximum(ready, first_write[1:])
             first_use = _first(records[operand.slot], uses, never)[:-1]
             early = first_use[first_use < ready]
@@ -81,14 +83,14 @@ def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never:
     return first
 
 
-def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram) -> None:
+def _check_addresses(core: int, records: isa.Records, positions: isa.OpcodePositions, program: CoreProgram) -> None:
     """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
     limit = program.local_bytes
     values, bits = _RegisterValues(records, positions), _bits(records)
     for opcode, uses in positions.items():
         spec = isa.BY_OPCODE[opcode]
         for operand in spec.operands:
-            if operand.kind not in (isa.Kind.SOURCE, isa.Kind.TARGET):
+            if operand.kind not in (isa.OperandKind.SOURCE, isa.OperandKind.TARGET):
                 continue
             start = values.before(uses, operand.slot)
             if spec.name in ("ld", "st"):
@@ -107,14 +109,14 @@ def _extent(
     access, records = operand.access, values.records
     assert access is not None, "the operand has no address"
     match access.count:
-        case isa.Count.LENGTH:
+        case isa.AccessCount.LENGTH:
             count = records["d"][pcs].astype(np.int64)
-        case isa.Count.ONE:
+        case isa.AccessCount.ONE:
             count = np.ones(len(pcs), np.int64)
-        case isa.Count.TABLE:
+        case isa.AccessCount.TABLE:
             count = 1 << bits[pcs, 0]
         case _:
-            side = "rows" if access.count is isa.Count.ROWS else "cols"
+            side = "rows" if access.count is isa.AccessCount.ROWS else "cols"
             spans = (getattr(group.matrix, side) for group in program.groups)
             count = np.array([stop - start for start, stop in spans], np.int64)[records["c"][pcs]]
     if access.strided:
@@ -122,15 +124,15 @@ def _extent(
     return count * _bytes(access.width, bits[pcs])
 
 
-def _bytes(width: isa.Width, bits: Ints) -> Ints | int:
+def _bytes(width: isa.AccessWidth, bits: Ints) -> Ints | int:
     """Returns the bytes of an element for each row of `bits`."""
     match width:
-        case isa.Width.BYTE:
+        case isa.AccessWidth.BYTE:
             return 1
-        case isa.Width.PARAMETERS:
+        case isa.AccessWidth.PARAMETERS:
             return PARAMETER_BYTES
         case _:
-            return -(-bits[:, int(width is isa.Width.OUTPUT)] // 8)
+            return -(-bits[:, int(width is isa.AccessWidth.OUTPUT)] // 8)
 
 
 def _bits(records: isa.Records) -> Ints:
@@ -140,11 +142,13 @@ def _bits(records: isa.Records) -> Ints:
     return bits[np.searchsorted(sets, np.arange(len(records)), side="right") - 1]
 
 
-def _check_rows(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target) -> None:
+def _check_rows(
+    core: int, records: isa.Records, positions: isa.OpcodePositions, program: CoreProgram, arch: Target
+) -> None:
     """Checks that embedding lookups load from the tables, ids and local addresses that the program names."""
     try:
-        loads = lookups(records)
-    except NotALookupError as e:
+        loads = find_computed_loads(records)
+    except ComputedLoadError as e:
         raise VerifyError(f"stream of core {core}, {e}") from None
     values = _RegisterValues(records, positions)
     ids = values.pair(loads.read, "rs1") + records["c"][loads.read]
@@ -169,7 +173,7 @@ def _check_rows(core: int, records: isa.Records, positions: isa.Positions, progr
 class _RegisterValues:
     """Values of registers before an instruction, as far as they are written by `sldi`."""
 
-    def __init__(self, records: isa.Records, positions: isa.Positions) -> None:
+    def __init__(self, records: isa.Records, positions: isa.OpcodePositions) -> None:
         self.records = records
         self._loads = positions.get(isa.OPCODE["sldi"], np.zeros(0, np.intp))
         self._loaded = records["rd"][self._loads]
@@ -208,7 +212,7 @@ class _RegisterValues:
         return self._held[register]
 
 
-def _check_messages(streams: Mapping[int, Stream]) -> None:
+def _check_messages(streams: Mapping[int, CoreStream]) -> None:
     """Checks, for each ordered pair of cores, that the sizes sent equal the sizes received, in order."""
     sent, received = _messages(streams, "send"), _messages(streams, "recv")[:, [1, 0, 2]]
     sent, received = (ends[np.lexsort((ends[:, 1], ends[:, 0]))] for ends in (sent, received))
@@ -221,7 +225,7 @@ def _check_messages(streams: Mapping[int, Stream]) -> None:
     raise VerifyError(f"streams: sends and receives from core {source} to {target} disagree")
 
 
-def _messages(streams: Mapping[int, Stream], name: str) -> Ints:
+def _messages(streams: Mapping[int, CoreStream], name: str) -> Ints:
     """Returns [instructions, 3] for one opcode: core, other core, size in bytes."""
     records = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
     columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in records.items()]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import name, option
+from raptor.common.spelling import spell_name, spell_option
 
 T = TypeVar("T")
 
-MOST = 2**31 - 1
+MAX_INTEGER = 2**31 - 1
 _LONGEST = 100
 _MOST_BITS = 200
 
@@ -26,13 +26,13 @@ class OneOf(Generic[T]):
     """Check of the option `keyword`, whose value must be one of `names`."""
 
     keyword: str
-    names: tuple[T, ...]
+    choices: tuple[T, ...]
 
     def __call__(self, keyword: str, value: object) -> T:
         """Returns the value as one of the names. Raises `UserError` that lists them."""
-        if not isinstance(value, str) or value not in self.names:
-            raise fault(keyword, value, f"one of: {', '.join(map(str, self.names))}")
-        return self.names[cast(tuple[object, ...], self.names).index(value)]
+        if not isinstance(value, str) or value not in self.choices:
+            raise argument_error(keyword, value, f"one of: {', '.join(map(str, self.choices))}")
+        return self.choices[cast(tuple[object, ...], self.choices).index(value)]
 
     def parse(self, value: object) -> T:
         """Returns the value of the option `keyword` as one of the names."""
@@ -40,106 +40,106 @@ class OneOf(Generic[T]):
 
     def __str__(self) -> str:
         """Returns the names as a help text shows them: `json, pim or both`."""
-        *first, last = map(str, self.names)
+        *first, last = map(str, self.choices)
         return f"{', '.join(first)} or {last}"
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IntegerRange:
     """Check for an integer from `least` to `most`."""
 
-    least: int
-    most: int = MOST
+    minimum: int
+    maximum: int = MAX_INTEGER
 
     def __call__(self, keyword: str, value: object) -> int:
         """Returns the value as an integer. Raises `UserError` with the range for any other value."""
-        return whole(keyword, value, self.least, self.most)
+        return parse_integer(keyword, value, self.minimum, self.maximum)
 
 
-def fault(keyword: str, value: object, expected: str) -> UserError:
+def argument_error(keyword: str, value: object, expected: str) -> UserError:
     """Returns a `UserError` for a wrong value. `expected` completes the sentence "expected ..."."""
     if _is_short(value):
-        return UserError(f"{option(keyword, value)}: expected {expected}")
-    return UserError(f"{name(keyword)}: expected {expected}, got {_kind(value)}")
+        return UserError(f"{spell_option(keyword, value)}: expected {expected}")
+    return UserError(f"{spell_name(keyword)}: expected {expected}, got {_kind(value)}")
 
 
-def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected: str = "") -> int:
+def parse_integer(keyword: str, value: object, least: int, most: int = MAX_INTEGER, *, expected: str = "") -> int:
     """Returns an integer from `least` to `most`, also from numpy. `expected`: replaces the range in the error."""
     number = _index(value)
     if number is None or not least <= number <= most:
-        raise fault(keyword, value, expected or f"a whole number, {least} to {most}")
+        raise argument_error(keyword, value, expected or f"a whole number, {least} to {most}")
     return number
 
 
-def whole_or_none(keyword: str, value: object, least: int, most: int = MOST) -> int | None:
+def parse_optional_integer(keyword: str, value: object, least: int, most: int = MAX_INTEGER) -> int | None:
     """Returns an integer as `whole` does, or None for an omitted option."""
-    return None if value is None else whole(keyword, value, least, most)
+    return None if value is None else parse_integer(keyword, value, least, most)
 
 
-def finite(keyword: str, value: object, least: float) -> float:
+def parse_finite(keyword: str, value: object, least: float) -> float:
     """Returns a finite float of at least `least`; numpy numbers are accepted."""
     try:
         number = math.nan if isinstance(value, str | bytes) or _is_flag(value) else float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not least <= number < math.inf:
-        raise fault(keyword, value, f"a finite number, {least:g} or more")
+        raise argument_error(keyword, value, f"a finite number, {least:g} or more")
     return number
 
 
-def flag(keyword: str, value: object) -> bool:
+def parse_flag(keyword: str, value: object) -> bool:
     """Returns True or False. Refuses other values that Python counts as true, such as `"no"`."""
     if not _is_flag(value):
-        raise fault(keyword, value, "True or False")
+        raise argument_error(keyword, value, "True or False")
     return bool(value)
 
 
-def text(keyword: str, value: object) -> str:
+def parse_text(keyword: str, value: object) -> str:
     """Returns the value if it is a string. Raises `UserError` otherwise."""
     if not isinstance(value, str):
-        raise fault(keyword, value, "a text")
+        raise argument_error(keyword, value, "a text")
     return value
 
 
-def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
+def parse_path(keyword: str, value: object, *, expected: str = "a path") -> Path:
     """Returns a path that the system can access; the file need not exist."""
     if not isinstance(value, str | Path):
-        raise fault(keyword, value, expected)
+        raise argument_error(keyword, value, expected)
     try:
         str(value).encode()
         os.lstat(value)
     except UnicodeEncodeError:
-        raise fault(keyword, value, "a path in UTF-8") from None
+        raise argument_error(keyword, value, "a path in UTF-8") from None
     except ValueError:
-        raise fault(keyword, value, "a path without a null character") from None
+        raise argument_error(keyword, value, "a path without a null character") from None
     except (FileNotFoundError, NotADirectoryError):
         pass  # the code that opens the file reports it
     except OSError as e:
-        raise fault(keyword, value, f"a path that can be reached ({e.strerror})") from e
+        raise argument_error(keyword, value, f"a path that can be reached ({e.strerror})") from e
     return Path(value)
 
 
-def path_or_none(keyword: str, value: object) -> Path | None:
+def parse_optional_path(keyword: str, value: object) -> Path | None:
     """Returns a path as `path` does, or None for an omitted option."""
-    return None if value is None else path(keyword, value)
+    return None if value is None else parse_path(keyword, value)
 
 
-def new_file(keyword: str, value: object) -> Path:
+def parse_new_file(keyword: str, value: object) -> Path:
     """Returns the path of a file to write. Raises `UserError` for a directory or a path without a parent directory."""
-    file = path(keyword, value, expected="the path of a file")
+    file = parse_path(keyword, value, expected="the path of a file")
     if file.is_dir() or not file.parent.is_dir():
-        raise fault(keyword, value, "the path of a file in a folder that exists")
+        raise argument_error(keyword, value, "the path of a file in a folder that exists")
     return file
 
 
-def by_name(keyword: str, value: object, expected: str) -> dict[str, Any]:
+def parse_dict(keyword: str, value: object, expected: str) -> dict[str, Any]:
     """Returns the entries of the mapping given for `keyword`. Raises an error unless all keys are strings."""
     if not isinstance(value, Mapping):
-        raise fault(keyword, value, expected)
+        raise argument_error(keyword, value, expected)
     entries = dict(cast(Mapping[Any, Any], value))
     for key in entries:
         if not isinstance(key, str):
-            raise fault(keyword, key, expected)
+            raise argument_error(keyword, key, expected)
     return entries
 
 

@@ -17,12 +17,12 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-Check = Callable[[], object]
+CheckFunction = Callable[[], object]
 """A function that raises an error if an invariant is broken, and has no side effects."""
 
 
 @dataclass(slots=True)
-class Copy(Generic[T]):
+class ForkedTask(Generic[T]):
     """A task that runs in a forked child process, or in this process where forking is impossible.
 
     The other threads of the process must not hold locks that the task needs: a lock that is held during the fork stays
@@ -30,19 +30,19 @@ class Copy(Generic[T]):
     """
 
     task: Callable[[], T]
-    at: tuple[int, int] | None = field(init=False)
+    child: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Starts the task. Data that it reads must not change until it ends."""
-        self.at = _started(self.task)
+        self.child = _started(self.task)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Kills the child if it is still running, which is the case only after an error in the block."""
-        if self.at is not None:
-            os.kill(self.at[0], signal.SIGKILL)
+        if self.child is not None:
+            os.kill(self.child[0], signal.SIGKILL)
             self._answer()
 
     def result(self) -> T:
@@ -56,9 +56,9 @@ class Copy(Generic[T]):
 
     def _answer(self) -> bytes:
         """Waits for the child to end, and returns the bytes that it wrote."""
-        if self.at is None:
+        if self.child is None:
             return b""
-        (process, reading), self.at = self.at, None
+        (process, reading), self.child = self.child, None
         with os.fdopen(reading, "rb") as pipe:
             answer = pipe.read()
         os.waitpid(process, 0)
@@ -121,36 +121,36 @@ def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 @dataclass(slots=True)
-class Beside:
+class BackgroundChecks:
     """Checks in forked children: `copies` are running, `waiting` have not started. Errors come in this order."""
 
-    waiting: list[Check] = field(default_factory=list[Check])
-    copies: list[Copy[None]] = field(default_factory=list[Copy[None]])
+    waiting: list[CheckFunction] = field(default_factory=list[CheckFunction])
+    running: list[ForkedTask[None]] = field(default_factory=list[ForkedTask[None]])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for copy in self.copies:
+        for copy in self.running:
             copy.__exit__(*error)
 
-    def add(self, check: Check) -> None:
+    def add(self, check: CheckFunction) -> None:
         """Queues a check, which the next `start` or `finish` runs."""
         self.waiting.append(check)
 
     def start(self) -> None:
         """Starts the queued checks in a child. Data that they read must not change afterwards."""
         checks, self.waiting = self.waiting, []
-        self.copies.append(Copy(partial(_run, checks)))
+        self.running.append(ForkedTask(partial(_run, checks)))
 
     def finish(self) -> None:
         """Runs the queued checks and waits for all. Raises the error of the first one, in the order of `add`."""
         checks, self.waiting = self.waiting, []
-        while self.copies:
-            self.copies.pop(0).result()
+        while self.running:
+            self.running.pop(0).result()
         _run(checks)
 
 
-def _run(checks: Iterable[Check]) -> None:
+def _run(checks: Iterable[CheckFunction]) -> None:
     for check in checks:
         check()

@@ -13,7 +13,7 @@ _SELDOM = 10_000_000
 
 
 @contextmanager
-def without_collector() -> Generator[None]:
+def pause_gc() -> Generator[None]:
     """Disables the garbage collector in the block. In a compilation it would take 20 % of the time and free nothing."""
     enabled = gc.isenabled()
     gc.disable()
@@ -25,11 +25,11 @@ def without_collector() -> Generator[None]:
 
 
 _kept: list[object] | None = None
-"""Objects that live until the process ends; None outside of a `with seldom()` block."""
+"""Objects that live until the process ends; None outside of a `with defer_gc()` block."""
 
 
 @contextmanager
-def seldom() -> Generator[None]:
+def defer_gc() -> Generator[None]:
     """Makes collections rare in the block and skips the one at exit. The process must end after the block."""
     global _kept
     gc.set_threshold(_SELDOM)
@@ -41,8 +41,8 @@ def seldom() -> Generator[None]:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
 
 
-def keep(value: object) -> None:
-    """Keeps an object alive until the process ends, inside of a `with seldom()` block; otherwise does nothing.
+def keep_until_exit(value: object) -> None:
+    """Keeps an object alive until the process ends, inside of a `with defer_gc()` block; otherwise does nothing.
 
     The operating system then frees the memory in one step, where Python would free millions of objects one by one.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from rich import console
 from rich.text import Text
 
-from raptor.common.printable import printable
+from raptor.common.printable import escape_unprintable
 
 _PIPE_COLUMNS = 10_000
 """Width, in characters, for output into a pipe without the variable COLUMNS: tables are not wrapped there."""
@@ -18,7 +18,7 @@ _TRAILING = re.compile(" +(?=\n)")
 """Matches the blanks at the end of a line, with which rich pads the last column of a table."""
 
 
-class Console(console.Console):
+class LiteralConsole(console.Console):
     """A rich console without markup. Styles are passed as `style` or in a `Text`."""
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -36,4 +36,4 @@ class Console(console.Console):
         super().print(Text(_TRAILING.sub("", captured.get())), end="", soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(printable(text, keep=""), **options)
+        return super().render_str(escape_unprintable(text, keep=""), **options)

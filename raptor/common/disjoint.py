@@ -15,7 +15,7 @@ class DisjointSets:
             name = self.parent[name]
         return name
 
-    def join(self, a: str, b: str) -> None:
+    def union(self, a: str, b: str) -> None:
         """Merges two sets. The representative of `a` is kept."""
         a, b = self.find(a), self.find(b)
         if a != b:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raptor.common.spelling import in_flags
+from raptor.common.spelling import is_spelled_as_flags
 
 
 class RaptorError(Exception):
@@ -42,7 +42,7 @@ class IncompleteError(UserError):
         super().__init__(found, self.options)
 
     def __str__(self) -> str:
-        return f"{self.found}\ngive them with {shlex.join(self.options) if in_flags() else self.keywords}"
+        return f"{self.found}\ngive them with {shlex.join(self.options) if is_spelled_as_flags() else self.keywords}"
 
     @property
     def keywords(self) -> str:
@@ -89,13 +89,13 @@ class UnsupportedNode:
     node: str
     op_type: str
     reason: str
-    needs: tuple[str, ...] = ()
+    computed_inputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.node} ({self.op_type}): {self.reason}"
 
 
-MOST_SHOWN = 200
+MAX_SHOWN_NODES = 200
 """Largest number of nodes in the message of an `UnsupportedError`; its `nodes` has all of them."""
 
 
@@ -106,8 +106,8 @@ class UnsupportedError(UserError):
         """Takes `advice`, a last sentence of the message."""
         self.nodes = tuple(nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-        shown = [f"  {node}" for node in nodes[:MOST_SHOWN]]
-        more = [f"  and {len(nodes) - MOST_SHOWN} more"] if len(nodes) > MOST_SHOWN else []
+        shown = [f"  {node}" for node in nodes[:MAX_SHOWN_NODES]]
+        more = [f"  and {len(nodes) - MAX_SHOWN_NODES} more"] if len(nodes) > MAX_SHOWN_NODES else []
         lines = [f"{count} cannot be compiled:", *shown, *more, *([advice] if advice else [])]
         super().__init__("\n".join(lines))
 

@@ -6,27 +6,29 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.table import Table
 
-from raptor.common.printable import printable
+from raptor.common.printable import escape_unprintable
 
 _GAP = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedTable:
     """A table with the headings of its columns (`shown`) and of the columns that did not fit (`left_out`)."""
 
     table: Table
-    shown: tuple[str, ...]
-    left_out: tuple[str, ...]
+    shown_columns: tuple[str, ...]
+    omitted_columns: tuple[str, ...]
 
 
-def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]) -> Fitted:
+def fit_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]
+) -> FittedTable:
     """Builds a table of at most `width` characters. The first column has names, all others numbers.
 
     `expendable`: headings of columns that may be omitted, in this order. If that is not enough, names are wrapped.
     """
     widths = {
-        head: max([cell_len(head), *(cell_len(printable(row[k], keep="")) for row in rows)])
+        head: max([cell_len(head), *(cell_len(escape_unprintable(row[k], keep="")) for row in rows)])
         for k, head in enumerate(heads)
     }
     left_out: list[str] = []
@@ -42,4 +44,4 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expenda
             table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(cell for head, cell in zip(heads, row, strict=True) if head in widths))
-    return Fitted(table, tuple(widths), tuple(left_out))
+    return FittedTable(table, tuple(widths), tuple(left_out))

@@ -20,7 +20,7 @@ import numba  # pyright: ignore[reportMissingTypeStubs] numba has no types, here
 import numpy as np
 from numba.core.dispatcher import Dispatcher  # pyright: ignore[reportMissingTypeStubs]
 
-from raptor.common.machine_code import MachineCode
+from raptor.common.machine_code import KernelCache
 
 try:
     from raptor.common.linked_code import LinkedCompiler
@@ -53,7 +53,7 @@ _OURS = ("raptor", "validator")
 
 @dataclass(frozen=True, slots=True)
 class _Interpretation:
-    """Arguments of the decorator `interpret` for one kernel."""
+    """Arguments of the decorator `interpret_first` for one kernel."""
 
     us: Callable[[tuple[Any, ...]], float]
     until_us: float
@@ -63,7 +63,7 @@ class _Interpretation:
 _INTERPRETATIONS: dict[Any, _Interpretation] = {}
 
 
-def interpret(
+def interpret_first(
     us: Callable[[tuple[Any, ...]], float], until_us: float, *, by_element: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: Python interprets the kernel as long as that costs less than compiling it.
@@ -112,21 +112,21 @@ def has_machine_code(kernel: Callable[..., object]) -> bool:
         return True
 
 
-_COMPILED: dict[Callable[..., object], tuple[Any, MachineCode | None]] = {}
+_COMPILED: dict[Callable[..., object], tuple[Any, KernelCache | None]] = {}
 """Kernel -> its compiled function, and its cache on disk (None without one)."""
 
 
 class _Patience:
     """Time budget of a kernel for interpretation by Python; compiling pays once it is used up."""
 
-    def __init__(self, declared: _Interpretation, stored: MachineCode | None) -> None:
+    def __init__(self, declared: _Interpretation, stored: KernelCache | None) -> None:
         self._declared, self._stored = declared, stored
         self._left_us, self._unsaved_us = -1.0, 0.0
 
     def covers(self, args: tuple[Any, ...]) -> bool:
         """Returns True, and charges the call to the budget, if Python should interpret it."""
         if self._left_us < 0:
-            self._left_us = self._declared.until_us - (self._stored.interpreted_us() if self._stored else 0.0)
+            self._left_us = self._declared.until_us - (self._stored.read_interpreted_us() if self._stored else 0.0)
         us = self._declared.us(args)
         if us >= self._left_us:
             self._left_us = 0.0
@@ -162,11 +162,11 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
     return call
 
 
-def _with_code(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], MachineCode | None]:
+def _with_code(function: Callable[P, R], *, counted: bool) -> tuple[Callable[P, R], KernelCache | None]:
     """Returns the compiled function and its cache; None without a cache."""
     try:
         compiled = _njit(function, cached=True, counted=counted)
-        return compiled, _store(compiled, sources(function.__module__))
+        return compiled, _store(compiled, find_sources(function.__module__))
     except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
         return _njit(function, cached=False, counted=counted), None
 
@@ -220,18 +220,18 @@ def _njit(function: Callable[P, R], *, cached: bool, counted: bool, pipeline_cla
     return cast(Callable[P, R], compile_(function))
 
 
-def _store(compiled: Any, files: tuple[Path, ...]) -> MachineCode:
+def _store(compiled: Any, files: tuple[Path, ...]) -> KernelCache:
     """Attaches the cache to a function. Cached code is stale as soon as one of `files` has changed.
 
     Raises `AttributeError` if this version of numba organises its cache differently.
     """
     cache = compiled._cache
     stamp = (cache._cache_file._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
-    cache._cache_file = MachineCode(cache._cache_path, cache._impl.filename_base, stamp)
+    cache._cache_file = KernelCache(cache._cache_path, cache._impl.filename_base, stamp)
     return cache._cache_file
 
 
-def sources(module: str) -> tuple[Path, ...]:
+def find_sources(module: str) -> tuple[Path, ...]:
     """Returns the project files that kernels in `module` depend on, without the module's own file.
 
     These are the files that it imports, and, for files with compiled functions, those that they import.

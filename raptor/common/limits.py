@@ -8,7 +8,7 @@ _LEAST_BYTES = 2**30
 """Minimum address space in bytes; Python and the libraries use half of it."""
 
 
-def check_memory() -> None:
+def check_address_space() -> None:
     """Raises `UserError` if `ulimit -v` gives this process less address space than RAPTOR needs."""
     if sys.platform == "win32":
         return

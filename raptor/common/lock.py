@@ -18,7 +18,7 @@ _mine = threading.local()
 
 
 @contextmanager
-def locked(folder: Path) -> Generator[None]:
+def lock_directory(folder: Path) -> Generator[None]:
     """Locks `folder` in the block, against other threads and processes that use this function. Its parent must exist.
 
     Raises `UserError` if another one holds the lock, and `OSError` if the parent is not writable.

@@ -16,7 +16,7 @@ from uuid import uuid4
 from numba.core.caching import IndexDataCacheFile  # pyright: ignore[reportMissingTypeStubs] numba has no types
 
 
-class MachineCode(IndexDataCacheFile):
+class KernelCache(IndexDataCacheFile):
     """Machine code of one kernel: an index, and a file with a unique name for each specialisation.
 
     Until a specialisation exists, another file holds the time for which Python has interpreted the kernel.
@@ -44,7 +44,7 @@ class MachineCode(IndexDataCacheFile):
         """
         return not self._load_index()
 
-    def interpreted_us(self) -> float:
+    def read_interpreted_us(self) -> float:
         """Returns the microseconds for which Python has interpreted the kernel, summed over all processes."""
         try:
             return sum(map(float, self._times.read_text(encoding="ascii").split()))

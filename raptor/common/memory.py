@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Returns freed memory to the operating system by `malloc_trim`; does nothing if the C library has no such call.
 
     By itself, glibc does so only above the last block in use: after a pass that creates and drops millions of objects

@@ -4,26 +4,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from raptor.common.printable import printable
+from raptor.common.printable import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
 
 ELLIPSIS = "\u2026"
-LEAST = 16
+MIN_NAME_WIDTH = 16
 """Least width of an abbreviated name in characters, even on a narrow terminal."""
 _UNBOUNDED = 10_000
 
 
-def shorten(names: Iterable[str], width: int) -> dict[str, str]:
+def abbreviate_names(names: Iterable[str], width: int) -> dict[str, str]:
     """Abbreviates each name in the middle to at most max(`width`, `LEAST`) characters. Returns distinct names, by name.
 
     Names that would become equal show the place where they start to differ, or get a number if that is not enough.
     """
-    width = max(width, LEAST)
-    whole = {name: printable(name, keep="") for name in names}
+    width = max(width, MIN_NAME_WIDTH)
+    whole = {name: escape_unprintable(name, keep="") for name in names}
     short = {name: _cut(text, width) for name, text in whole.items()}
     for group in _equal(short):
         at = _first_difference([whole[name] for name in group])
@@ -78,14 +78,14 @@ def _numbered(name: str, width: int, taken: set[str]) -> str:
         number += 1
 
 
-def fit(
-    console: "Console", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
+def fit_names(
+    console: "LiteralConsole", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
 ) -> "Table":
     """Builds a table whose names are abbreviated to the width that the other columns leave on the console.
 
     `build` makes the table from a mapping of full to abbreviated names. `columns`: number of columns with names.
     """
-    least = build(dict.fromkeys(names, "x" * LEAST))
+    least = build(dict.fromkeys(names, "x" * MIN_NAME_WIDTH))
     wide = console.options.update(max_width=_UNBOUNDED)
     room = max(console.width - console.measure(least, options=wide).maximum, 0)
-    return build(shorten(names, LEAST + room // columns))
+    return build(abbreviate_names(names, MIN_NAME_WIDTH + room // columns))

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import name as spelled
+from raptor.common.spelling import spell_name as spelled
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class NamedTexts(Generic[T]):
+class NamedValueFormat(Generic[T]):
     """Form of an option with texts `NAME=VALUE`.
 
     `read` parses a value, and raises `ValueError` for another form; `expected` describes the form in the error.
     `written` formats a value. `at_last`: the name ends at the last `=` of the text, otherwise at the first.
     """
 
-    read: Callable[[str], T]
+    parse_value: Callable[[str], T]
     expected: str
-    written: Callable[[Any], str] = str
-    at_last: bool = False
+    format_value: Callable[[Any], str] = str
+    split_at_last: bool = False
 
     @property
     def metavar(self) -> str:
@@ -40,21 +40,21 @@ class NamedTexts(Generic[T]):
         return found
 
     def _entry(self, keyword: str, text: str) -> tuple[str, T]:
-        key, equals, value = text.rpartition("=") if self.at_last else text.partition("=")
+        key, equals, value = text.rpartition("=") if self.split_at_last else text.partition("=")
         try:
             if key and equals:
-                return key, self.read(value)
+                return key, self.parse_value(value)
         except (ValueError, RecursionError):
             pass
         raise UserError(f"{spelled(keyword)} {text}: expected {self.expected}")
 
-    def texts(self, values: Mapping[str, Any]) -> Iterator[str]:
+    def format_texts(self, values: Mapping[str, Any]) -> Iterator[str]:
         """Yields a text `NAME=VALUE` for each entry of `values`."""
-        return (f"{key}={self.written(value)}" for key, value in values.items())
+        return (f"{key}={self.format_value(value)}" for key, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
-class NameTexts:
+class NameListFormat:
     """Form of an option with texts `NAME,NAME`. `metavar`: its placeholder in `--help`."""
 
     metavar: str
@@ -63,7 +63,7 @@ class NameTexts:
         """Returns the names of all texts, in order."""
         return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
-    def texts(self, values: Sequence[str]) -> Iterator[str]:
+    def format_texts(self, values: Sequence[str]) -> Iterator[str]:
         """Yields one text with all names."""
         yield ",".join(values)
 
@@ -92,12 +92,14 @@ def _field(text: str) -> Any:
     return text if text.isalpha() and text not in ("true", "false", "null") else json.loads(text)
 
 
-SHAPES = NamedTexts(_sizes, "NAME=SIZES, such as input=1,3,224,224", _joined, at_last=True)
-DIMS = NamedTexts(_size, "NAME=SIZE, such as height=224", at_last=True)
-CONSTANTS = NamedTexts(str, "NAME=VALUE, such as sr=16000", _constant)
+SHAPES = NamedValueFormat(_sizes, "NAME=SIZES, such as input=1,3,224,224", _joined, split_at_last=True)
+DIMS = NamedValueFormat(_size, "NAME=SIZE, such as height=224", split_at_last=True)
+CONSTANTS = NamedValueFormat(str, "NAME=VALUE, such as sr=16000", _constant)
 """Values stay texts here: the type of the input decides how they are parsed."""
-FIELDS = NamedTexts(_field, "NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true", json.dumps)
-KNOBS = NamedTexts(float, "NAME=NUMBER, such as share=0.75")
-WIDTHS = NamedTexts(_size, "NAME=BITS, such as conv1=4", at_last=True)
-NAMES = NameTexts("NAME,...")
-OPERATORS = NameTexts("OP,...")
+FIELDS = NamedValueFormat(
+    _field, "NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true", json.dumps
+)
+KNOBS = NamedValueFormat(float, "NAME=NUMBER, such as share=0.75")
+WIDTHS = NamedValueFormat(_size, "NAME=BITS, such as conv1=4", split_at_last=True)
+NAMES = NameListFormat("NAME,...")
+OPERATORS = NameListFormat("OP,...")

@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 10_000
 """Characters of a list of entry points that are read at most."""
 
 
-def old_distribution() -> str | None:
+def warn_old_distribution() -> str | None:
     """Returns a warning if RAPTOR is also installed under its former name, which owns the same files; else None.
 
     pip does not replace a distribution by one of another name, and `pip uninstall` deletes all files that it lists.
@@ -40,7 +40,7 @@ def _beginning(path: Path) -> str:
         return ""
 
 
-def require_own(*names: str) -> None:
+def require_own_packages(*names: str) -> None:
     """Raises `UserError` if one of these names is imported, or would be imported, from another project."""
     for name in names:
         origin = _origin(name)

@@ -3,7 +3,7 @@
 from unicodedata import category
 
 
-def printable(text: str, *, keep: str = "\n") -> str:
+def escape_unprintable(text: str, *, keep: str = "\n") -> str:
     """Escapes characters that control the terminal or reorder text.
 
     `keep`: characters that are not escaped.

@@ -6,13 +6,13 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-def different(values: Ints) -> Ints:
+def sorted_unique(values: Ints) -> Ints:
     """Returns the distinct values in ascending order, as `np.unique`."""
     ascending = np.sort(values)
     return ascending[np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]]
 
 
-def among(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
+def sorted_isin(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
     """Returns a mask: True for each value that occurs in `others`, as `np.isin`."""
     if not len(others):
         return np.zeros(len(values), np.bool_)

@@ -29,7 +29,7 @@ _by_flags = False
 
 
 @contextmanager
-def flags() -> Generator[None]:
+def spell_as_flags() -> Generator[None]:
     """Spells options as flags inside of the block, in all threads of the process."""
     global _by_flags
     before, _by_flags = _by_flags, True
@@ -39,29 +39,29 @@ def flags() -> Generator[None]:
         _by_flags = before
 
 
-def in_flags() -> bool:
+def is_spelled_as_flags() -> bool:
     """Returns True if messages spell options as flags."""
     return _by_flags
 
 
-def flag_of(keyword: str) -> str:
+def flag_name(keyword: str) -> str:
     """Returns the flag of an option, such as `--cores`; the flag of `base_isa` has its value, `--isa base`."""
     return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
 
 
-def name(keyword: str) -> str:
+def spell_name(keyword: str) -> str:
     """Spells an option without its value: `cores`, or `--cores`."""
-    return flag_of(keyword) if _by_flags else keyword
+    return flag_name(keyword) if _by_flags else keyword
 
 
-def option(keyword: str, *value: Any) -> str:
+def spell_option(keyword: str, *value: Any) -> str:
     """Spells an option with its value: `cores=12`, or `--cores 12`. Without a value: `cores=`, or `--cores`.
 
     The value True spells a flag without an argument: `--force`.
     """
     if not _by_flags:
         return f"{keyword}={''.join(map(_python_value, value))}"
-    return name(keyword) if value in ((), (True,)) else f"{name(keyword)} {_flag_value(*value)}"
+    return spell_name(keyword) if value in ((), (True,)) else f"{spell_name(keyword)} {_flag_value(*value)}"
 
 
 def _flag_value(value: Any) -> str:

@@ -8,18 +8,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-INTERRUPTED = 128 + signal.SIGINT
-TERMINATED = 128 + signal.SIGTERM
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
-class Stopper:
+class StopSignals:
     """Turns SIGTERM into `KeyboardInterrupt`, as Python does with SIGINT (Ctrl-C), and records which one came."""
 
     def __init__(self) -> None:
         self._number = signal.SIGINT
 
     @contextmanager
-    def watching(self) -> Generator[None]:
+    def handle_signals(self) -> Generator[None]:
         """Handles SIGINT and SIGTERM inside of the block."""
         hook = sys.unraisablehook
         sys.unraisablehook = self._keep
@@ -33,9 +33,9 @@ class Stopper:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             sys.unraisablehook = hook
 
-    def end(self) -> tuple[str, int]:
+    def describe_stop(self) -> tuple[str, int]:
         """Returns the reason of the end, `terminated` or `interrupted`, and the exit status."""
-        return ("terminated", TERMINATED) if self._number == signal.SIGTERM else ("interrupted", INTERRUPTED)
+        return ("terminated", EXIT_TERMINATED) if self._number == signal.SIGTERM else ("interrupted", EXIT_INTERRUPTED)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self._number = signal.SIGTERM

@@ -13,23 +13,23 @@ from typing import BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import option as spelled
-from raptor.common.strict import faults
+from raptor.common.spelling import spell_option as spelled
+from raptor.common.strict import format_errors
 
 T = TypeVar("T", bound=BaseModel)
 
 
-def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
+def read_json_file(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
     """Reads a JSON file of an output directory by its schema. Raises `UserError` with the file and the wrong fields."""
     content = read_bytes(folder, name, limit_bytes=limit_bytes)
     try:
         return schema.model_validate_json(content)
     except ValidationError as e:
-        mistakes = (f"  {fault}" for fault in faults(e, 5))
+        mistakes = (f"  {fault}" for fault in format_errors(e, 5))
         raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *mistakes])) from e
 
 
-def check_regular(folder: Path, name: str) -> Path:
+def check_regular_file(folder: Path, name: str) -> Path:
     """Returns the path of a regular file inside `folder`. Raises `UserError` for links, also in parent folders."""
     path = folder / name
     try:
@@ -43,9 +43,9 @@ def check_regular(folder: Path, name: str) -> Path:
     return path
 
 
-def check_listed(folder: Path, name: str, size_bytes: int, sha256: str | None, listing: str) -> None:
+def check_file_entry(folder: Path, name: str, size_bytes: int, sha256: str | None, listing: str) -> None:
     """Raises `UserError` unless a file has the size and the SHA-256 (None: any) that the file `listing` records."""
-    path = check_regular(folder, name)
+    path = check_regular_file(folder, name)
     try:
         size = path.stat().st_size
         if size != size_bytes:
@@ -63,7 +63,7 @@ def _sha256(path: Path) -> str:
 
 def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
     """Returns the content of a regular file of at most `limit_bytes` inside `folder`; links are not followed."""
-    path = check_regular(folder, name)
+    path = check_regular_file(folder, name)
     try:
         size = path.stat().st_size
         if size > limit_bytes:
@@ -73,19 +73,19 @@ def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
         raise UserError(f"{path}: {e.strerror or e}") from e
 
 
-def to_json(value: BaseModel) -> bytes:
+def model_to_json(value: BaseModel) -> bytes:
     """Returns a model as canonical JSON: keys in declared order, indented by two spaces, a newline at the end."""
     return value.model_dump_json(indent=2).encode() + b"\n"
 
 
 @contextmanager
-def whole(option: str, path: Path) -> Generator[BinaryIO]:
+def open_atomic(option: str, path: Path) -> Generator[BinaryIO]:
     """Yields a temporary file that replaces `path` if the block succeeds, and is deleted otherwise.
 
     Pipes, devices and links are written directly. Raises `UserError` with `option` and path if `path` cannot be
     written, and for `-`, because only JSON goes to standard output (`print_or_write`).
     """
-    check_no_terminal(option, path)
+    refuse_stdout(option, path)
     # The name is chosen before the file is created, so that a Ctrl-C cannot come between the two.
     temporary = path.parent / f".raptor.{secrets.token_hex(4)}"
     try:
@@ -105,36 +105,36 @@ def whole(option: str, path: Path) -> Generator[BinaryIO]:
         raise UserError(f"{option} {path}: cannot be written: {e.strerror or e}") from e
 
 
-def write_for(option: str, path: Path, content: bytes) -> None:
+def write_atomic(option: str, path: Path, content: bytes) -> None:
     """Writes `content` to `path` atomically. Raises `UserError` that names `option`; see `whole`."""
-    with whole(option, path) as stream:
+    with open_atomic(option, path) as stream:
         stream.write(content)
 
 
-def check_replaceable(named: str, path: Path, *, force: bool) -> None:
+def check_file_replaceable(named: str, path: Path, *, force: bool) -> None:
     """Raises `UserError` if the file of the option `named` exists and `force` is not given, or if it is `-`."""
-    check_no_terminal(named, path)
+    refuse_stdout(named, path)
     if path.exists() and not force:
         raise UserError(f"{named} {path}: exists; {spelled('force', True)} replaces it")
 
 
-def check_no_terminal(option: str, path: Path) -> None:
+def refuse_stdout(option: str, path: Path) -> None:
     """Raises `UserError` for the path `-`: the option writes no JSON, so it has no standard output."""
-    if is_terminal(path):
+    if is_stdout(path):
         raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
 
 
-def is_terminal(path: Path | None) -> bool:
+def is_stdout(path: Path | None) -> bool:
     """Returns True for the path `-`, as in `--json -`: then standard output gets the JSON and nothing else."""
     return str(path) == "-"
 
 
 def print_or_write(option: str, path: Path, content: bytes) -> None:
-    """Writes `content` to standard output if the path is `-`, else to a file as `write_for` does."""
-    if is_terminal(path):
+    """Writes `content` to standard output if the path is `-`, else to a file as `write_atomic` does."""
+    if is_stdout(path):
         print_json(content)
     else:
-        write_for(option, path, content)
+        write_atomic(option, path, content)
 
 
 def print_json(content: bytes) -> None:

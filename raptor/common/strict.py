@@ -28,7 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
+JsonNumber = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
 """A float in the JSON of a command. JSON has no infinity and no NaN, so these are written as null."""
 
 WallTimes = Annotated[
@@ -54,9 +54,9 @@ def _one_by_one(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 # NOTE: the name check below turns arrays of JSON into lists, which strict tuples refuse. So these tuples are lax. The
 # other types that a lax tuple accepts do not exist in JSON.
-Items = Annotated[tuple[T, ...], Strict(False), FailFast()]
-Pair = Annotated[tuple[T, U], Strict(False)]
-Named = Annotated[Mapping[str, T], WrapValidator(_one_by_one)]
+JsonArray = Annotated[tuple[T, ...], Strict(False), FailFast()]
+JsonPair = Annotated[tuple[T, U], Strict(False)]
+JsonObject = Annotated[Mapping[str, T], WrapValidator(_one_by_one)]
 
 
 def _refuse_unknown(names: Collection[str], value: Any) -> Any:
@@ -68,8 +68,8 @@ def _refuse_unknown(names: Collection[str], value: Any) -> Any:
     return value
 
 
-class Schema(BaseModel):
-    """Base of all schemas: strict types, no unknown fields. Arrays must be `Items` or `Pair`, objects `Named`."""
+class StrictSchema(BaseModel):
+    """Base of all schemas: strict types, no unknown fields. Arrays must be `JsonArray` or `Pair`, objects `Named`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -79,8 +79,8 @@ class Schema(BaseModel):
         return _refuse_unknown(cls.model_fields.keys(), value)
 
 
-class Known:
-    """Base class of dataclasses in a `Schema`: the first unknown field ends validation."""
+class StrictDataclass:
+    """Base class of dataclasses in a `StrictSchema`: the first unknown field ends validation."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class Known:
         return schema
 
 
-def faults(error: ValidationError, most: int) -> Iterable[str]:
+def format_errors(error: ValidationError, most: int) -> Iterable[str]:
     """Yields `location: message` for the first `most` errors."""
     return (
         f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg'].removeprefix('Value error, ')}"

@@ -14,7 +14,7 @@ _ROOM_BYTES = 96 * 2**20
 """Address space that a thread needs to start: its stack (8 MiB), a malloc arena (64 MiB), and a reserve."""
 
 
-class Threads(ThreadPoolExecutor):
+class CheckedThreadPool(ThreadPoolExecutor):
     """A thread pool; `submit` and `map` raise `UserError` if there is no memory for another thread."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:

@@ -36,7 +36,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class OperationCosts:
     """Modelled costs of operations, from the device file; without a time of a product there, from `target`."""
 
     device: DeviceFile
@@ -58,10 +58,10 @@ class Costs:
         return product.pj_per_cell * weights * self.cells_per_weight if product else None
 
 
-class Ledger:
+class UsageLedger:
     """Records operations, and computes the modelled time at which each is done. Thread-safe."""
 
-    def __init__(self, info: DeviceInfo, costs: Costs, *, refuse_worn: bool) -> None:
+    def __init__(self, info: DeviceInfo, costs: OperationCosts, *, refuse_worn: bool) -> None:
         self._info, self._costs, self._refuse_worn = info, costs, refuse_worn
         self._lock = Lock()
         self._product_ns = costs.product_ns
@@ -74,12 +74,12 @@ class Ledger:
         self._weights_read = 0  # NOTE: an integer, because a float sum would depend on the order
         self._busy_ns = 0.0
 
-    def free_ns(self, crossbar: int | None) -> float:
+    def idle_from_ns(self, crossbar: int | None) -> float:
         """Returns the time from which a crossbar, or for None every crossbar, is idle."""
         with self._lock:
             return max(self._free_ns) if crossbar is None else self._free_ns[crossbar]
 
-    def write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
+    def record_write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
         """Records a write of `shape` weights from row `row` on, and returns the time at which it is done.
 
         Raises `WornError` if a cell would exceed its endurance and `refuse_worn` is set.
@@ -96,7 +96,7 @@ class Ledger:
                 heapreplace(self._writers, start + ns)
             return self._until(crossbar, start, ns)
 
-    def product(self, crossbar: int, shape: tuple[int, int], vectors: int, ready_ns: float) -> float:
+    def record_product(self, crossbar: int, shape: tuple[int, int], vectors: int, ready_ns: float) -> float:
         """Records products of `vectors` vectors with a matrix of `shape`; returns the time at which they are done."""
         with self._lock:
             self._products += vectors
@@ -104,7 +104,7 @@ class Ledger:
             start = max(ready_ns, self._free_ns[crossbar])
             return self._until(crossbar, start, self._product_ns * vectors)
 
-    def account(self) -> Account:
+    def read_account(self) -> Account:
         """Returns the statistics so far."""
         with self._lock:
             time_ns = max(self._free_ns)

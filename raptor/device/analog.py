@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raptor.common.arguments import fault, flag, whole
+from raptor.common.arguments import argument_error, parse_flag, parse_integer
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError, OperandError
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 from validator.crossbar import kernels
-from validator.crossbar.arrays import Use, build
-from validator.crossbar.settings import setup_for
-from validator.crossbar.tables import tables_of, work_for
+from validator.crossbar.arrays import GroupUse, program_chip
+from validator.crossbar.settings import make_setup
+from validator.crossbar.tables import make_kernel_tables, make_work_space
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +45,14 @@ class AnalogCrossbars:
         weight_bits: int = 8,
         input_bits: int = 8,
     ) -> None:
-        kind: Literal["noisy", "sliced"] = "noisy" if flag("noisy", noisy) else "sliced"
-        setup = setup_for(kind, arch, device_file, _texts(settings or {}))
+        kind: Literal["noisy", "sliced"] = "noisy" if parse_flag("noisy", noisy) else "sliced"
+        setup = make_setup(kind, arch, device_file, _texts(settings or {}))
         if setup.adc is not None and setup.adc.range == "calibrated":
             raise UserError(
                 "back end analog: there are no samples from which a range could be calibrated; say "
                 "settings={'adc_range': 'full'}, or 'unit'"
             )
-        bits = whole("weight_bits", weight_bits, 1, 16), whole("input_bits", input_bits, 1, 32)
+        bits = parse_integer("weight_bits", weight_bits, 1, 16), parse_integer("input_bits", input_bits, 1, 32)
         self._setup = replace(setup, xbar=info.xbar, rows_at_once=min(setup.rows_at_once, info.xbar[0]))
         self.info = replace(
             info,
@@ -74,9 +74,9 @@ class AnalogCrossbars:
         else:
             whole_matrix = matrix
         count = self._writes[crossbar] = self._writes.get(crossbar, 0) + 1
-        use = Use(count, crossbar, self.info.weight_bits, self.info.input_bits, f"crossbar {crossbar}")
-        tables = tables_of(build([whole_matrix], [use], self._setup))
-        self._held[crossbar] = _Held(whole_matrix, tables, work_for(tables))
+        use = GroupUse(count, crossbar, self.info.weight_bits, self.info.input_bits, f"crossbar {crossbar}")
+        tables = make_kernel_tables(program_chip([whole_matrix], [use], self._setup))
+        self._held[crossbar] = _Held(whole_matrix, tables, make_work_space(tables))
 
     def multiply(self, crossbar: int, vectors: Array, columns: int) -> Array:
         """Multiplies vectors one after another."""
@@ -85,7 +85,7 @@ class AnalogCrossbars:
             raise DriverError(f"crossbar {crossbar} was never written")
         products = np.zeros((len(vectors), held.matrix.shape[1]), np.int64)
         x = np.ascontiguousarray(vectors, np.int32)
-        if kernels.products(0, x, self.info.input_bits, held.tables, held.work, products) >= 0:
+        if kernels.multiply_vectors(0, x, self.info.input_bits, held.tables, held.work, products) >= 0:
             raise OperandError(f"crossbar {crossbar}: encoding xnor has inputs of -1, 0 and 1 only")
         half = 2 ** (self.info.output_bits - 1)
         return np.clip(products[:, :columns], -half, half - 1).astype(self.info.result_dtype)
@@ -96,5 +96,5 @@ class AnalogCrossbars:
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:
     if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
-        raise fault("settings", settings, "settings by name, such as {'adc_bits': 8}")
+        raise argument_error("settings", settings, "settings by name, such as {'adc_bits': 8}")
     return {str(name): f"{value}" for name, value in settings.items()}

@@ -12,32 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.arguments import finite
+from raptor.common.arguments import parse_finite
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError, LostError
-from raptor.device.futures import Countdown
+from raptor.device.futures import CallCountdown
 from raptor.device.protocol import (
-    MOST_VECTORS,
-    VERSION,
-    BrokenError,
-    Done,
-    Failed,
-    Hello,
+    MAX_VECTORS,
+    PROTOCOL_VERSION,
+    FailureReply,
+    HelloMessage,
     Message,
-    Multiply,
-    Ping,
-    Pong,
-    Product,
-    Welcome,
-    Write,
-    device_info,
-    frame,
-    from_bytes,
-    most_bytes,
+    MultiplyRequest,
+    PingReply,
+    PingRequest,
+    ProductReply,
+    ProtocolError,
+    WelcomeMessage,
+    WriteReply,
+    WriteRequest,
+    array_from_bytes,
+    array_to_bytes,
+    encode_frame,
+    max_array_bytes,
     parse_address,
+    parse_device_info,
     read_exactly,
     read_frame,
-    to_bytes,
 )
 
 TIMEOUT_S = 10.0
@@ -49,17 +49,17 @@ _PINGS = 4
 def open_socket(_: DeviceInfo, *, address: str, timeout: float = TIMEOUT_S) -> "SocketCrossbars":
     """Connects to a driver. Raises `LostError` if there is none, `DriverError` for another protocol version."""
     family, place = parse_address(address)
-    seconds = finite("timeout", timeout, 0.01)
+    seconds = parse_finite("timeout", timeout, 0.01)
     link = socket.socket(family, socket.SOCK_STREAM)
     try:
         link.settimeout(seconds)
         link.connect(place)
         if family == socket.AF_INET:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(frame(Hello(VERSION)))
+        link.sendall(encode_frame(HelloMessage(PROTOCOL_VERSION)))
         reader = _Reader(link, seconds)
         info = _welcomed(read_frame(reader.read, 0)[0])
-    except (OSError, BrokenError) as e:
+    except (OSError, ProtocolError) as e:
         link.close()
         raise LostError(f"driver at {address}: {e}") from e
     except BaseException:
@@ -70,13 +70,15 @@ def open_socket(_: DeviceInfo, *, address: str, timeout: float = TIMEOUT_S) -> "
 
 
 def _welcomed(answer: Message) -> DeviceInfo:
-    if isinstance(answer, Failed):
+    if isinstance(answer, FailureReply):
         raise DriverError(f"the driver refuses: {answer.message}")
-    if not isinstance(answer, Welcome):
-        raise BrokenError(f"expected a welcome, got {type(answer).__name__}")
-    if answer.version != VERSION:
-        raise DriverError(f"the driver speaks version {answer.version} of the protocol, this is version {VERSION}")
-    return device_info(answer.device)
+    if not isinstance(answer, WelcomeMessage):
+        raise ProtocolError(f"expected a welcome, got {type(answer).__name__}")
+    if answer.version != PROTOCOL_VERSION:
+        raise DriverError(
+            f"the driver speaks version {answer.version} of the protocol, this is version {PROTOCOL_VERSION}"
+        )
+    return parse_device_info(answer.device)
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class _Reader:
         end = monotonic() + self.seconds
         while not poll.poll(1000 * self.seconds / _PINGS):
             if monotonic() >= end:
-                raise BrokenError(f"no sign of life for {self.seconds} s")
+                raise ProtocolError(f"no sign of life for {self.seconds} s")
             self.idle()
 
 
@@ -128,14 +130,16 @@ class SocketCrossbars:
 
     def write(self, crossbar: int, row: int, matrix: Array) -> "Future[None]":
         shape = matrix.shape[0], matrix.shape[1]
-        return self._ask(lambda number: Write(number, crossbar, row, shape), matrix, None)
+        return self._ask(lambda number: WriteRequest(number, crossbar, row, shape), matrix, None)
 
     def multiply(self, crossbar: int, vectors: Array, columns: int) -> "Future[Array]":
-        if len(vectors) > MOST_VECTORS:
-            parts = range(0, len(vectors), MOST_VECTORS)
-            return _joined([self.multiply(crossbar, vectors[k : k + MOST_VECTORS], columns) for k in parts])
+        if len(vectors) > MAX_VECTORS:
+            parts = range(0, len(vectors), MAX_VECTORS)
+            return _joined([self.multiply(crossbar, vectors[k : k + MAX_VECTORS], columns) for k in parts])
         shape = vectors.shape[0], vectors.shape[1]
-        return self._ask(lambda number: Multiply(number, crossbar, columns, shape), vectors, (len(vectors), columns))
+        return self._ask(
+            lambda number: MultiplyRequest(number, crossbar, columns, shape), vectors, (len(vectors), columns)
+        )
 
     def close(self) -> None:
         self._lose("the device was closed")
@@ -144,7 +148,7 @@ class SocketCrossbars:
 
     def _ask(self, make: Callable[[int], Message], array: Array, shape: tuple[int, int] | None) -> "Future[Any]":
         future: Future[Any] = Future()
-        content = to_bytes(array)
+        content = array_to_bytes(array)
         with self._sending:
             with self._lock:
                 if self._lost is not None:
@@ -153,7 +157,7 @@ class SocketCrossbars:
                 number = self._number
                 self._asked[number] = _Asked(future, shape)
             try:
-                self._link.sendall(frame(make(number), content))
+                self._link.sendall(encode_frame(make(number), content))
             except OSError as e:
                 self._lose(str(e))
         return future
@@ -161,45 +165,45 @@ class SocketCrossbars:
     def _ping(self) -> None:
         if self._sending.acquire(blocking=False):  # else a message is being sent, which serves as well
             try:
-                self._link.sendall(frame(Ping()))
+                self._link.sendall(encode_frame(PingRequest()))
             except OSError as e:
                 self._lose(str(e))
             finally:
                 self._sending.release()
 
     def _receive(self) -> None:
-        limit = most_bytes(self.info)
+        limit = max_array_bytes(self.info)
         try:
             while True:
                 self._answer(*read_frame(self._reader.read, limit))
-        except (OSError, BrokenError) as e:
+        except (OSError, ProtocolError) as e:
             self._lose(str(e))
         finally:
             self._link.close()  # NOTE: here only: while this thread waits, its descriptor must not be reused
 
     def _answer(self, message: Message, content: bytes) -> None:
-        if isinstance(message, Pong):
+        if isinstance(message, PingReply):
             return
-        if not isinstance(message, Done | Product | Failed):
-            raise BrokenError(f"expected an answer, got {type(message).__name__}")
+        if not isinstance(message, WriteReply | ProductReply | FailureReply):
+            raise ProtocolError(f"expected an answer, got {type(message).__name__}")
         with self._lock:
             asked = self._asked.pop(message.number, None)
         if asked is None:
-            raise BrokenError(f"an answer to request {message.number}, which is not open")
+            raise ProtocolError(f"an answer to request {message.number}, which is not open")
         try:
             self._complete(asked, message, content)
-        except BrokenError as e:
+        except ProtocolError as e:
             asked.future.set_exception(self._lose(str(e)))
 
-    def _complete(self, asked: _Asked, message: Done | Product | Failed, content: bytes) -> None:
-        if isinstance(message, Failed):
+    def _complete(self, asked: _Asked, message: WriteReply | ProductReply | FailureReply, content: bytes) -> None:
+        if isinstance(message, FailureReply):
             asked.future.set_exception(DriverError(f"driver at {self._address}: {message.message[:1000]}"))
-        elif isinstance(message, Product) and asked.shape == message.shape:
-            asked.future.set_result(from_bytes(content, self.info.result_dtype, message.shape))
-        elif isinstance(message, Done) and asked.shape is None:
+        elif isinstance(message, ProductReply) and asked.shape == message.shape:
+            asked.future.set_result(array_from_bytes(content, self.info.result_dtype, message.shape))
+        elif isinstance(message, WriteReply) and asked.shape is None:
             asked.future.set_result(None)
         else:
-            raise BrokenError(f"request {message.number}: expected a result of shape {asked.shape}, got {message}")
+            raise ProtocolError(f"request {message.number}: expected a result of shape {asked.shape}, got {message}")
 
     def _lose(self, reason: str) -> LostError:
         """Ends the connection, and fails all pending operations."""
@@ -218,10 +222,10 @@ class SocketCrossbars:
 def _joined(parts: "list[Future[Array]]") -> "Future[Array]":
     """Returns a future of the concatenated results of `parts`, which may complete in any order."""
     whole: Future[Array] = Future()
-    left = Countdown(len(parts))
+    left = CallCountdown(len(parts))
 
     def count(_: "Future[Array]") -> None:
-        if not left.is_last():
+        if not left.count_down():
             return
         failures = [failure for part in parts if (failure := part.exception()) is not None]
         if failures:

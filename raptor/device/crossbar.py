@@ -12,8 +12,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.arguments import whole_or_none
-from raptor.device.account import Ledger
+from raptor.common.arguments import parse_optional_integer
+from raptor.device.account import UsageLedger
 from raptor.device.back_end import Array, BackEnd, DeviceInfo
 from raptor.device.errors import (
     AlreadyReleasedError,
@@ -24,14 +24,14 @@ from raptor.device.errors import (
     ShapeError,
     StaleHandleError,
 )
-from raptor.device.futures import AnyFuture, Future, is_future, run_next, value_of, wait_until, waited_ns
+from raptor.device.futures import AnyFuture, Future, advance_to, clock_ns, is_future, peek_result, run_queued
 from raptor.device.operands import (
-    UNKNOWN,
+    UNKNOWN_SHAPE,
     check_matrix_shape,
     check_vectors_shape,
-    checked_matrix,
-    checked_vectors,
-    shape_of,
+    convert_matrix,
+    convert_vectors,
+    expected_shape,
 )
 
 Operand = npt.ArrayLike | AnyFuture
@@ -64,7 +64,7 @@ class CrossbarOwner(Protocol):
 
     back_end: BackEnd
     info: DeviceInfo
-    ledger: Ledger
+    ledger: UsageLedger
     serial: int
 
     @property
@@ -76,7 +76,7 @@ class CrossbarOwner(Protocol):
         """Returns a free crossbar, without a matrix. Raises `ExhaustedError` if there is none."""
         ...
 
-    def take_back(self, index: int) -> None:
+    def return_crossbar(self, index: int) -> None:
         """Frees a crossbar whose handle was released."""
         ...
 
@@ -134,13 +134,13 @@ class Crossbar:
         cells beyond their endurance, and `StaleHandleError` after the release.
         """
         info = self.device.info
-        first = whole_or_none("row", row, 0, info.xbar[0] - 1)
-        given = matrix if is_future(matrix) else checked_matrix(info, matrix)
-        shape = shape_of(given, 2, "a matrix")
+        first = parse_optional_integer("row", row, 0, info.xbar[0] - 1)
+        given = matrix if is_future(matrix) else convert_matrix(info, matrix)
+        shape = expected_shape(given, 2, "a matrix")
         check_matrix_shape(info, shape)
 
         def check(value: Any) -> Array:
-            return checked_matrix(info, value, shape)
+            return convert_matrix(info, value, shape)
 
         def send(value: Array) -> Any:
             return self.device.back_end.write(self.index, first or 0, value)
@@ -148,7 +148,9 @@ class Crossbar:
         with self._lock:
             self._check_held()
             after = self._after_write(shape, first)
-            future = self._future(given, None, lambda at: self.device.ledger.write(self.index, first or 0, shape, at))
+            future = self._future(
+                given, None, lambda at: self.device.ledger.record_write(self.index, first or 0, shape, at)
+            )
             self._shape = after
             self._epoch += row is None
             work = _Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch)
@@ -185,7 +187,7 @@ class Crossbar:
             self._discard()
         while not self._try_release():
             self.wait(timeout)
-        self.device.take_back(self.index)
+        self.device.return_crossbar(self.index)
 
     def _try_release(self) -> bool:
         """Ends the handle if no operation is pending. Returns True if it did."""
@@ -202,7 +204,7 @@ class Crossbar:
         if concurrent.futures.wait(opened, timeout).not_done:
             raise DeviceTimeoutError(f"crossbar {self.index}: work is still open after {timeout} s")
 
-    def take_failure(self) -> BaseException | None:
+    def pop_failure(self) -> BaseException | None:
         """Returns the first failure since the last call, or None."""
         with self._lock:
             failure, self._failure = self._failure, None
@@ -215,21 +217,21 @@ class Crossbar:
             if self._shape is None:
                 raise NotWrittenError(f"crossbar {self.index} holds no matrix: write one first")
             rows, cols = self._shape
-            given = operand if is_future(operand) else checked_vectors(info, operand, rows, dimensions)
-            operand_shape = shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")
-            if operand_shape != UNKNOWN:
+            given = operand if is_future(operand) else convert_vectors(info, operand, rows, dimensions)
+            operand_shape = expected_shape(given, dimensions, "vectors" if dimensions == 2 else "a vector")
+            if operand_shape != UNKNOWN_SHAPE:
                 check_vectors_shape(operand_shape, rows, dimensions)
             shape = (*operand_shape[:-1], cols)
             count = shape[0] if dimensions == 2 else 1
 
             def check(value: Any) -> Array:
-                return checked_vectors(info, value, rows, dimensions)
+                return convert_vectors(info, value, rows, dimensions)
 
             def send(value: Array) -> Any:
                 return self.device.back_end.multiply(self.index, value.reshape(count, rows), cols)
 
             future: Future[Array] = self._future(
-                given, shape, lambda at: self.device.ledger.product(self.index, (rows, cols), count, at)
+                given, shape, lambda at: self.device.ledger.record_product(self.index, (rows, cols), count, at)
             )
             work = _Work(future, given, check, send, writes=False, replaces=False, epoch=self._epoch)
             self._add(work)
@@ -239,7 +241,7 @@ class Crossbar:
     def _future(self, operand: object, shape: tuple[int, ...] | None, charge: Callable[[float], float]) -> Future[Any]:
         """Makes the future of an operation, which `charge` records in the account."""
         serial = self.device.serial
-        ready_ns = waited_ns(serial)
+        ready_ns = clock_ns(serial)
         if is_future(operand) and isinstance(operand, Future) and operand.device == serial:
             ready_ns = max(ready_ns, operand.ready_ns)
         return Future(serial, charge(ready_ns), shape)
@@ -273,10 +275,10 @@ class Crossbar:
         if not work.is_ready:
             for future in (work.operand, work.future):
                 future.add_done_callback(self._go_on)
-        run_next(self._drain)
+        run_queued(self._drain)
 
     def _go_on(self, _: AnyFuture) -> None:
-        run_next(self._drain)
+        run_queued(self._drain)
 
     def _drain(self) -> None:
         """Runs ready operations from the head of the queue, unless another thread does so."""
@@ -326,7 +328,7 @@ class Crossbar:
             return work.operand
         if (failure := work.operand.exception()) is not None:
             raise failure
-        return work.check(value_of(work.operand))
+        return work.check(peek_result(work.operand))
 
     def _finish_later(self, work: _Work, done: AnyFuture) -> None:
         if (failure := done.exception()) is not None:
@@ -372,6 +374,6 @@ class Crossbar:
             work.future.set_running_or_notify_cancel()
 
 
-def wait_for(crossbar: Crossbar) -> None:
+def advance_clock(crossbar: Crossbar) -> None:
     """Advances this thread's modelled time to the end of a crossbar's operations."""
-    wait_until(crossbar.device.serial, crossbar.device.ledger.free_ns(crossbar.index))
+    advance_to(crossbar.device.serial, crossbar.device.ledger.idle_from_ns(crossbar.index))

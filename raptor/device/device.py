@@ -8,13 +8,13 @@ from threading import Lock
 from time import monotonic
 from typing import Self
 
-from raptor.common.arguments import flag, whole_or_none
-from raptor.device.account import Account, Costs, Ledger
+from raptor.common.arguments import parse_flag, parse_optional_integer
+from raptor.device.account import Account, OperationCosts, UsageLedger
 from raptor.device.back_end import BackEnd, DeviceInfo
-from raptor.device.crossbar import Crossbar, wait_for
+from raptor.device.crossbar import Crossbar, advance_clock
 from raptor.device.errors import DeviceTimeoutError, ExhaustedError, StaleHandleError
-from raptor.device.graph import Graph, Schedule
-from raptor.device.schedulers import find_schedule
+from raptor.device.graph import ProductGraph, SchedulerFunction
+from raptor.device.schedulers import find_scheduler
 
 _SERIAL = count(1)
 
@@ -22,11 +22,11 @@ _SERIAL = count(1)
 class Device:
     """An open device, made by `raptor.device.open`. Thread-safe; a context manager that closes it."""
 
-    def __init__(self, back_end: BackEnd, costs: Costs, *, refuse_worn: bool = False) -> None:
+    def __init__(self, back_end: BackEnd, costs: OperationCosts, *, refuse_worn: bool = False) -> None:
         self.back_end = back_end
         self.info: DeviceInfo = back_end.info
         self.costs = costs
-        self.ledger = Ledger(self.info, costs, refuse_worn=refuse_worn)
+        self.ledger = UsageLedger(self.info, costs, refuse_worn=refuse_worn)
         self.serial = next(_SERIAL)
         self._lock = Lock()
         self._free = list(range(self.info.crossbars))
@@ -45,7 +45,7 @@ class Device:
     @property
     def account(self) -> Account:
         """Writes, products, wear, time and energy so far."""
-        return self.ledger.account()
+        return self.ledger.read_account()
 
     @property
     def source(self) -> str:
@@ -64,7 +64,7 @@ class Device:
         If none is free: raises `ExhaustedError`, or with `block` waits, and raises `DeviceTimeoutError` after `timeout`
         seconds. Waiting callers are served first come, first served.
         """
-        blocks = flag("block", block)
+        blocks = parse_flag("block", block)
         with self._lock:
             self.check_open()
             if self._free and not self._waiting:
@@ -94,17 +94,19 @@ class Device:
         end = None if timeout is None else monotonic() + timeout
         for each in waited:
             each.wait(None if end is None else max(0.0, end - monotonic()))
-            wait_for(each)
-        for failure in filter(None, [each.take_failure() for each in waited]):
+            advance_clock(each)
+        for failure in filter(None, [each.pop_failure() for each in waited]):
             raise failure
 
-    def graph(self, schedule: str | Schedule = "min_writes", *, crossbars: int | None = None) -> Graph:
+    def graph(self, schedule: str | SchedulerFunction = "min_writes", *, crossbars: int | None = None) -> ProductGraph:
         """Returns an empty graph of products, for a with statement at whose end it is scheduled and runs.
 
         schedule: `asap`, `alap`, `min_writes`, or a scheduler of your own. crossbars: largest number to use; by
         default, all that are free.
         """
-        return Graph(self, find_schedule(schedule), whole_or_none("crossbars", crossbars, 1, self.info.crossbars))
+        return ProductGraph(
+            self, find_scheduler(schedule), parse_optional_integer("crossbars", crossbars, 1, self.info.crossbars)
+        )
 
     def close(self, *, discard: bool = False, timeout: float | None = None) -> None:
         """Waits for all operations (with `discard`, only for those that started), releases all crossbars, and closes.
@@ -130,7 +132,7 @@ class Device:
         if not self._is_open:
             raise StaleHandleError("the device was closed: open it again")
 
-    def take_back(self, index: int) -> None:
+    def return_crossbar(self, index: int) -> None:
         """Frees a crossbar, or passes it to the first waiting caller. Called by `Crossbar.release`."""
         with self._lock:
             del self._held[index]

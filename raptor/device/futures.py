@@ -18,14 +18,14 @@ AnyFuture = concurrent.futures.Future[Any]
 _WAITED: ContextVar[Mapping[int, float]] = ContextVar("raptor_device_waited")
 
 
-def waited_ns(device: int) -> float:
+def clock_ns(device: int) -> float:
     """Returns the latest time of a device that this thread has waited for."""
     return _WAITED.get({}).get(device, 0.0)
 
 
-def wait_until(device: int, ns: float) -> None:
+def advance_to(device: int, ns: float) -> None:
     """Records that this thread has waited until time `ns` of a device."""
-    if ns > waited_ns(device):
+    if ns > clock_ns(device):
         _WAITED.set({**_WAITED.get({}), device: ns})
 
 
@@ -44,12 +44,12 @@ class Future(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Waits and returns the result, or raises its failure; TimeoutError after `timeout` seconds."""
         value = super().result(timeout)
-        wait_until(self.device, self.ready_ns)
+        advance_to(self.device, self.ready_ns)
         return value
 
     def __await__(self) -> Generator[Any, None, T]:
         value = yield from asyncio.wrap_future(self).__await__()
-        wait_until(self.device, self.ready_ns)
+        advance_to(self.device, self.ready_ns)
         return value
 
 
@@ -58,18 +58,18 @@ def is_future(value: object) -> TypeGuard[AnyFuture]:
     return isinstance(value, concurrent.futures.Future)
 
 
-def value_of(future: AnyFuture) -> Any:
+def peek_result(future: AnyFuture) -> Any:
     """Returns the result of a future that is done, without advancing the modelled time of this thread."""
     return concurrent.futures.Future[Any].result(future)
 
 
-class Countdown:
+class CallCountdown:
     """Counts down calls from several threads."""
 
     def __init__(self, count: int) -> None:
         self._left, self._lock = count, Lock()
 
-    def is_last(self) -> bool:
+    def count_down(self) -> bool:
         """Counts a call. Returns True for the last expected one."""
         with self._lock:
             self._left -= 1
@@ -77,7 +77,7 @@ class Countdown:
 
 
 class _Running(local):
-    """Calls that this thread still has to make; None outside `run_next`."""
+    """Calls that this thread still has to make; None outside `run_queued`."""
 
     calls: deque[Callable[[], None]] | None = None
 
@@ -85,8 +85,8 @@ class _Running(local):
 _RUNNING = _Running()
 
 
-def run_next(call: Callable[[], None]) -> None:
-    """Calls a function now, or after the current one if this thread is inside `run_next`.
+def run_queued(call: Callable[[], None]) -> None:
+    """Calls a function now, or after the current one if this thread is inside `run_queued`.
 
     Otherwise a chain of operations, each started by the result of another, would recurse as deep as it is long.
     """

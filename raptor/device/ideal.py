@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.common.arguments import whole
+from raptor.common.arguments import parse_integer
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError
 
@@ -29,7 +29,7 @@ class NumpyCrossbars:
         self._cells[crossbar][row : row + matrix.shape[0], : matrix.shape[1]] = matrix
 
     def multiply(self, crossbar: int, vectors: Array, columns: int) -> Array:
-        return product(vectors, self._held(crossbar, vectors.shape[1], columns))
+        return multiply_in_order(vectors, self._held(crossbar, vectors.shape[1], columns))
 
     def close(self) -> None:
         self._cells.clear()
@@ -44,7 +44,7 @@ class IntegerCrossbars(NumpyCrossbars):
     """Ideal crossbars of integers: exact sums, and `DriverError` for a sum that does not fit `output_bits`."""
 
     def __init__(self, info: DeviceInfo, *, weight_bits: int = 8, input_bits: int = 8) -> None:
-        bits = whole("weight_bits", weight_bits, 1, 16), whole("input_bits", input_bits, 1, 32)
+        bits = parse_integer("weight_bits", weight_bits, 1, 16), parse_integer("input_bits", input_bits, 1, 32)
         super().__init__(
             replace(info, dtype="int8" if bits[0] <= 8 else "int16", weight_bits=bits[0], input_bits=bits[1])
         )
@@ -58,7 +58,7 @@ class IntegerCrossbars(NumpyCrossbars):
         return total.astype(self.info.result_dtype)
 
 
-def product(vectors: Array, matrix: Array) -> Array:
+def multiply_in_order(vectors: Array, matrix: Array) -> Array:
     """Returns [n, rows] times [rows, columns] in float32, with the rows added in order."""
     with np.errstate(all="ignore"):
         if len(vectors) > _FEW or matrix.shape[1] == 1:  # NOTE: numpy adds a single column in another order

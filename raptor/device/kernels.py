@@ -15,11 +15,11 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array
 from raptor.device.errors import ShapeError
-from raptor.device.graph import Graph, Node, Value
+from raptor.device.graph import ArrayOrNode, GraphValue, ProductGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ProductCosts:
     """Costs of a matrix product.
 
     writes: crossbar writes if each tile of vectors writes its matrix. fewest_writes: if no matrix is written twice.
@@ -35,15 +35,15 @@ class Counts:
     cells: float
 
 
-def counts(xbar: tuple[int, int], m: int, k: int, n: int) -> Counts:
+def counts(xbar: tuple[int, int], m: int, k: int, n: int) -> ProductCosts:
     """Returns the costs of `matmul` of [m, k] and [k, n] on crossbars of `xbar`, without computing it."""
     rows, cols = xbar
     bands, inner, columns = -(-m // rows), -(-k // rows), -(-n // cols)
     tiles = inner * columns
-    return Counts(bands * tiles, tiles, m * tiles, m * k * n, m * n * (inner - 1), k * n / (tiles * rows * cols))
+    return ProductCosts(bands * tiles, tiles, m * tiles, m * k * n, m * n * (inner - 1), k * n / (tiles * rows * cols))
 
 
-def matmul(graph: Graph, a: Value, b: Value) -> Node:
+def matmul(graph: ProductGraph, a: ArrayOrNode, b: ArrayOrNode) -> GraphValue:
     """Adds `a` [m, k] times `b` [k, n] in the order of OCC's tiled loops: rows, columns, inner dimension.
 
     A tile has the rows and columns of a crossbar, and as many vectors as a crossbar has rows.
@@ -65,7 +65,7 @@ def matmul(graph: Graph, a: Value, b: Value) -> Node:
     return _joined(graph, blocks, (m, n))
 
 
-def matvec(graph: Graph, matrix: Value, vector: Value) -> Node:
+def matvec(graph: ProductGraph, matrix: ArrayOrNode, vector: ArrayOrNode) -> GraphValue:
     """Adds `matrix` [m, k] times `vector` [k], with the matrix in the crossbars; returns [m]."""
     x, w = _value(vector), _value(matrix)
     row = _host(graph, lambda v: v.reshape(1, -1), x, (1, prod(x.shape)))
@@ -73,7 +73,7 @@ def matvec(graph: Graph, matrix: Value, vector: Value) -> Node:
     return graph.host(np.ravel, [product], (w.shape[0],))
 
 
-def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
+def contraction(graph: ProductGraph, formula: str, a: ArrayOrNode, b: ArrayOrNode) -> GraphValue:
     """Adds a contraction such as `ab-acd-dbc`: the indices of the result, of `a` and of `b`.
 
     Indices of both operands are summed. Raises `UserError` for a formula with a result index that both operands or
@@ -95,7 +95,7 @@ def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
     return graph.host(unfold, [product], tuple(sizes[i] for i in result))
 
 
-def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
+def kronecker(graph: ProductGraph, matrices: Sequence[ArrayOrNode], x: ArrayOrNode) -> GraphValue:
     """Adds the Kronecker product of matrices [d, n] times vectors `x` [m, n, n, ...], without forming the product.
 
     Returns [m, d, d, ...]. Each matrix is applied as a contraction, the last one first.
@@ -106,11 +106,11 @@ def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
     for letter, matrix in zip(reversed(letters), reversed(matrices), strict=True):
         result = letters.replace(letter, "z")
         product = contraction(graph, f"m{result}-m{letters}-z{letter}", product, matrix)
-    assert isinstance(product, Node)
+    assert isinstance(product, GraphValue)
     return product
 
 
-def convolution(graph: Graph, image: Value, filters: Value, *, dilation: int = 1) -> Node:
+def convolution(graph: ProductGraph, image: ArrayOrNode, filters: ArrayOrNode, *, dilation: int = 1) -> GraphValue:
     """Adds a convolution of an image [n, c, ...] with filters [o, c, ...] that have equally many dimensions.
 
     No padding, stride 1. `dilation`: distance of the elements that a filter reads.
@@ -147,16 +147,16 @@ def _formula(formula: str) -> tuple[str, str, str]:
     return result, a, b
 
 
-def _value(value: Value) -> Any:
-    return value if isinstance(value, Node) else np.asarray(value)
+def _value(value: ArrayOrNode) -> Any:
+    return value if isinstance(value, GraphValue) else np.asarray(value)
 
 
-def _host(graph: Graph, function: Callable[[Any], Any], value: Any, shape: tuple[int, ...]) -> Any:
+def _host(graph: ProductGraph, function: Callable[[Any], Any], value: Any, shape: tuple[int, ...]) -> Any:
     """Applies a function to an array now, or to a node when the graph runs."""
-    return graph.host(function, [value], shape) if isinstance(value, Node) else function(value)
+    return graph.host(function, [value], shape) if isinstance(value, GraphValue) else function(value)
 
 
-def _folded(graph: Graph, value: Any, order: Sequence[int], shape: tuple[int, int]) -> Any:
+def _folded(graph: ProductGraph, value: Any, order: Sequence[int], shape: tuple[int, int]) -> Any:
     return _host(graph, lambda array: array.transpose(order).reshape(shape), value, shape)
 
 
@@ -164,19 +164,19 @@ def _cuts(size: int, step: int) -> list[slice]:
     return [slice(at, min(at + step, size)) for at in range(0, size, step)]
 
 
-def _tile(graph: Graph, value: Any, rows: slice, cols: slice) -> Any:
+def _tile(graph: ProductGraph, value: Any, rows: slice, cols: slice) -> Any:
     shape = rows.stop - rows.start, cols.stop - cols.start
     return _host(graph, lambda array: array[rows, cols], value, shape)
 
 
-def _sum(graph: Graph, parts: Sequence[Node]) -> Node:
+def _sum(graph: ProductGraph, parts: Sequence[GraphValue]) -> GraphValue:
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].shape
     return graph.host(lambda *arrays: reduce(np.add, arrays), parts, shape, prod(shape) * (len(parts) - 1))
 
 
-def _joined(graph: Graph, blocks: Sequence[Sequence[Node]], shape: tuple[int, int]) -> Node:
+def _joined(graph: ProductGraph, blocks: Sequence[Sequence[GraphValue]], shape: tuple[int, int]) -> GraphValue:
     widths = len(blocks[0])
 
     def join(*arrays: Array) -> Array:

@@ -8,11 +8,11 @@ import numpy as np
 
 from raptor.device.back_end import Array
 from raptor.device.errors import ShapeError
-from raptor.device.graph import Graph, Node, Value
+from raptor.device.graph import ArrayOrNode, GraphValue, ProductGraph
 from raptor.device.kernels import convolution, matmul
 
 
-def mlp(graph: Graph, x: Value, layers: Sequence[tuple[Array, Array]]) -> Node:
+def mlp(graph: ProductGraph, x: ArrayOrNode, layers: Sequence[tuple[Array, Array]]) -> GraphValue:
     """Adds layers relu(x W + b) to vectors `x` [m, k], for weights [k, n] and biases [n]."""
     if not layers:
         raise ShapeError("a perceptron has at least one layer")
@@ -20,11 +20,11 @@ def mlp(graph: Graph, x: Value, layers: Sequence[tuple[Array, Array]]) -> Node:
     for weights, bias in layers:
         product = matmul(graph, value, weights)
         value = graph.host(partial(_relu, bias), [product], product.shape, 2 * product.shape[0] * product.shape[1])
-    assert isinstance(value, Node)
+    assert isinstance(value, GraphValue)
     return value
 
 
-def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) -> Node:
+def lstm(graph: ProductGraph, x: Array, weights: Array, recurrent: Array, bias: Array) -> GraphValue:
     """Adds an LSTM over `x` [steps, features] with a zero initial state; returns its last state [1, hidden].
 
     `weights` [features, 4 hidden], `recurrent` [hidden, 4 hidden] and `bias` [4 hidden] hold the gates in the order
@@ -43,14 +43,14 @@ def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) 
 
 
 def wavenet_cell(
-    graph: Graph, x: Value, gates: tuple[Array, Array], residual: Array, skip: Array, *, dilation: int = 1
-) -> tuple[Node, Node]:
+    graph: ProductGraph, x: ArrayOrNode, gates: tuple[Array, Array], residual: Array, skip: Array, *, dilation: int = 1
+) -> tuple[GraphValue, GraphValue]:
     """Adds a WaveNet cell on `x` [1, channels, samples]; returns the input of the next cell, and the skip output.
 
     `gates`: filters [channels, channels, taps] of two causal, dilated convolutions, whose tanh and sigmoid are
     multiplied. `residual` [channels, channels, 1] and `skip` [skip, channels, 1] read the product.
     """
-    source = x if isinstance(x, Node) else graph.host(partial(np.asarray, x, np.float32), [], np.shape(x))
+    source = x if isinstance(x, GraphValue) else graph.host(partial(np.asarray, x, np.float32), [], np.shape(x))
     _, channels, samples = source.shape
     past = dilation * (gates[0].shape[2] - 1)
     padded = graph.host(partial(_behind, past), [source], (1, channels, samples + past))

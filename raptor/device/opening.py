@@ -5,26 +5,26 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from raptor.common.arguments import fault, flag, whole_or_none
+from raptor.common.arguments import argument_error, parse_flag, parse_optional_integer
 from raptor.common.errors import UserError
 from raptor.common.option_values import parse_xbar
-from raptor.common.spelling import option
-from raptor.device.account import Costs
+from raptor.common.spelling import spell_option
+from raptor.device.account import OperationCosts
 from raptor.device.back_end import BackEnd, DeviceInfo
 from raptor.device.device import Device
 from raptor.device.errors import DeviceError
-from raptor.device.plugins import load, plugins
+from raptor.device.plugins import find_entry_points, load_entry_point
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
 from raptor.target.device_file import load_device
 
-GROUP = "raptor.devices"
-DEVICE = "reram-puma"
+BACKEND_GROUP = "raptor.devices"
+DEFAULT_COSTS = "reram-puma"
 """Default device file for modelled costs."""
-CROSSBARS = 64
+DEFAULT_CROSSBARS = 64
 ANALOG = "analog"
 """The back end whose results also depend on the device file."""
-Factory = Callable[..., BackEnd]
+BackEndFactory = Callable[..., BackEnd]
 """Function that makes a back end from the requested properties (a `DeviceInfo`) and its own options."""
 
 
@@ -33,7 +33,7 @@ def open(
     *,
     xbar: int | tuple[int, int] | str | None = None,
     crossbars: int | None = None,
-    device: str | Path = DEVICE,
+    device: str | Path = DEFAULT_COSTS,
     arch: str | Path | None = None,
     refuse_worn: bool = False,
     **options: Any,
@@ -58,27 +58,27 @@ def open(
         options["address"] = address
     file, chip = load_device(device), architectures.load(arch)
     size = None if xbar is None else parse_xbar("xbar", xbar)
-    wished = _wished(name, chip, size, whole_or_none("crossbars", crossbars, 1, 2**20))
+    wished = _wished(name, chip, size, parse_optional_integer("crossbars", crossbars, 1, 2**20))
     if name == ANALOG:
         options = {"device_file": file, "arch": chip, **options}
     made = _make(name, wished, options)
     _check(made.info, size, crossbars)
-    costs = Costs(file, _target(arch, made.info), made.info.cells_per_weight)
-    return Device(made, costs, refuse_worn=flag("refuse_worn", refuse_worn))
+    costs = OperationCosts(file, _target(arch, made.info), made.info.cells_per_weight)
+    return Device(made, costs, refuse_worn=parse_flag("refuse_worn", refuse_worn))
 
 
-def back_ends() -> Mapping[str, Factory]:
+def back_ends() -> Mapping[str, BackEndFactory]:
     """Returns the factories of all back ends by name: RAPTOR's own, and entry points of installed packages."""
     from raptor.device.client import open_socket
     from raptor.device.ideal import IntegerCrossbars, NumpyCrossbars
 
-    ours: dict[str, Factory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars}
+    ours: dict[str, BackEndFactory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars}
     ours |= {ANALOG: _analog, "socket": open_socket}
-    return {name: _late(point) for name, point in plugins(GROUP).items()} | ours
+    return {name: _late(point) for name, point in find_entry_points(BACKEND_GROUP).items()} | ours
 
 
-def _late(point: EntryPoint) -> Factory:
-    return lambda *args, **options: load("back end", point)(*args, **options)
+def _late(point: EntryPoint) -> BackEndFactory:
+    return lambda *args, **options: load_entry_point("back end", point)(*args, **options)
 
 
 def _analog(*args: Any, **options: Any) -> BackEnd:
@@ -90,7 +90,7 @@ def _analog(*args: Any, **options: Any) -> BackEnd:
 def _make(name: str, wished: DeviceInfo, options: Mapping[str, Any]) -> BackEnd:
     known = back_ends()
     if name not in known:
-        raise UserError(f"{option('back_end', name)}: expected one of: {', '.join(known)}")
+        raise UserError(f"{spell_option('back_end', name)}: expected one of: {', '.join(known)}")
     try:
         return known[name](wished, **options)
     except TypeError as e:
@@ -105,7 +105,7 @@ def _wished(name: str, chip: Target, xbar: tuple[int, int] | None, crossbars: in
         back_end=name,
         version=__version__,
         xbar=xbar or (chip.xbar_rows, max(1, chip.outputs_per_xbar)),
-        crossbars=crossbars or CROSSBARS,
+        crossbars=crossbars or DEFAULT_CROSSBARS,
         dtype="int8" if name in ("integer", ANALOG) else "float32",
         weight_bits=8,
         cell_bits=min(8, chip.cell_bits),
@@ -114,9 +114,11 @@ def _wished(name: str, chip: Target, xbar: tuple[int, int] | None, crossbars: in
 
 def _check(info: DeviceInfo, xbar: tuple[int, int] | None, crossbars: int | None) -> None:
     if xbar is not None and xbar != tuple(info.xbar):
-        raise DeviceError(f"{option('xbar')}: {xbar}, but the crossbars of {info.back_end} are {tuple(info.xbar)}")
+        raise DeviceError(
+            f"{spell_option('xbar')}: {xbar}, but the crossbars of {info.back_end} are {tuple(info.xbar)}"
+        )
     if crossbars is not None and crossbars != info.crossbars:
-        raise DeviceError(f"{option('crossbars', crossbars)}: {info.back_end} has {info.crossbars}")
+        raise DeviceError(f"{spell_option('crossbars', crossbars)}: {info.back_end} has {info.crossbars}")
 
 
 def _target(arch: str | Path | None, info: DeviceInfo) -> Target:
@@ -127,5 +129,5 @@ def _target(arch: str | Path | None, info: DeviceInfo) -> Target:
 
 def _text(keyword: str, value: object) -> str:
     if not isinstance(value, str):
-        raise fault(keyword, value, "the name of a back end")
+        raise argument_error(keyword, value, "the name of a back end")
     return value

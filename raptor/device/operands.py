@@ -6,13 +6,13 @@ import numpy as np
 
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import OperandError, ShapeError
-from raptor.device.futures import is_future, value_of
+from raptor.device.futures import is_future, peek_result
 
-UNKNOWN = (0,)
+UNKNOWN_SHAPE = (0,)
 """Shape of a pending vector whose future has no shape. It must have the rows of the matrix, or fails later."""
 
 
-def checked_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | None = None) -> Array:
+def convert_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | None = None) -> Array:
     """Returns a matrix [rows, columns] in the type of a weight. `shape`: the required shape, if known."""
     array = _typed(value, np.dtype(info.dtype), info.weight_bits, "a matrix")
     check_matrix_shape(info, array.shape)
@@ -21,7 +21,7 @@ def checked_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | Non
     return array
 
 
-def checked_vectors(info: DeviceInfo, value: object, rows: int, dimensions: int) -> Array:
+def convert_vectors(info: DeviceInfo, value: object, rows: int, dimensions: int) -> Array:
     """Returns vectors [n, rows], or one vector [rows], in the type of a vector."""
     array = _typed(value, info.vector_dtype, info.input_bits, "a vector")
     check_vectors_shape(array.shape, rows, dimensions)
@@ -42,13 +42,13 @@ def check_vectors_shape(shape: tuple[int, ...], rows: int, dimensions: int) -> N
         raise ShapeError(f"expected shape {wanted}, as the matrix has {rows} rows; got {shape}")
 
 
-def shape_of(operand: object, dimensions: int, what: str) -> tuple[int, ...]:
+def expected_shape(operand: object, dimensions: int, what: str) -> tuple[int, ...]:
     """Returns the shape that an operand has or will have. Raises `ShapeError` if a future does not know it."""
     shape = getattr(operand, "shape", None)
     if shape is None and is_future(operand) and operand.done() and operand.exception() is None:
-        shape = np.shape(value_of(operand))
+        shape = np.shape(peek_result(operand))
     if shape is None and dimensions == 1:
-        return UNKNOWN
+        return UNKNOWN_SHAPE
     if shape is None or len(shape) != dimensions:
         raise ShapeError(f"{what} must have {dimensions} dimensions, got {shape or 'a future without a shape'}")
     return tuple(shape)

@@ -6,12 +6,12 @@ from typing import Any
 from raptor.device.errors import DeviceError
 
 
-def plugins(group: str) -> dict[str, EntryPoint]:
+def find_entry_points(group: str) -> dict[str, EntryPoint]:
     """Returns the entry points of a group by name."""
     return {point.name: point for point in entry_points(group=group)}
 
 
-def load(kind: str, point: EntryPoint) -> Any:
+def load_entry_point(kind: str, point: EntryPoint) -> Any:
     """Imports the object of an entry point. Raises `DeviceError` with its `kind` if the import fails."""
     try:
         return point.load()

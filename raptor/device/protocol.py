@@ -17,8 +17,8 @@ from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array, DeviceInfo
 
-VERSION = 1
-MOST_VECTORS = 1024
+PROTOCOL_VERSION = 1
+MAX_VECTORS = 1024
 """Largest number of vectors of a product in one message."""
 _MOST_HEADER_BYTES = 2**16
 _MOST_PART_BYTES = 2**20
@@ -27,7 +27,7 @@ _LENGTHS = struct.Struct("<II")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-class BrokenError(Exception):
+class ProtocolError(Exception):
     """The other side violated the protocol, or is gone."""
 
 
@@ -37,7 +37,7 @@ def read_exactly(receive: Callable[[int], bytes], count: int, other: str) -> byt
     while len(content) < count:
         part = receive(min(count - len(content), _MOST_PART_BYTES))
         if not part:
-            raise BrokenError(f"{other} is gone")
+            raise ProtocolError(f"{other} is gone")
         content += part
     return bytes(content)
 
@@ -46,20 +46,20 @@ class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     pass
 
 
-class Hello(_Message, frozen=True, tag="hello"):
+class HelloMessage(_Message, frozen=True, tag="hello"):
     """First message of a program. The driver drops all matrices."""
 
     version: int
 
 
-class Welcome(_Message, frozen=True, tag="welcome"):
-    """Answer to `Hello`: the version of the protocol, and the device (the fields of `DeviceInfo`)."""
+class WelcomeMessage(_Message, frozen=True, tag="welcome"):
+    """Answer to `HelloMessage`: the version of the protocol, and the device (the fields of `DeviceInfo`)."""
 
     version: int
     device: dict[str, Any]
 
 
-class Write(_Message, frozen=True, tag="write"):
+class WriteRequest(_Message, frozen=True, tag="write"):
     """Request: write the matrix that follows, of `shape`, to rows from `row` on."""
 
     number: int
@@ -68,7 +68,7 @@ class Write(_Message, frozen=True, tag="write"):
     shape: tuple[int, int]
 
 
-class Multiply(_Message, frozen=True, tag="multiply"):
+class MultiplyRequest(_Message, frozen=True, tag="multiply"):
     """Request: multiply the vectors that follow, of `shape`, with the first `columns` of a crossbar."""
 
     number: int
@@ -77,41 +77,51 @@ class Multiply(_Message, frozen=True, tag="multiply"):
     shape: tuple[int, int]
 
 
-class Ping(_Message, frozen=True, tag="ping"):
+class PingRequest(_Message, frozen=True, tag="ping"):
     """Request to confirm that the driver is alive."""
 
 
-class Pong(_Message, frozen=True, tag="pong"):
-    """Answer to `Ping`."""
+class PingReply(_Message, frozen=True, tag="pong"):
+    """Answer to `PingRequest`."""
 
 
-class Done(_Message, frozen=True, tag="done"):
+class WriteReply(_Message, frozen=True, tag="done"):
     """Answer to a write."""
 
     number: int
 
 
-class Product(_Message, frozen=True, tag="product"):
+class ProductReply(_Message, frozen=True, tag="product"):
     """Answer to a product; the results follow, of `shape`."""
 
     number: int
     shape: tuple[int, int]
 
 
-class Failed(_Message, frozen=True, tag="failed"):
-    """Answer to a write or a product that failed, or to a refused `Hello` (number 0)."""
+class FailureReply(_Message, frozen=True, tag="failed"):
+    """Answer to a write or a product that failed, or to a refused `HelloMessage` (number 0)."""
 
     number: int
     message: str
 
 
-Message = Hello | Welcome | Write | Multiply | Ping | Pong | Done | Product | Failed
+Message = (
+    HelloMessage
+    | WelcomeMessage
+    | WriteRequest
+    | MultiplyRequest
+    | PingRequest
+    | PingReply
+    | WriteReply
+    | ProductReply
+    | FailureReply
+)
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 json_decoder(DeviceInfo)  # msgspec analyses the class before threads use it
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def frame(message: Message, content: bytes = b"") -> bytes:
+def encode_frame(message: Message, content: bytes = b"") -> bytes:
     """Encodes a message."""
     header = _ENCODER.encode(message)
     return b"".join((_LENGTHS.pack(len(header), len(content)), header, content))
@@ -121,43 +131,43 @@ def read_frame(read: Callable[[int], bytes], most_bytes: int) -> tuple[Message, 
     """Reads a message. `read` returns exactly the requested bytes. Raises `BrokenError` if invalid or too long."""
     header, content = _LENGTHS.unpack(read(_LENGTHS.size))
     if header > _MOST_HEADER_BYTES or content > most_bytes:
-        raise BrokenError(f"a message of {header} and {content} bytes is longer than allowed")
+        raise ProtocolError(f"a message of {header} and {content} bytes is longer than allowed")
     try:
         return _DECODER.decode(read(header)), read(content)
     except (msgspec.DecodeError, RecursionError) as e:
-        raise BrokenError(f"not a message: {e}") from e
+        raise ProtocolError(f"not a message: {e}") from e
 
 
-def most_bytes(info: DeviceInfo) -> int:
+def max_array_bytes(info: DeviceInfo) -> int:
     """Returns the largest size in bytes of an array in a message."""
     rows, cols = info.xbar
-    return 8 * max(rows * cols, MOST_VECTORS * max(rows, cols))
+    return 8 * max(rows * cols, MAX_VECTORS * max(rows, cols))
 
 
-def to_bytes(array: Array) -> bytes:
+def array_to_bytes(array: Array) -> bytes:
     """Returns the elements, row by row, little-endian."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
-def from_bytes(content: bytes, dtype: "np.dtype[Any]", shape: tuple[int, int]) -> Array:
+def array_from_bytes(content: bytes, dtype: "np.dtype[Any]", shape: tuple[int, int]) -> Array:
     """Returns an array of `shape`. Raises `BrokenError` if the number of bytes differs."""
     if min(shape) < 1 or len(content) != shape[0] * shape[1] * dtype.itemsize:
-        raise BrokenError(f"{len(content)} bytes are not an array of {shape} of {dtype}")
+        raise ProtocolError(f"{len(content)} bytes are not an array of {shape} of {dtype}")
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
-def device_info(fields: dict[str, Any]) -> DeviceInfo:
+def parse_device_info(fields: dict[str, Any]) -> DeviceInfo:
     """Returns the description of a device. Raises `BrokenError` if it is invalid."""
     try:
         info = msgspec.convert(fields, DeviceInfo)
     except msgspec.ValidationError as e:
-        raise BrokenError(f"not a description of a device: {e}") from e
+        raise ProtocolError(f"not a description of a device: {e}") from e
     sizes = (*info.xbar, info.weight_bits, info.cell_bits, info.input_bits, info.output_bits)
     is_known = info.dtype in ("float32", "int8", "int16")
     if not is_known or not all(0 < size < 2**16 for size in sizes) or not 0 < info.crossbars <= 2**20:
-        raise BrokenError(f"not the description of a device: {info}")
+        raise ProtocolError(f"not the description of a device: {info}")
     if max(sizes[2:]) > 64:
-        raise BrokenError(f"not the description of a device: {info}")
+        raise ProtocolError(f"not the description of a device: {info}")
     return info
 
 

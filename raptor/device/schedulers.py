@@ -8,80 +8,90 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from raptor.common.arguments import fault
+from raptor.common.arguments import argument_error
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
-from raptor.device.graph import Graph, Host, Node, Placed, Product, Schedule, ends
-from raptor.device.plugins import load, plugins
+from raptor.common.spelling import spell_option
+from raptor.device.graph import (
+    GraphValue,
+    HostFunction,
+    PlacedProduct,
+    ProductGraph,
+    ProductNode,
+    SchedulerFunction,
+    compute_ready_steps,
+)
+from raptor.device.plugins import find_entry_points, load_entry_point
 
-GROUP = "raptor.schedulers"
+SCHEDULER_GROUP = "raptor.schedulers"
 """Entry point group of schedulers in other packages."""
 
 
-def asap(graph: Graph, crossbars: int) -> list[Placed]:
+def asap(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
     """Starts each product as soon as it is ready and a crossbar is free."""
-    slots, ready, placed = _Slots(crossbars, 1), _Ready(), list[Placed]()
+    slots, ready, placed = _Slots(crossbars, 1), _Ready(), list[PlacedProduct]()
     for node in graph.nodes:
         step = ready.of(node)
-        if isinstance(node, Product):
+        if isinstance(node, ProductNode):
             start, index = slots.take(step)
-            placed.append(Placed(node, index, start, 0, writes=True))
+            placed.append(PlacedProduct(node, index, start, 0, writes=True))
             step = start + 1
         ready.note(node, step)
-    return awaited(graph, placed)
+    return set_await_steps(graph, placed)
 
 
-def alap(graph: Graph, crossbars: int) -> list[Placed]:
+def alap(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
     """Starts each product as late as possible: just before its first reader."""
-    slots, latest, placed = _Slots(crossbars, -1), dict[Node, int](), list[Placed]()
+    slots, latest, placed = _Slots(crossbars, -1), dict[GraphValue, int](), list[PlacedProduct]()
     for node in reversed(graph.nodes):
         step = latest.get(node, 0)
-        if isinstance(node, Product):
+        if isinstance(node, ProductNode):
             step, index = slots.take(step - 1)
-            placed.append(Placed(node, index, step, 0, writes=True))
+            placed.append(PlacedProduct(node, index, step, 0, writes=True))
         for operand in node.operands:
             latest[operand] = min(latest.get(operand, 0), step)
-    first = min([place.start for place in placed], default=0)
-    return awaited(graph, [replace(place, start=place.start - first) for place in reversed(placed)])
+    first = min([place.start_step for place in placed], default=0)
+    return set_await_steps(graph, [replace(place, start=place.start_step - first) for place in reversed(placed)])
 
 
-def min_writes(graph: Graph, crossbars: int) -> list[Placed]:
+def min_writes(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
     """Assigns products with equal matrices to the crossbar that holds the matrix, to write as rarely as possible.
 
     Ready products whose matrix is present come first, then the matrix that most ready products need. It replaces the
     matrix that the fewest remaining products need.
     """
-    return awaited(graph, _Reuse(graph, crossbars).placed())
+    return set_await_steps(graph, _Reuse(graph, crossbars).placed())
 
 
-SCHEDULES: dict[str, Schedule] = {"asap": asap, "alap": alap, "min_writes": min_writes}
+SCHEDULERS: dict[str, SchedulerFunction] = {"asap": asap, "alap": alap, "min_writes": min_writes}
 
 
-def find_schedule(schedule: str | Schedule) -> Schedule:
+def find_scheduler(schedule: str | SchedulerFunction) -> SchedulerFunction:
     """Returns a scheduler by its name, also of an installed package. Raises `UserError` for other names."""
     if not isinstance(schedule, str):
         if not callable(schedule):
-            raise fault("schedule", schedule, "the name of a scheduler, or a function")
+            raise argument_error("schedule", schedule, "the name of a scheduler, or a function")
         return schedule
-    if schedule in SCHEDULES:
-        return SCHEDULES[schedule]
-    installed = plugins(GROUP)
+    if schedule in SCHEDULERS:
+        return SCHEDULERS[schedule]
+    installed = find_entry_points(SCHEDULER_GROUP)
     if schedule not in installed:
-        raise UserError(f"{option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULES, *installed])}")
-    return load("scheduler", installed[schedule])
+        raise UserError(
+            f"{spell_option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULERS, *installed])}"
+        )
+    return load_entry_point("scheduler", installed[schedule])
 
 
-def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
+def set_await_steps(graph: ProductGraph, placed: Sequence[PlacedProduct]) -> list[PlacedProduct]:
     """Returns the entries with the latest step in which the host must wait for each result.
 
     That is the step in which the host or a crossbar reads it. Unread results are awaited at the end.
     """
-    end = ends(graph, placed)
+    end = compute_ready_steps(graph, placed)
     last = max(end.values(), default=0)
-    start = {place.op: place.start for place in placed}
-    needed: dict[Node, int] = {}
+    start = {place.op: place.start_step for place in placed}
+    needed: dict[GraphValue, int] = {}
     for node in reversed(graph.nodes):
-        at = start[node] if isinstance(node, Product) else needed.get(node, last)
+        at = start[node] if isinstance(node, ProductNode) else needed.get(node, last)
         for operand in node.operands:
             needed[operand] = min(needed.get(operand, last), at)
     return [replace(place, await_at=needed.get(place.op, last)) for place in placed]
@@ -110,12 +120,12 @@ class _Slots:
 class _Ready:
     """The step at whose start each node is ready."""
 
-    at: dict[Node, int] = field(default_factory=dict[Node, int])
+    at: dict[GraphValue, int] = field(default_factory=dict[GraphValue, int])
 
-    def note(self, node: Node, step: int) -> None:
+    def note(self, node: GraphValue, step: int) -> None:
         self.at[node] = step
 
-    def of(self, node: Node) -> int:
+    def of(self, node: GraphValue) -> int:
         """Returns the step at which all operands are ready."""
         return max([self.at[operand] for operand in node.operands], default=0)
 
@@ -123,22 +133,22 @@ class _Ready:
 class _Reuse:
     """State of `min_writes`: ready products by matrix, and the matrix that each crossbar holds."""
 
-    def __init__(self, graph: Graph, crossbars: int) -> None:
+    def __init__(self, graph: ProductGraph, crossbars: int) -> None:
         self._missing = Counter({node: len(set(node.operands)) for node in graph.nodes})
-        self._users: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+        self._users: dict[GraphValue, list[GraphValue]] = {node: [] for node in graph.nodes}
         for node in graph.nodes:
             for operand in set(node.operands):
                 self._users[operand].append(node)
         self._uses = Counter(op.key for op in graph.products)
-        self._groups: dict[str, list[Product]] = {}
+        self._groups: dict[str, list[ProductNode]] = {}
         self._holds: list[str | None] = [None] * crossbars
         self._free = [0] * crossbars
-        self._ready, self._placed = _Ready(), list[Placed]()
+        self._ready, self._placed = _Ready(), list[PlacedProduct]()
         for node in graph.nodes:
             if not node.operands:
                 self._arrive([node])
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[PlacedProduct]:
         while self._groups:
             held = [key for key in self._groups if key in self._holds]
             key = held[0] if held else max(self._groups, key=lambda k: len(self._groups[k]))
@@ -150,27 +160,27 @@ class _Reuse:
         """Returns the crossbar whose matrix is needed least; on ties, the one that is free first."""
         return min(range(len(self._free)), key=lambda k: (self._uses[self._holds[k] or ""], self._free[k]))
 
-    def _place(self, group: Sequence[Product], index: int) -> None:
+    def _place(self, group: Sequence[ProductNode], index: int) -> None:
         for op in group:
             start = max(self._free[index], self._ready.of(op))
             self._free[index] = start + 1
-            self._placed.append(Placed(op, index, start, 0, writes=self._holds[index] != op.key))
+            self._placed.append(PlacedProduct(op, index, start, 0, writes=self._holds[index] != op.key))
             self._holds[index] = op.key
             self._uses[op.key] -= 1
             self._ready.note(op, start + 1)
         for op in group:
             self._arrive(self._released(op))
 
-    def _released(self, node: Node) -> list[Node]:
+    def _released(self, node: GraphValue) -> list[GraphValue]:
         self._missing.subtract(self._users[node])
         return [user for user in self._users[node] if not self._missing[user]]
 
-    def _arrive(self, nodes: list[Node]) -> None:
+    def _arrive(self, nodes: list[GraphValue]) -> None:
         """Adds nodes whose operands are all ready. Host functions take no time."""
         while nodes:
             node = nodes.pop()
-            if isinstance(node, Product):
+            if isinstance(node, ProductNode):
                 self._groups.setdefault(node.key, []).append(node)
-            elif isinstance(node, Host):
+            elif isinstance(node, HostFunction):
                 self._ready.note(node, self._ready.of(node))
                 nodes += self._released(node)

@@ -25,29 +25,29 @@ from raptor.device.back_end import Array, BackEnd, DeviceInfo
 from raptor.device.errors import LostError
 from raptor.device.futures import is_future
 from raptor.device.protocol import (
-    MOST_VECTORS,
-    VERSION,
-    BrokenError,
-    Done,
-    Failed,
-    Hello,
+    MAX_VECTORS,
+    PROTOCOL_VERSION,
+    FailureReply,
+    HelloMessage,
     Message,
-    Multiply,
-    Ping,
-    Pong,
-    Product,
-    Welcome,
-    Write,
-    frame,
-    from_bytes,
-    most_bytes,
+    MultiplyRequest,
+    PingReply,
+    PingRequest,
+    ProductReply,
+    ProtocolError,
+    WelcomeMessage,
+    WriteReply,
+    WriteRequest,
+    array_from_bytes,
+    array_to_bytes,
+    encode_frame,
+    max_array_bytes,
     parse_address,
     read_exactly,
     read_frame,
-    to_bytes,
 )
 
-START_S = 60.0
+START_TIMEOUT_S = 60.0
 
 
 def serve(board: BackEnd, address: str, *, once: bool = False) -> None:
@@ -76,7 +76,7 @@ def serve(board: BackEnd, address: str, *, once: bool = False) -> None:
 def _serve_all(board: BackEnd, listener: socket.socket, *, once: bool) -> None:
     while True:
         link, _ = listener.accept()
-        with link, suppress(OSError, BrokenError):  # a lost or faulty program does not affect the next one
+        with link, suppress(OSError, ProtocolError):  # a lost or faulty program does not affect the next one
             if link.family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Session(board, link).run()
@@ -95,11 +95,13 @@ class _Session:
     def run(self) -> None:
         """Answers requests until the program is gone, which raises `BrokenError`."""
         hello, _ = read_frame(self._read, 0)
-        if not isinstance(hello, Hello) or hello.version != VERSION:
-            self._link.sendall(frame(Failed(0, f"this driver speaks version {VERSION} of the protocol")))
+        if not isinstance(hello, HelloMessage) or hello.version != PROTOCOL_VERSION:
+            self._link.sendall(
+                encode_frame(FailureReply(0, f"this driver speaks version {PROTOCOL_VERSION} of the protocol"))
+            )
             return
-        self._link.sendall(frame(Welcome(VERSION, asdict(self._info))))
-        limit = most_bytes(self._info)
+        self._link.sendall(encode_frame(WelcomeMessage(PROTOCOL_VERSION, asdict(self._info))))
+        limit = max_array_bytes(self._info)
         while True:
             message, content = read_frame(self._read, limit)
             self._link.sendall(self._answer(message, content))
@@ -108,45 +110,45 @@ class _Session:
         return read_exactly(self._link.recv, count, "the program")
 
     def _answer(self, message: Message, content: bytes) -> bytes:
-        if isinstance(message, Ping):
-            return frame(Pong())
-        if not isinstance(message, Write | Multiply):
-            raise BrokenError(f"expected a request, got {type(message).__name__}")
+        if isinstance(message, PingRequest):
+            return encode_frame(PingReply())
+        if not isinstance(message, WriteRequest | MultiplyRequest):
+            raise ProtocolError(f"expected a request, got {type(message).__name__}")
         try:
             self._check(message)
-            if isinstance(message, Write):
+            if isinstance(message, WriteRequest):
                 return self._write(message, content)
             return self._multiply(message, content)
-        except BrokenError:
+        except ProtocolError:
             raise
         except Exception as e:  # any failure of the board is reported to the program
-            return frame(Failed(message.number, f"{type(e).__name__}: {e}"[:1000]))
+            return encode_frame(FailureReply(message.number, f"{type(e).__name__}: {e}"[:1000]))
 
-    def _write(self, message: Write, content: bytes) -> bytes:
+    def _write(self, message: WriteRequest, content: bytes) -> bytes:
         if message.row and message.crossbar not in self._written:
-            return frame(Failed(message.number, f"crossbar {message.crossbar} holds no matrix"))
+            return encode_frame(FailureReply(message.number, f"crossbar {message.crossbar} holds no matrix"))
         self._written.discard(message.crossbar)
-        matrix = from_bytes(content, _dtype(self._info), message.shape)
+        matrix = array_from_bytes(content, _dtype(self._info), message.shape)
         _wait(self._board.write(message.crossbar, message.row, matrix))
         self._written.add(message.crossbar)
-        return frame(Done(message.number))
+        return encode_frame(WriteReply(message.number))
 
-    def _multiply(self, message: Multiply, content: bytes) -> bytes:
+    def _multiply(self, message: MultiplyRequest, content: bytes) -> bytes:
         if message.crossbar not in self._written:
-            return frame(Failed(message.number, f"crossbar {message.crossbar} holds no matrix"))
-        vectors = from_bytes(content, self._info.vector_dtype, message.shape)
+            return encode_frame(FailureReply(message.number, f"crossbar {message.crossbar} holds no matrix"))
+        vectors = array_from_bytes(content, self._info.vector_dtype, message.shape)
         products: Array = _wait(self._board.multiply(message.crossbar, vectors, message.columns))
-        return frame(Product(message.number, (len(products), message.columns)), to_bytes(products))
+        return encode_frame(ProductReply(message.number, (len(products), message.columns)), array_to_bytes(products))
 
-    def _check(self, message: Write | Multiply) -> None:
+    def _check(self, message: WriteRequest | MultiplyRequest) -> None:
         """Raises `BrokenError` for sizes outside of the device, which no client of this project sends."""
         rows, cols = self._info.xbar
-        if isinstance(message, Write):
+        if isinstance(message, WriteRequest):
             fits = message.row >= 0 and message.row + message.shape[0] <= rows and message.shape[1] <= cols
         else:
-            fits = message.shape[0] <= MOST_VECTORS and message.shape[1] <= rows and 0 < message.columns <= cols
+            fits = message.shape[0] <= MAX_VECTORS and message.shape[1] <= rows and 0 < message.columns <= cols
         if not fits or not 0 <= message.crossbar < self._info.crossbars:
-            raise BrokenError(f"outside of the device: {message}")
+            raise ProtocolError(f"outside of the device: {message}")
 
 
 def _dtype(info: DeviceInfo) -> "np.dtype[Any]":
@@ -158,7 +160,7 @@ def _wait(result: Any) -> Any:
 
 
 @contextmanager
-def started(command: Sequence[str] = (), *, seconds: float = START_S) -> Generator[str]:
+def started(command: Sequence[str] = (), *, seconds: float = START_TIMEOUT_S) -> Generator[str]:
     """Starts a driver in another process, yields its address, and ends the process.
 
     `command` receives the path of a socket, in a new folder of this user, as its last argument, and prints `ready` when

@@ -10,20 +10,20 @@ from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.crossbar import Crossbar
 from raptor.device.device import Device
 from raptor.output.files import GroupWrite
-from validator.hosted.rounds import groups_of
-from validator.program import Products, Program
+from validator.hosted.rounds import iterate_groups
+from validator.program import ExternalCrossbars, LoadedProgram
 
-Held = Mapping[tuple[int, int], tuple[Crossbar, ...]]
+HeldCrossbars = Mapping[tuple[int, int], tuple[Crossbar, ...]]
 """The adjacent crossbars that hold a matrix, for each (core, array group)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Products):
+class ResidentMatrices(ExternalCrossbars):
     """The resident matrices of a program."""
 
-    held: Held
+    held: HeldCrossbars
 
-    def begin(self) -> None:
+    def write_matrices(self) -> None:
         """Does nothing, because all matrices are resident."""
 
     def __call__(self, core: int, group: int, vector: Array) -> Array:
@@ -32,7 +32,7 @@ class Written(Products):
 
 
 @dataclass(slots=True)
-class Turns:
+class SharedCrossbars:
     """The crossbars of a chip that programs use in turn.
 
     A matrix stays until another matrix needs the same crossbars of the chip (as `rounds.json` counts writes), or until
@@ -44,12 +44,12 @@ class Turns:
         default_factory=dict[tuple[int, int], tuple[GroupWrite, tuple[Crossbar, ...]]]
     )
 
-    def of(self, program: Program) -> "Turn":
+    def add_program(self, program: LoadedProgram) -> "SharedMatrices":
         """Returns the matrices of a program. Raises `CapacityError` and `UserError` as `write_program` does."""
-        check_fits(self.device, program)
-        return Turn(self, program, tuple(groups_of(program)))
+        check_device_fits(self.device, program)
+        return SharedMatrices(self, program, tuple(iterate_groups(program)))
 
-    def take(self, program: Program, wanted: Sequence[GroupWrite]) -> Held:
+    def write_missing(self, program: LoadedProgram, wanted: Sequence[GroupWrite]) -> HeldCrossbars:
         """Writes the matrices of a program that are not present, and waits until they are written."""
         missing = [group for group in wanted if not self._holds(group)]
         replaced = {xbar for group in missing for xbar in _places(group)}
@@ -74,33 +74,33 @@ class Turns:
 
 
 @dataclass(slots=True)
-class Turn(Products):
+class SharedMatrices(ExternalCrossbars):
     """The matrices of a program that shares crossbars with other programs in turn."""
 
-    turns: Turns
-    program: Program
+    turns: SharedCrossbars
+    program: LoadedProgram
     groups: tuple[GroupWrite, ...]
-    held: Held = field(default_factory=dict[tuple[int, int], tuple[Crossbar, ...]])
+    held: HeldCrossbars = field(default_factory=dict[tuple[int, int], tuple[Crossbar, ...]])
 
-    def begin(self) -> None:
+    def write_matrices(self) -> None:
         """Writes the matrices of this program that are not present, before it runs."""
-        self.held = self.turns.take(self.program, self.groups)
+        self.held = self.turns.write_missing(self.program, self.groups)
 
     def __call__(self, core: int, group: int, vector: Array) -> Array:
         """Returns a vector times the matrix of an array group."""
         return _product(self.held[core, group], vector)
 
 
-def write_program(device: Device, program: Program) -> Written:
+def write_program(device: Device, program: LoadedProgram) -> ResidentMatrices:
     """Writes the matrices of a program to free crossbars of a device, and waits until they are written.
 
     Raises `CapacityError` for too few crossbars or rows, `UserError` for the wrong kind of device.
     """
-    check_fits(device, program)
-    matrices = {(g.core, g.group): program.weights.matrix(g.core, g.group) for g in groups_of(program)}
+    check_device_fits(device, program)
+    matrices = {(g.core, g.group): program.weights.matrix(g.core, g.group) for g in iterate_groups(program)}
     held = {place: write_matrix(device, matrix) for place, matrix in matrices.items()}
     device.barrier()
-    return Written(held)
+    return ResidentMatrices(held)
 
 
 def write_matrix(device: Device, matrix: Array) -> tuple[Crossbar, ...]:
@@ -112,9 +112,9 @@ def write_matrix(device: Device, matrix: Array) -> tuple[Crossbar, ...]:
     return crossbars
 
 
-def check_fits(device: Device, program: Program) -> None:
+def check_device_fits(device: Device, program: LoadedProgram) -> None:
     """Raises `CapacityError` or `UserError` if the free crossbars of a device cannot hold a program."""
-    info, groups = device.info, list(groups_of(program))
+    info, groups = device.info, list(iterate_groups(program))
     where = f"device {info.back_end}"
     if info.is_float == program.has_integers:
         kind, other = ("integers", "integer") if program.has_integers else ("float32 numbers", "numpy")

@@ -13,18 +13,18 @@ import optuna
 import sqlalchemy as sql
 from optuna.distributions import distribution_to_json
 
-from raptor.explore.proposing import directions, distributions, frozen
-from raptor.explore.store import hasten
+from raptor.explore.proposing import list_directions, make_distributions, to_frozen_trial
+from raptor.explore.store import enable_wal
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import TrialOutcome
 
 _PARTS = ("trial_params", "trial_values", "trial_user_attributes", "trial_system_attributes")
 """Optuna's tables that hold the parts of a trial, with `trial_id` as foreign key."""
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
-class Mirror:
+class OptunaMirror:
     """Writer of Optuna's copy of a study.
 
     Optuna creates the study and its tables. Trials are inserted directly in batches, because Optuna's own call takes
@@ -32,13 +32,13 @@ class Mirror:
     """
 
     def __init__(self, study: Study) -> None:
-        self._study, self._kinds = study, distributions(study.space)
+        self._study, self._kinds = study, make_distributions(study.space)
         self._texts = {name: distribution_to_json(kind) for name, kind in self._kinds.items()}
         self._storage = optuna.storages.RDBStorage(study.storage, engine_kwargs={"pool_pre_ping": True})
         self._engine = self._storage.engine
-        hasten(self._engine)
+        enable_wal(self._engine)
         copy = optuna.create_study(
-            storage=self._storage, study_name=study.name, directions=directions(study), load_if_exists=True
+            storage=self._storage, study_name=study.name, directions=list_directions(study), load_if_exists=True
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -49,9 +49,9 @@ class Mirror:
         self._tables = known.tables
         self._count = self._storage.get_n_trials(self._id)
 
-    def follow(self, outcomes: Sequence[Outcome]) -> None:
+    def add_missing_trials(self, outcomes: Sequence[TrialOutcome]) -> None:
         """Adds the trials that the copy lacks, in one transaction. `outcomes`: all outcomes of the study so far."""
-        missing = [frozen(self._study, self._kinds, outcome) for outcome in outcomes[self._count :]]
+        missing = [to_frozen_trial(self._study, self._kinds, outcome) for outcome in outcomes[self._count :]]
         if not missing:
             return
         rows = [self._row(self._count + k, trial) for k, trial in enumerate(missing)]
@@ -67,12 +67,12 @@ class Mirror:
                     link.execute(self._tables[name].insert(), parts)
         self._count += len(missing)
 
-    def _row(self, number: int, trial: optuna.trial.FrozenTrial) -> Row:
+    def _row(self, number: int, trial: optuna.trial.FrozenTrial) -> TableRow:
         now = datetime.now(UTC).replace(tzinfo=None)
         times = {"datetime_start": now, "datetime_complete": now}
         return {"number": number, "study_id": self._id, "state": trial.state.name} | times
 
-    def _parts(self, table: str, trial: optuna.trial.FrozenTrial) -> Iterator[Row]:
+    def _parts(self, table: str, trial: optuna.trial.FrozenTrial) -> Iterator[TableRow]:
         """Yields the rows of a trial for one of the tables `_PARTS`, without `trial_id`."""
         match table:
             case "trial_params":

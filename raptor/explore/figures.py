@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from raptor.explore.front import costs, hypervolumes
-from raptor.explore.points import Parameter
+from raptor.explore.front import objective_matrix, trace_hypervolume
+from raptor.explore.points import StudyParameter
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
-from raptor.reporting.figure import PALETTE, Figure, axis, menu
+from raptor.explore.trials import TrialOutcome
+from raptor.reporting.figure import PALETTE, PlotFigure, make_axis, make_menu
 
 _MOST_LINES = 300
 _MOST_DOTS = 4000
@@ -18,7 +18,7 @@ _MOST_DOTS = 4000
 _GREY, _BLUE, _RED = "rgba(140, 150, 160, 0.55)", PALETTE[0], PALETTE[3]
 
 
-def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
+def draw_trade_offs(study: Study, outcomes: Sequence[TrialOutcome], best: Sequence[TrialOutcome]) -> PlotFigure:
     """Draws a scatter plot of two objectives, with the Pareto front on top; buttons select the pair."""
     names = list(study.objectives)
     pairs = list(combinations(names, 2)) or [("trial", names[0])]
@@ -33,11 +33,11 @@ def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome
     ]
     layout: dict[str, Any] = {"xaxis": _axis(pairs[0][0]), "yaxis": _axis(pairs[0][1])}
     if len(pairs) > 1:
-        layout["updatemenus"] = [menu([_choice([chosen for _, chosen, *_ in kinds], pair) for pair in pairs])]
-    return Figure("trade-offs", data, layout, height=520)
+        layout["updatemenus"] = [make_menu([_choice([chosen for _, chosen, *_ in kinds], pair) for pair in pairs])]
+    return PlotFigure("trade-offs", data, layout, height=520)
 
 
-def _evenly(name: str, points: Sequence[Outcome]) -> tuple[str, Sequence[Outcome]]:
+def _evenly(name: str, points: Sequence[TrialOutcome]) -> tuple[str, Sequence[TrialOutcome]]:
     """Returns name and points of a trace; too many points are thinned evenly, and the name states that."""
     if len(points) <= _MOST_DOTS:
         return name, points
@@ -47,11 +47,11 @@ def _evenly(name: str, points: Sequence[Outcome]) -> tuple[str, Sequence[Outcome
 
 def _axis(name: str) -> dict[str, Any]:
     if name == "trial":
-        return axis(name)
-    return axis(name, type="log", exponentformat="power", dtick="D1")
+        return make_axis(name)
+    return make_axis(name, type="log", exponentformat="power", dtick="D1")
 
 
-def _choice(kinds: Sequence[Sequence[Outcome]], pair: tuple[str, str]) -> dict[str, Any]:
+def _choice(kinds: Sequence[Sequence[TrialOutcome]], pair: tuple[str, str]) -> dict[str, Any]:
     """Makes a button that moves all dots to their positions for a pair of objectives."""
     places = [_places(chosen, pair) for chosen in kinds]
     moved = {key: [place[key] for place in places] for key in places[0]}
@@ -59,11 +59,11 @@ def _choice(kinds: Sequence[Sequence[Outcome]], pair: tuple[str, str]) -> dict[s
     return {"label": f"{pair[1]} over {pair[0]}", "method": "update", "args": [moved, titles]}
 
 
-def _places(chosen: Sequence[Outcome], pair: tuple[str, str]) -> dict[str, Any]:
+def _places(chosen: Sequence[TrialOutcome], pair: tuple[str, str]) -> dict[str, Any]:
     return {"x": [_figure(o, pair[0]) for o in chosen], "y": [_figure(o, pair[1]) for o in chosen]}
 
 
-def _dots(study: Study, name: str, chosen: Sequence[Outcome], colour: str, size: int) -> dict[str, Any]:
+def _dots(study: Study, name: str, chosen: Sequence[TrialOutcome], colour: str, size: int) -> dict[str, Any]:
     """Makes a trace of dots without positions. The browser assembles the hover text from `customdata`."""
     parameters = [p.name for p in study.space]
     hover = ", ".join(f"{name} %{{customdata[{k}]}}" for k, name in enumerate(parameters, 1))
@@ -78,11 +78,11 @@ def _dots(study: Study, name: str, chosen: Sequence[Outcome], colour: str, size:
     }
 
 
-def _figure(one: Outcome, name: str) -> float:
+def _figure(one: TrialOutcome, name: str) -> float:
     return float(one.trial.number) if name == "trial" else float(f"{one.figures[name]:.6g}")
 
 
-def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
+def draw_parallel(study: Study, outcomes: Sequence[TrialOutcome], best: Sequence[TrialOutcome]) -> PlotFigure:
     """Draws each point as a line across parallel axes, one per parameter and objective; the front is red."""
     shown_apart = {o.trial.number for o in best}
     others = [o for o in outcomes if o.is_feasible and o.trial.number not in shown_apart]
@@ -101,19 +101,19 @@ def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome])
     ]
     ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": names, "side": "top"}
     layout = {
-        "xaxis": axis("", **ticks, range=[-0.3, len(names) - 0.7]),
-        "yaxis": axis("", showticklabels=False, range=[-0.12, 1.12]),
+        "xaxis": make_axis("", **ticks, range=[-0.3, len(names) - 0.7]),
+        "yaxis": make_axis("", showticklabels=False, range=[-0.12, 1.12]),
         "annotations": notes,
         "margin": {"l": 30, "r": 30, "t": 90, "b": 30},
     }
-    return Figure("parallel", data, layout, height=480)
+    return PlotFigure("parallel", data, layout, height=480)
 
 
-Place = tuple[Callable[[Outcome], float], str, str]
+AxisPosition = tuple[Callable[[TrialOutcome], float], str, str]
 """Function from an outcome to its height on an axis (0 to 1), and the labels of both ends of the axis."""
 
 
-def _parameter_axis(p: Parameter, shown: Sequence[Outcome]) -> Place:
+def _parameter_axis(p: StudyParameter, shown: Sequence[TrialOutcome]) -> AxisPosition:
     if p.values:
         last = max(1, len(p.values) - 1)
         at = {repr(v): k / last for k, v in enumerate(p.values)}
@@ -122,14 +122,16 @@ def _parameter_axis(p: Parameter, shown: Sequence[Outcome]) -> Place:
     return lambda o: (float(o.trial.point[p.name]) - p.low) / span, f"{p.low:g}", f"{p.high:g}"
 
 
-def _figure_axis(name: str, shown: Sequence[Outcome]) -> Place:
+def _figure_axis(name: str, shown: Sequence[TrialOutcome]) -> AxisPosition:
     found = [o.figures[name] for o in shown] or [0.0]
     low, high = min(found), max(found)
     span = (high - low) or 1.0
     return lambda o: (o.figures[name] - low) / span, f"{low:.4g}", f"{high:.4g}"
 
 
-def _lines(name: str, chosen: Sequence[Outcome], places: Sequence[Place], colour: str, width: int) -> Mapping[str, Any]:
+def _lines(
+    name: str, chosen: Sequence[TrialOutcome], places: Sequence[AxisPosition], colour: str, width: int
+) -> Mapping[str, Any]:
     """Makes one trace with all lines, separated by gaps."""
     heights = [[round(height(o), 4) for height, *_ in places] + [None] for o in chosen]
     return {
@@ -143,7 +145,7 @@ def _lines(name: str, chosen: Sequence[Outcome], places: Sequence[Place], colour
     }
 
 
-def importance(found: Mapping[str, Mapping[str, float]]) -> Figure:
+def draw_importance(found: Mapping[str, Mapping[str, float]]) -> PlotFigure:
     """Draws a bar for each parameter and objective. `found`: shares by objective, then by parameter."""
     data = [
         {"type": "bar", "name": name, "x": list(shares), "y": [round(v, 4) for v in shares.values()]}
@@ -151,19 +153,19 @@ def importance(found: Mapping[str, Mapping[str, float]]) -> Figure:
     ]
     layout: dict[str, Any] = {
         "barmode": "group",
-        "xaxis": axis("", type="category"),
-        "yaxis": axis("share of the spread"),
+        "xaxis": make_axis("", type="category"),
+        "yaxis": make_axis("share of the spread"),
     }
     layout["colorway"] = list(PALETTE)
-    return Figure("importance", data, layout, height=380)
+    return PlotFigure("importance", data, layout, height=380)
 
 
-def history(study: Study, outcomes: Sequence[Outcome]) -> Figure:
+def draw_history(study: Study, outcomes: Sequence[TrialOutcome]) -> PlotFigure:
     """Draws over trials: the hypervolume, and the best value of each objective so far relative to its final best."""
-    volumes = hypervolumes(study, outcomes)
+    volumes = trace_hypervolume(study, outcomes)
     data = [_history("hypervolume", volumes.tolist(), 3)]
     feasible = [i for i, o in enumerate(outcomes) if o.is_feasible]
-    table = costs(study, [outcomes[i] for i in feasible])
+    table = objective_matrix(study, [outcomes[i] for i in feasible])
     for k, name in enumerate(study.objectives):
         best = np.full(len(outcomes), np.nan)
         if feasible:
@@ -171,8 +173,8 @@ def history(study: Study, outcomes: Sequence[Outcome]) -> Figure:
             best = _filled(best)
         ratio = best / best[-1] if feasible and best[-1] else best
         data.append(_history(f"{name}, best so far / best", ratio.tolist(), 1.5))
-    layout = {"xaxis": axis("trial"), "yaxis": axis("share"), "colorway": list(PALETTE)}
-    return Figure("history", data, layout, height=380)
+    layout = {"xaxis": make_axis("trial"), "yaxis": make_axis("share"), "colorway": list(PALETTE)}
+    return PlotFigure("history", data, layout, height=380)
 
 
 def _filled(values: np.ndarray) -> np.ndarray:

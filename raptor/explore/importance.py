@@ -8,26 +8,26 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial
 
-from raptor.explore.proposing import directions, distributions, frozen
+from raptor.explore.proposing import list_directions, make_distributions, to_frozen_trial
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import TrialOutcome
 
-FEWEST = 10
+MIN_TRIALS = 10
 """Least number of trials with figures for a result."""
 _MOST = 400
 """Largest number of trials that are used, evenly spread over the study: training the forests is slow."""
 _TREES = 16
 
 
-def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:
+def compute_importances(study: Study, outcomes: Sequence[TrialOutcome]) -> Mapping[str, Mapping[str, float]]:
     """Returns, by objective and parameter, the share of the variance that the parameter explains; {} for few trials."""
     found = [o for o in outcomes if o.has_figures]
-    if len(found) < FEWEST:
+    if len(found) < MIN_TRIALS:
         return {}
     found = found[:: -(-len(found) // _MOST)]
-    kinds = distributions(study.space)
-    copy = optuna.create_study(directions=directions(study))
-    copy.add_trials([frozen(study, kinds, o) for o in found])
+    kinds = make_distributions(study.space)
+    copy = optuna.create_study(directions=list_directions(study))
+    copy.add_trials([to_frozen_trial(study, kinds, o) for o in found])
     varied = [p.name for p in study.space if len({o.trial.point[p.name] for o in found}) > 1]
     return {name: _shares(copy, k, varied) for k, name in enumerate(study.objectives)}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["min", "max"]
-Need = Literal["steady", "accuracy", "endurance"]
+MetricNeed = Literal["steady", "accuracy", "endurance"]
 
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _ENERGIES = {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12}
@@ -17,7 +17,7 @@ _LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class StudyMetric:
     """A metric. `units`: unit -> its size in the unit of the metric. `joined`: combines the values of several models.
 
     `needs`: a requirement in addition to the simulation of one sample: a simulation of several samples (`steady`),
@@ -26,32 +26,32 @@ class Metric:
 
     meaning: str
     units: Mapping[str, float]
-    joined: Callable[[list[float]], float] = max
-    needs: Need | None = None
+    combine: Callable[[list[float]], float] = max
+    requires: MetricNeed | None = None
 
 
-METRICS: Mapping[str, Metric] = {
-    "latency_ns": Metric("time of one sample alone (the sum)", _TIMES, sum),
-    "interval_ns": Metric("time between samples in steady state (the sum)", _TIMES, sum, "steady"),
-    "energy_pj": Metric("energy of one sample alone (the sum)", _ENERGIES, sum),
-    "steady_energy_pj": Metric("energy of a sample in steady state (the sum)", _ENERGIES, sum, "steady"),
-    "xbars_used": Metric("crossbars that hold weights (the most)", _PLAIN),
-    "cores_used": Metric("cores with work (the most)", _PLAIN),
-    "xbars": Metric("crossbars of the chip", _PLAIN),
-    "cells": Metric("cells of all crossbars of the chip", _PLAIN),
-    "local_bytes": Metric("local memory of the core that needs most (the most)", _BYTES),
-    "instructions": Metric("instructions of all cores (the sum)", _PLAIN, sum),
-    "writes": Metric("writes of the worst cell for a sample, by rounds (the most)", _PLAIN),
-    "wear_per_year": Metric(
+METRICS: Mapping[str, StudyMetric] = {
+    "latency_ns": StudyMetric("time of one sample alone (the sum)", _TIMES, sum),
+    "interval_ns": StudyMetric("time between samples in steady state (the sum)", _TIMES, sum, "steady"),
+    "energy_pj": StudyMetric("energy of one sample alone (the sum)", _ENERGIES, sum),
+    "steady_energy_pj": StudyMetric("energy of a sample in steady state (the sum)", _ENERGIES, sum, "steady"),
+    "xbars_used": StudyMetric("crossbars that hold weights (the most)", _PLAIN),
+    "cores_used": StudyMetric("cores with work (the most)", _PLAIN),
+    "xbars": StudyMetric("crossbars of the chip", _PLAIN),
+    "cells": StudyMetric("cells of all crossbars of the chip", _PLAIN),
+    "local_bytes": StudyMetric("local memory of the core that needs most (the most)", _BYTES),
+    "instructions": StudyMetric("instructions of all cores (the sum)", _PLAIN, sum),
+    "writes": StudyMetric("writes of the worst cell for a sample, by rounds (the most)", _PLAIN),
+    "wear_per_year": StudyMetric(
         "share of the life of the worst cell that a year takes (the most)", _PLAIN, max, "endurance"
     ),
-    "top1": Metric("share of samples whose label has the largest score (the least)", _PLAIN, min, "accuracy"),
-    "top5": Metric("share of samples whose label is among the first five (the least)", _PLAIN, min, "accuracy"),
-    "adc_bits": Metric("bits of the converters (the most)", _PLAIN, max, "accuracy"),
-    "agreement": Metric("share of samples with the answer of onnxruntime (the least)", _PLAIN, min, "accuracy"),
+    "top1": StudyMetric("share of samples whose label has the largest score (the least)", _PLAIN, min, "accuracy"),
+    "top5": StudyMetric("share of samples whose label is among the first five (the least)", _PLAIN, min, "accuracy"),
+    "adc_bits": StudyMetric("bits of the converters (the most)", _PLAIN, max, "accuracy"),
+    "agreement": StudyMetric("share of samples with the answer of onnxruntime (the least)", _PLAIN, min, "accuracy"),
 }
 """All metrics by name. In brackets: how values of several models are combined."""
-WITHOUT: Mapping[Need | None, str] = {
+MISSING_REASONS: Mapping[MetricNeed | None, str] = {
     None: "not known",
     "steady": "not known",
     "accuracy": "the data have no labels, or the converters are ideal",
@@ -61,20 +61,20 @@ WITHOUT: Mapping[Need | None, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MetricLimit:
     """A constraint: a metric must be at most (`is_most`) or at least `bound`, in the unit of the metric."""
 
     metric: str
-    is_most: bool
+    is_upper: bool
     bound: float
 
     def excess(self, value: float) -> float:
         """Returns the relative violation of the limit by a value; 0 or less if the limit holds."""
-        over = value - self.bound if self.is_most else self.bound - value
+        over = value - self.bound if self.is_upper else self.bound - value
         return over / self.bound if self.bound else over
 
 
-def parse_limit(metric: str, text: str) -> Limit:
+def parse_limit(metric: str, text: str) -> MetricLimit:
     """Parses a limit such as `<= 5 ms` or `>= 0.9`. Raises `ValueError` that states the expected form."""
     units = METRICS[metric].units
     found = _LIMIT.fullmatch(text.strip())
@@ -88,4 +88,4 @@ def parse_limit(metric: str, text: str) -> Limit:
         number = float(found[2])
     except ValueError:
         raise ValueError(f"{text!r}: expected a limit such as {example!r}") from None
-    return Limit(metric, found[1] == "<=", number * (units[unit] if unit else 1.0))
+    return MetricLimit(metric, found[1] == "<=", number * (units[unit] if unit else 1.0))

@@ -54,7 +54,7 @@ local_bytes = "<= 64 KiB"
 """
 
 
-def template(models: Sequence[Path]) -> str:
+def render_template(models: Sequence[Path]) -> str:
     """Returns the text of a study file for these models."""
     names = ", ".join(f'"{path.as_posix()}"' for path in models)
     figures = "\n".join(f"#   {name}: {metric.meaning}" for name, metric in METRICS.items())

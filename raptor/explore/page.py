@@ -7,38 +7,38 @@ from typing import Any
 import orjson
 
 from raptor.explore import figures
-from raptor.explore.front import front
-from raptor.explore.importance import FEWEST, importances
+from raptor.explore.front import pareto_front
+from raptor.explore.importance import MIN_TRIALS, compute_importances
 from raptor.explore.study import Study
-from raptor.explore.tables import Row
-from raptor.explore.trials import Outcome
-from raptor.reporting.page import render, script_json
+from raptor.explore.tables import FlatRow
+from raptor.explore.trials import TrialOutcome
+from raptor.reporting.page import render_page, to_script_json
 
 _BETWEEN = " --"
 
 
-def study_page(study: Study, outcomes: Sequence[Outcome], rows: Sequence[Row]) -> str:
+def render_study_page(study: Study, outcomes: Sequence[TrialOutcome], rows: Sequence[FlatRow]) -> str:
     """Returns the HTML page of a study. `rows`: its points, see `raptor.explore.tables.rows`."""
-    best = front(study, outcomes)
-    shares = importances(study, outcomes)
-    drawn = [figures.history(study, outcomes)] if outcomes else []
+    best = pareto_front(study, outcomes)
+    shares = compute_importances(study, outcomes)
+    drawn = [figures.draw_history(study, outcomes)] if outcomes else []
     if any(o.has_figures for o in outcomes):
-        drawn += [figures.trade_offs(study, outcomes, best), figures.parallel(study, outcomes, best)]
+        drawn += [figures.draw_trade_offs(study, outcomes, best), figures.draw_parallel(study, outcomes, best)]
     if shares:
-        drawn.append(figures.importance(shares))
-    return render(
+        drawn.append(figures.draw_importance(shares))
+    return render_page(
         "study.html",
         drawn,
         title=study.name,
         facts=_facts(study, outcomes, best),
         limits=[f"{name} {text}" for name, text in study.file.constraints.items()],
-        fewest=FEWEST,
-        rows=script_json(_compact(rows)),
+        fewest=MIN_TRIALS,
+        rows=to_script_json(_compact(rows)),
         study_js=resources.files("raptor.reporting").joinpath("study.js").read_text("utf-8"),
     )
 
 
-def _facts(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> list[tuple[str, str]]:
+def _facts(study: Study, outcomes: Sequence[TrialOutcome], best: Sequence[TrialOutcome]) -> list[tuple[str, str]]:
     settings = study.file.study
     states = {state: sum(o.state == state for o in outcomes) for state in dict.fromkeys(o.state for o in outcomes)}
     return [
@@ -52,7 +52,7 @@ def _facts(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -
     ]
 
 
-def _compact(rows: Sequence[Row]) -> dict[str, Any]:
+def _compact(rows: Sequence[FlatRow]) -> dict[str, Any]:
     """Returns the rows as columns for the page; repeated texts are stored once, as indices into a list."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [(_commands if name == "commands" else _column)([row.get(name) for row in rows]) for name in names]

@@ -11,53 +11,53 @@ from typing import Any
 
 from raptor.common.errors import UserError
 from raptor.mapping.knobs import parse_knobs
-from raptor.options import CompileKeywords, CompileOptions, command_words, keywords_of, options_in
+from raptor.options import CompileKeywords, CompileOptions, collect_options, list_keywords, to_command_line
 from raptor.target.arch.fields import find_field
 from raptor.target.arch.links import parse_link
 from raptor.target.device_file import load_device
 from validator.crossbar.settings import check_setting
 
-Value = bool | int | float | str
-OPTIONS = {
+ParameterValue = bool | int | float | str
+STUDY_OPTIONS = {
     name: option
-    for name, option in options_in(CompileOptions).items()
-    if option.studied and name in keywords_of(CompileKeywords)
+    for name, option in collect_options(CompileOptions).items()
+    if option.studied and name in list_keywords(CompileKeywords)
 }
 """Options of `raptor.compile` that a study file may set for all points, by keyword."""
-FILES = tuple(name for name, option in OPTIONS.items() if option.is_file)
+FILE_OPTIONS = tuple(name for name, option in STUDY_OPTIONS.items() if option.is_file)
 """Options that may name a file, which is searched for in the folder of the study file first."""
-GROUPS = ("fields", "knobs")
+TABLE_OPTIONS = ("fields", "knobs")
 """Options that are tables in the study file: a parameter is one of their entries, such as `fields.rob_size`."""
-TABLES = (*GROUPS, "crossbar")
+SPACE_TABLES = (*TABLE_OPTIONS, "crossbar")
 """Tables of the search space. `crossbar` holds settings of crossbars, which are no options of `raptor.compile`."""
-_VARIED = tuple(name for name, option in OPTIONS.items() if option.texts is None)
+_VARIED = tuple(name for name, option in STUDY_OPTIONS.items() if option.texts is None)
 """Options with a single value, which may be parameters."""
 _READ: Mapping[str, Callable[[Any], object]] = {"link": parse_link, "device": load_device}
 """Further checks of options that name a link or a device: they resolve the name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class StudyParameter:
     """A parameter of the search space: a list of `values`, or a range from `low` to `high`.
 
     `step`: distance of the numbers of the range; 0 for a continuous range. `is_log`: sampled on a logarithmic scale.
     """
 
     name: str
-    values: tuple[Value, ...] = ()
+    values: tuple[ParameterValue, ...] = ()
     low: float = 0
     high: float = 0
     step: float = 0
     is_log: bool = False
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         return (
             not self.values and all(float(x).is_integer() for x in (self.low, self.high, self.step)) and self.step > 0
         )
 
     @property
-    def grid(self) -> Sequence[Value]:
+    def grid_values(self) -> Sequence[ParameterValue]:
         """All values in order. Raises `UserError` for a continuous range."""
         if self.values:
             return self.values
@@ -66,17 +66,17 @@ class Parameter:
         count = int((self.high - self.low) / self.step + 1e-9) + 1
         return [self._number(self.low + k * self.step) for k in range(count)]
 
-    def _number(self, value: float) -> Value:
-        return int(value) if self.is_whole else float(f"{value:.12g}")
+    def _number(self, value: float) -> ParameterValue:
+        return int(value) if self.is_integer else float(f"{value:.12g}")
 
 
-def beside(folder: Path, name: str) -> str:
+def resolve_file(folder: Path, name: str) -> str:
     """Returns the path of the file `name` in the folder of the study file; if there is none (a preset), the name."""
     file = folder / name
     return str(file) if file.is_file() else name
 
 
-def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
+def check_values(name: str, values: Sequence[ParameterValue], folder: Path) -> None:
     """Raises `UserError` for a name that is no parameter, and for a value that its option does not accept."""
     group, _, rest = name.partition(".")
     if group == "fields" and rest:
@@ -94,25 +94,27 @@ def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
         if group == "knobs":
             parse_knobs({rest: value})
             continue
-        found = OPTIONS[name].check(name, beside(folder, value) if name in FILES and isinstance(value, str) else value)
+        found = STUDY_OPTIONS[name].check(
+            name, resolve_file(folder, value) if name in FILE_OPTIONS and isinstance(value, str) else value
+        )
         if name in _READ:
             _READ[name](found)
 
 
-def grid(parameters: Sequence[Parameter]) -> Iterator[Mapping[str, Value]]:
+def enumerate_grid(parameters: Sequence[StudyParameter]) -> Iterator[Mapping[str, ParameterValue]]:
     """Yields all points of the grid; the last parameter varies fastest."""
     names = [p.name for p in parameters]
-    yield from (dict(zip(names, values, strict=True)) for values in product(*(p.grid for p in parameters)))
+    yield from (dict(zip(names, values, strict=True)) for values in product(*(p.grid_values for p in parameters)))
 
 
-def settings_of(point: Mapping[str, Value]) -> dict[str, str]:
+def crossbar_settings(point: Mapping[str, ParameterValue]) -> dict[str, str]:
     """Returns the crossbar settings (`crossbar.NAME`) of a point, by name, as texts."""
     return {name.removeprefix("crossbar."): str(v) for name, v in point.items() if name.startswith("crossbar.")}
 
 
-def options_of(common: Mapping[str, Any], point: Mapping[str, Value]) -> dict[str, Any]:
+def merge_options(common: Mapping[str, Any], point: Mapping[str, ParameterValue]) -> dict[str, Any]:
     """Returns keywords of `raptor.compile`: the `common` ones, overridden by those of the point."""
-    found = dict(common) | {group: dict(common.get(group, {})) for group in GROUPS}
+    found = dict(common) | {group: dict(common.get(group, {})) for group in TABLE_OPTIONS}
     for name, value in point.items():
         group, _, rest = name.partition(".")
         if group == "crossbar":
@@ -121,16 +123,16 @@ def options_of(common: Mapping[str, Any], point: Mapping[str, Value]) -> dict[st
             found[group][rest] = value
         else:
             found[name] = value
-    return {name: value for name, value in found.items() if name not in GROUPS or value}
+    return {name: value for name, value in found.items() if name not in TABLE_OPTIONS or value}
 
 
-def digest_of(*parts: Any) -> str:
+def digest_values(*parts: Any) -> str:
     """Returns the SHA-256 of values as canonical JSON: sorted keys, no blanks."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def command(model: str, options: Mapping[str, Any], out: str = "out") -> str:
+def format_command(model: str, options: Mapping[str, Any], out: str = "out") -> str:
     """Returns the command that compiles a model with these options to a directory."""
     words = ["raptor", "compile", model] + ([] if out == "out" else ["-o", out])
-    return shlex.join([*words, *command_words(options)])
+    return shlex.join([*words, *to_command_line(options)])

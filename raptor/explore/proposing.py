@@ -14,37 +14,37 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from raptor.explore.points import Parameter, Value, digest_of, grid
+from raptor.explore.points import ParameterValue, StudyParameter, digest_values, enumerate_grid
 from raptor.explore.study import Study
-from raptor.explore.trials import Note, Outcome
+from raptor.explore.trials import NoteValue, TrialOutcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 _GENERATION = "generation"
 """Key of the note of a trial with its generation in NSGA-II."""
 
 
-def distributions(space: Sequence[Parameter]) -> dict[str, BaseDistribution]:
+def make_distributions(space: Sequence[StudyParameter]) -> dict[str, BaseDistribution]:
     """Returns Optuna's distribution of each parameter, by name."""
     return {p.name: _distribution(p) for p in space}
 
 
-def _distribution(p: Parameter) -> BaseDistribution:
+def _distribution(p: StudyParameter) -> BaseDistribution:
     if p.values:
         return CategoricalDistribution(p.values)
-    if p.is_whole and p.is_log:
+    if p.is_integer and p.is_log:
         return IntDistribution(int(p.low), int(p.high), log=True)
-    if p.is_whole:
+    if p.is_integer:
         return IntDistribution(int(p.low), int(p.high), step=int(p.step))
     return FloatDistribution(p.low, p.high, log=p.is_log, step=None if p.is_log else p.step or None)
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class PointProposal:
     """A proposed point. `notes`: state of the sampler that is stored with the trial, for a restart."""
 
     number: int
-    point: Mapping[str, Value]
-    notes: Mapping[str, Note]
+    point: Mapping[str, ParameterValue]
+    notes: Mapping[str, NoteValue]
 
 
 class _Nsga2(NSGAIISampler):
@@ -98,16 +98,16 @@ class _Generations:
         self.number += 1
 
 
-class Proposer:
+class PointProposer:
     """Ask-and-tell interface: proposes batches of points and takes outcomes. `done`: outcomes of earlier runs."""
 
-    def __init__(self, study: Study, done: Sequence[Outcome]) -> None:
+    def __init__(self, study: Study, done: Sequence[TrialOutcome]) -> None:
         self._study = study
-        self._kinds = distributions(study.space)
-        self._optuna = optuna.create_study(directions=directions(study))
+        self._kinds = make_distributions(study.space)
+        self._optuna = optuna.create_study(directions=list_directions(study))
         self._asked: list[optuna.Trial] = []
         self._generations = _Generations(self._optuna, max(2, study.file.study.batch))
-        self._optuna.add_trials([frozen(study, self._kinds, outcome) for outcome in done])
+        self._optuna.add_trials([to_frozen_trial(study, self._kinds, outcome) for outcome in done])
         for trial, outcome in zip(self._trials, done, strict=True):
             self._generations.add(trial, int(outcome.trial.notes.get(_GENERATION, 0)))
 
@@ -115,12 +115,12 @@ class Proposer:
     def _trials(self) -> list[FrozenTrial]:
         return self._optuna.get_trials(deepcopy=False)
 
-    def propose(self, count: int) -> list[Proposal]:
+    def propose(self, count: int) -> list[PointProposal]:
         """Returns the next points; fewer than `count` at the end of a grid."""
         first = len(self._trials)
         self._generations.begin_batch()
         if self._study.file.study.sampler == "grid":
-            points = islice(grid(self._study.space), first, first + count)
+            points = islice(enumerate_grid(self._study.space), first, first + count)
             for point in points:
                 self._optuna.enqueue_trial(dict(point))
                 self._ask(0)
@@ -128,15 +128,15 @@ class Proposer:
             for k in range(count):
                 self._ask(first + k)
         notes = {_GENERATION: self._generations.number} if self._study.file.study.sampler == "nsga2" else {}
-        return [Proposal(t.number, t.params, notes) for t in self._asked]
+        return [PointProposal(t.number, t.params, notes) for t in self._asked]
 
-    def tell(self, outcomes: Sequence[Outcome]) -> None:
+    def tell(self, outcomes: Sequence[TrialOutcome]) -> None:
         """Takes the outcomes of the last proposed batch, in order."""
         for trial, outcome in zip(self._asked, outcomes, strict=True):
             for metric, excess in outcome.excess.items():
                 trial.set_constraint(metric, excess)
             if outcome.has_figures:
-                self._optuna.tell(trial, values(self._study, outcome))
+                self._optuna.tell(trial, objective_values(self._study, outcome))
             else:
                 self._optuna.tell(trial, state=TrialState.FAIL)
         for trial in self._trials[len(self._trials) - len(outcomes) :]:
@@ -149,7 +149,7 @@ class Proposer:
 
     def _sampler(self, number: int) -> BaseSampler:
         settings = self._study.file.study
-        seed = int(digest_of(settings.seed, number)[:8], 16)
+        seed = int(digest_values(settings.seed, number)[:8], 16)
         match settings.sampler:
             case "tpe":
                 return TPESampler(seed=seed)
@@ -159,21 +159,21 @@ class Proposer:
                 return RandomSampler(seed=seed)
 
 
-def directions(study: Study) -> list[Literal["minimize", "maximize"]]:
+def list_directions(study: Study) -> list[Literal["minimize", "maximize"]]:
     """Returns the direction of each objective in Optuna's words."""
     return ["minimize" if d == "min" else "maximize" for d in study.objectives.values()]
 
 
-def values(study: Study, outcome: Outcome) -> list[float]:
+def objective_values(study: Study, outcome: TrialOutcome) -> list[float]:
     """Returns the objectives of a trial with figures, in their order."""
     return [outcome.figures[name] for name in study.objectives]
 
 
-def frozen(study: Study, kinds: Mapping[str, BaseDistribution], outcome: Outcome) -> FrozenTrial:
+def to_frozen_trial(study: Study, kinds: Mapping[str, BaseDistribution], outcome: TrialOutcome) -> FrozenTrial:
     """Converts an outcome to a finished trial of Optuna. `kinds`: distributions of the parameters."""
     return create_trial(
         state=TrialState.COMPLETE if outcome.has_figures else TrialState.FAIL,
-        values=values(study, outcome) if outcome.has_figures else None,
+        values=objective_values(study, outcome) if outcome.has_figures else None,
         params=dict(outcome.trial.point),
         distributions=dict(kinds),
         constraints=dict(outcome.excess),

@@ -21,11 +21,11 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
-from raptor.explore.jobs import Record
-from raptor.explore.trials import Trial
+from raptor.explore.jobs import EvaluationRecord
+from raptor.explore.trials import StudyTrial
 
 _TABLES = sql.MetaData()
-RESULTS = sql.Table(
+RESULTS_TABLE = sql.Table(
     "raptor_results",
     _TABLES,
     sql.Column("digest", sql.String(64), primary_key=True),
@@ -34,14 +34,14 @@ RESULTS = sql.Table(
     sql.Column("options", sql.Text, nullable=False),
     sql.Column("record", sql.Text, nullable=False),
 )
-STUDIES = sql.Table(
+STUDIES_TABLE = sql.Table(
     "raptor_studies",
     _TABLES,
     sql.Column("name", sql.String(100), primary_key=True),
     sql.Column("version", sql.String(40), nullable=False),
     sql.Column("settings", sql.Text, nullable=False),
 )
-TRIALS = sql.Table(
+TRIALS_TABLE = sql.Table(
     "raptor_trials",
     _TABLES,
     sql.Column("study", sql.String(100), primary_key=True),
@@ -52,20 +52,20 @@ _IN_ONE_QUERY = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ResultEntry:
     """A result to store, with its key (`digest`), the SHA-256 of the model, and the options."""
 
     digest: str
     model: str
     options: Mapping[str, Any]
-    record: Record
+    record: EvaluationRecord
 
 
 class UnreachableError(UserError):
     """The database does not answer."""
 
 
-class Store:
+class StudyDatabase:
     """A database of studies. A process writes trials of a study only inside of `driving`."""
 
     def __init__(self, url: str) -> None:
@@ -77,7 +77,7 @@ class Store:
         self.engine.dispose()
 
     @contextmanager
-    def driving(self, study: str) -> Generator[None]:
+    def lock_study(self, study: str) -> Generator[None]:
         """Locks a study for this process in the block. Raises `UserError` if another process has locked it."""
         with (
             _sqlite_lock(self.engine, study)
@@ -86,13 +86,13 @@ class Store:
         ):
             yield
 
-    def begin(self, study: str, version: str, settings: Mapping[str, Any]) -> None:
+    def register_study(self, study: str, version: str, settings: Mapping[str, Any]) -> None:
         """Registers a study. Raises `UserError` if the name is registered with other settings or another version."""
         text = json.dumps(settings, sort_keys=True)
         with self.engine.begin() as link:
-            row = link.execute(sql.select(STUDIES).where(STUDIES.c.name == study)).first()
+            row = link.execute(sql.select(STUDIES_TABLE).where(STUDIES_TABLE.c.name == study)).first()
             if row is None:
-                link.execute(STUDIES.insert().values(name=study, version=version, settings=text))
+                link.execute(STUDIES_TABLE.insert().values(name=study, version=version, settings=text))
                 return
         if row.settings != text:
             known = json.loads(row.settings)
@@ -104,25 +104,25 @@ class Store:
                 "be compared: give the new one another name"
             )
 
-    def trials(self, study: str) -> list[Trial]:
+    def read_trials(self, study: str) -> list[StudyTrial]:
         """Returns the trials of a study in their order."""
-        query = sql.select(TRIALS.c.trial).where(TRIALS.c.study == study).order_by(TRIALS.c.number)
+        query = sql.select(TRIALS_TABLE.c.trial).where(TRIALS_TABLE.c.study == study).order_by(TRIALS_TABLE.c.number)
         with self.engine.connect() as link:
-            return [json_decoder(Trial).decode(row.trial) for row in link.execute(query)]
+            return [json_decoder(StudyTrial).decode(row.trial) for row in link.execute(query)]
 
-    def add_trials(self, study: str, trials: Sequence[Trial]) -> None:
+    def add_trials(self, study: str, trials: Sequence[StudyTrial]) -> None:
         """Writes trials in one transaction."""
         rows = [{"study": study, "number": t.number, "trial": msgspec.json.encode(t).decode()} for t in trials]
         with self.engine.begin() as link:
-            link.execute(TRIALS.insert(), rows)
+            link.execute(TRIALS_TABLE.insert(), rows)
 
-    def results(self, digests: Iterable[str]) -> dict[str, Record]:
+    def read_results(self, digests: Iterable[str]) -> dict[str, EvaluationRecord]:
         """Returns the stored results among these digests, by digest."""
         wanted = sorted(set(digests))
         with self.engine.connect() as link:
-            return {row.digest: json_decoder(Record).decode(row.record) for row in _rows(link, wanted)}
+            return {row.digest: json_decoder(EvaluationRecord).decode(row.record) for row in _rows(link, wanted)}
 
-    def add_result(self, entry: Entry, version: str) -> None:
+    def add_result(self, entry: ResultEntry, version: str) -> None:
         """Writes a result, unless its digest is stored already."""
         row = {
             "digest": entry.digest,
@@ -132,33 +132,35 @@ class Store:
             "record": msgspec.json.encode(entry.record).decode(),
         }
         with self.engine.begin() as link:
-            known = link.execute(sql.select(RESULTS.c.digest).where(RESULTS.c.digest == entry.digest)).first()
+            known = link.execute(
+                sql.select(RESULTS_TABLE.c.digest).where(RESULTS_TABLE.c.digest == entry.digest)
+            ).first()
             if known is None:
-                link.execute(RESULTS.insert().values(**row))
+                link.execute(RESULTS_TABLE.insert().values(**row))
 
 
 def _rows(link: Connection, digests: Sequence[str]) -> Iterator[Any]:
     for first in range(0, len(digests), _IN_ONE_QUERY):
         part = digests[first : first + _IN_ONE_QUERY]
-        yield from link.execute(sql.select(RESULTS).where(RESULTS.c.digest.in_(part)))
+        yield from link.execute(sql.select(RESULTS_TABLE).where(RESULTS_TABLE.c.digest.in_(part)))
 
 
 def _engine(url: str) -> Engine:
     """Connects to a database. Raises `UnreachableError`, or `UserError` if a driver is missing or it is no database."""
     try:
         engine = sql.create_engine(url, pool_pre_ping=True)
-        hasten(engine)
+        enable_wal(engine)
         with engine.connect():
             return engine
     except ImportError as e:
         raise UserError(f"study.storage: {e}; pip install 'raptor-crossbar[cluster]'") from e
     except OperationalError as e:
-        raise unreachable(url, e) from e
+        raise unreachable_error(url, e) from e
     except DatabaseError as e:
-        raise UserError(f"study.storage: {shown(url)}: not a database: {e.orig}") from e
+        raise UserError(f"study.storage: {hide_password(url)}: not a database: {e.orig}") from e
 
 
-def hasten(engine: Engine) -> None:
+def enable_wal(engine: Engine) -> None:
     """Sets SQLite to write-ahead logging: a killed process loses nothing, and no write waits for the disk."""
     if engine.dialect.name == "sqlite":
 
@@ -168,12 +170,12 @@ def hasten(engine: Engine) -> None:
             link.execute("PRAGMA synchronous=NORMAL")
 
 
-def unreachable(url: str, error: OperationalError) -> UnreachableError:
+def unreachable_error(url: str, error: OperationalError) -> UnreachableError:
     """Returns the error for a database that does not answer, with the URL and the reason."""
-    return UnreachableError(f"study.storage: {shown(url)}: {str(error.orig).splitlines()[0]}")
+    return UnreachableError(f"study.storage: {hide_password(url)}: {str(error.orig).splitlines()[0]}")
 
 
-def shown(url: str) -> str:
+def hide_password(url: str) -> str:
     """Returns a URL with its password replaced by `***`."""
     return sql.make_url(url).render_as_string(hide_password=True)
 

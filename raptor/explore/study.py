@@ -12,9 +12,16 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from raptor.common.errors import UserError
-from raptor.common.strict import Items, Named, Schema, faults
-from raptor.explore.metrics import METRICS, Direction, Limit, Need, parse_limit
-from raptor.explore.points import OPTIONS, TABLES, Parameter, Value, check_values, grid
+from raptor.common.strict import JsonArray, JsonObject, StrictSchema, format_errors
+from raptor.explore.metrics import METRICS, Direction, MetricLimit, MetricNeed, parse_limit
+from raptor.explore.points import (
+    SPACE_TABLES,
+    STUDY_OPTIONS,
+    ParameterValue,
+    StudyParameter,
+    check_values,
+    enumerate_grid,
+)
 from validator.options import CrossbarKind
 
 _LIMIT_BYTES = 2**20
@@ -24,7 +31,7 @@ _STORAGE = r"^(sqlite:///|postgresql\+psycopg://).+"
 _RANGE = {"min", "max", "step", "log"}
 _MOST_POINTS = 10**6
 
-Number = int | float
+TomlNumber = int | float
 
 
 def _checked_name(name: str) -> str:
@@ -38,11 +45,11 @@ def _checked_name(name: str) -> str:
     raise ValueError(f"{what}: a name begins with a letter or digit, then come these, spaces, or some of . _ - + ( )")
 
 
-class StudyPart(Schema):
+class StudyPart(StrictSchema):
     """Table `study`."""
 
     name: Annotated[str, AfterValidator(_checked_name)]
-    models: Annotated[Items[str], Field(min_length=1)]
+    models: Annotated[JsonArray[str], Field(min_length=1)]
     sampler: Literal["grid", "random", "nsga2", "tpe"] = "nsga2"
     trials: Annotated[int, Field(ge=1, le=10**6)] = 100
     batch: Annotated[int, Field(ge=1, le=10**4)] = 16
@@ -55,19 +62,19 @@ class StudyPart(Schema):
         return self if self.storage else self.model_copy(update={"storage": f"sqlite:///{self.name}.db"})
 
 
-class RunPart(Schema):
+class RunPart(StrictSchema):
     """Table `run`: processes and limits. They do not change the results of points that succeed."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] = 2
     scheduler: str = ""
-    timeout_s: Annotated[Number, Field(gt=0, le=10**7, allow_inf_nan=False)] = 600
+    timeout_s: Annotated[TomlNumber, Field(gt=0, le=10**7, allow_inf_nan=False)] = 600
     memory_mb: Annotated[int, Field(ge=512, le=2**30)] = 8000
 
 
-class AccuracyPart(Schema):
+class AccuracyPart(StrictSchema):
     """Table `accuracy`: data for the metrics of accuracy, and the crossbars on which programs run."""
 
-    data: Annotated[Items[str], Field(min_length=1)]
+    data: Annotated[JsonArray[str], Field(min_length=1)]
     crossbar: CrossbarKind | None = None
     cells: str | None = None
     settings: Annotated[dict[str, int | float | str], Field(default_factory=dict)]
@@ -76,12 +83,12 @@ class AccuracyPart(Schema):
     calibration: Annotated[int, Field(ge=1)] = 16
 
 
-class RangePart(Schema):
+class RangePart(StrictSchema):
     """A range of numbers."""
 
-    min: Annotated[Number, Field(allow_inf_nan=False)]
-    max: Annotated[Number, Field(allow_inf_nan=False)]
-    step: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
+    min: Annotated[TomlNumber, Field(allow_inf_nan=False)]
+    max: Annotated[TomlNumber, Field(allow_inf_nan=False)]
+    step: Annotated[TomlNumber, Field(gt=0, allow_inf_nan=False)] | None = None
     log: bool = False
 
     @model_validator(mode="after")
@@ -93,7 +100,7 @@ class RangePart(Schema):
         return self
 
 
-class StudyFile(Schema):
+class StudyFile(StrictSchema):
     """The whole file."""
 
     study: StudyPart
@@ -101,13 +108,13 @@ class StudyFile(Schema):
     accuracy: AccuracyPart | None = None
     options: Annotated[dict[str, Any], Field(default_factory=dict)]
     space: Annotated[dict[str, Any], Field(min_length=1)]
-    objectives: Annotated[Named[Direction], Field(min_length=1)]
-    constraints: Annotated[Named[str], Field(default_factory=dict)]
+    objectives: Annotated[JsonObject[Direction], Field(min_length=1)]
+    constraints: Annotated[JsonObject[str], Field(default_factory=dict)]
 
     @field_validator("objectives", "constraints", "options")
     @classmethod
     def _are_known(cls, value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
-        what, known = ("option", OPTIONS) if info.field_name == "options" else ("figure", METRICS)
+        what, known = ("option", STUDY_OPTIONS) if info.field_name == "options" else ("figure", METRICS)
         for name in value:
             if name not in known:
                 raise ValueError(f"no such {what}: {name[:80]!r}; expected some of: {', '.join(known)}")
@@ -115,7 +122,7 @@ class StudyFile(Schema):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class HashedFile:
     """A file that a study names: its name in the study file, its path, and the SHA-256 of its bytes."""
 
     name: str
@@ -124,10 +131,10 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Model(File):
+class StudyModel(HashedFile):
     """A model of a study. `data`: its labelled data; None if no accuracy is measured."""
 
-    data: File | None = None
+    data: HashedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +143,9 @@ class Study:
 
     file: StudyFile
     folder: Path
-    models: tuple[Model, ...]
-    space: tuple[Parameter, ...]
-    limits: tuple[Limit, ...]
+    models: tuple[StudyModel, ...]
+    space: tuple[StudyParameter, ...]
+    limits: tuple[MetricLimit, ...]
 
     @property
     def name(self) -> str:
@@ -155,9 +162,9 @@ class Study:
         kind, slashes, path = url.partition(":///")
         return f"{kind}{slashes}{self.folder / path}" if kind == "sqlite" else url
 
-    def needs(self, need: Need) -> bool:
+    def requires(self, need: MetricNeed) -> bool:
         """Returns True if an objective or a constraint of the study has this requirement."""
-        return any(METRICS[name].needs == need for name in (*self.objectives, *self.file.constraints))
+        return any(METRICS[name].requires == need for name in (*self.objectives, *self.file.constraints))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -196,7 +203,7 @@ def read_study(path: Path) -> Study:
         file = StudyFile.model_validate(raw)
         return _study(file, path.parent)
     except ValidationError as e:
-        raise UserError("\n".join([f"study {path}:", *(f"  {text}" for text in faults(e, 10))])) from e
+        raise UserError("\n".join([f"study {path}:", *(f"  {text}" for text in format_errors(e, 10))])) from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise UserError(f"study {path}: not TOML: {e}") from e
     except UserError as e:
@@ -205,7 +212,7 @@ def read_study(path: Path) -> Study:
 
 def _study(file: StudyFile, folder: Path) -> Study:
     space = tuple(_parameters(file.space, "", folder))
-    limits: list[Limit] = []
+    limits: list[MetricLimit] = []
     for name, text in file.constraints.items():
         try:
             limits.append(parse_limit(name, text))
@@ -214,13 +221,13 @@ def _study(file: StudyFile, folder: Path) -> Study:
     _check(file, space)
     data = list(_data(file, folder)) or [None] * len(file.study.models)
     files = [_file("study.models", name, folder) for name in file.study.models]
-    models = tuple(Model(f.name, f.path, f.sha256, given) for f, given in zip(files, data, strict=True))
+    models = tuple(StudyModel(f.name, f.path, f.sha256, given) for f, given in zip(files, data, strict=True))
     return Study(file, folder, models, space, tuple(limits))
 
 
-def _data(file: StudyFile, folder: Path) -> Iterator[File]:
+def _data(file: StudyFile, folder: Path) -> Iterator[HashedFile]:
     """Yields the data of each model. Raises `UserError` for a wrong number of files, and for missing or unused data."""
-    needed = [n for n in (*file.objectives, *file.constraints) if METRICS[n].needs == "accuracy"]
+    needed = [n for n in (*file.objectives, *file.constraints) if METRICS[n].requires == "accuracy"]
     part = file.accuracy
     if part is None:
         if needed:
@@ -234,13 +241,13 @@ def _data(file: StudyFile, folder: Path) -> Iterator[File]:
     yield from (_file("accuracy.data", name, folder) for name in names)
 
 
-def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
+def _check(file: StudyFile, space: tuple[StudyParameter, ...]) -> None:
     """Raises `UserError` for parts that contradict each other."""
     shared = sorted({p.name for p in space} & set(file.options))
     if shared:
         raise UserError(f"space.{shared[0]}: also among the options that all points share; name it once")
     if file.study.sampler == "grid":
-        count = sum(1 for _ in zip(grid(space), range(_MOST_POINTS + 1), strict=False))
+        count = sum(1 for _ in zip(enumerate_grid(space), range(_MOST_POINTS + 1), strict=False))
         if count > _MOST_POINTS:
             raise UserError(f"space: a grid of more than {_MOST_POINTS} points")
     if file.accuracy is None or file.accuracy.crossbar not in ("sliced", "noisy"):
@@ -255,26 +262,26 @@ def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
         )
 
 
-def _file(key: str, name: str, folder: Path) -> File:
+def _file(key: str, name: str, folder: Path) -> HashedFile:
     path = folder / name
     try:
         with path.open("rb") as stream:
-            return File(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
+            return HashedFile(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
     except OSError as e:
         raise UserError(f"{key}: {name}: {e.strerror or e}") from e
 
 
-def _parameters(table: Mapping[str, Any], prefix: str, folder: Path) -> Iterator[Parameter]:
+def _parameters(table: Mapping[str, Any], prefix: str, folder: Path) -> Iterator[StudyParameter]:
     """Yields the parameters of the table `space`, also those of nested tables (`TABLES`). `prefix`: of their names."""
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in TABLES:
+        if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in SPACE_TABLES:
             yield from _parameters(cast(dict[str, Any], value), f"{name}.", folder)
         else:
             yield _parameter(name, value, folder)
 
 
-def _parameter(name: str, value: Any, folder: Path) -> Parameter:
+def _parameter(name: str, value: Any, folder: Path) -> StudyParameter:
     if isinstance(value, dict):
         return _range(name, cast(dict[str, Any], value), folder)
     given = cast(list[Any], value) if isinstance(value, list) else [value]
@@ -282,23 +289,25 @@ def _parameter(name: str, value: Any, folder: Path) -> Parameter:
     if not values or len(set(map(repr, values))) < len(values):
         raise UserError(f"space.{name}: expected some different values")
     _check_space(name, values, folder)
-    return Parameter(name, values)
+    return StudyParameter(name, values)
 
 
-def _range(name: str, value: dict[str, Any], folder: Path) -> Parameter:
+def _range(name: str, value: dict[str, Any], folder: Path) -> StudyParameter:
     try:
         found = RangePart.model_validate(value)
     except ValidationError as e:
-        raise UserError(f"space.{name}.{next(iter(faults(e, 1)))}") from e
+        raise UserError(f"space.{name}.{next(iter(format_errors(e, 1)))}") from e
     whole = isinstance(found.min, int) and isinstance(found.max, int)
     step = found.step if found.step is not None else 1 if whole else 0
-    parameter = Parameter(name, (), found.min, found.max, step, found.log)
-    ends: tuple[Value, ...] = (int(found.min), int(found.max)) if parameter.is_whole else (found.min, found.max)
+    parameter = StudyParameter(name, (), found.min, found.max, step, found.log)
+    ends: tuple[ParameterValue, ...] = (
+        (int(found.min), int(found.max)) if parameter.is_integer else (found.min, found.max)
+    )
     _check_space(name, ends, folder)
     return parameter
 
 
-def _value(name: str, value: Any) -> Value:
+def _value(name: str, value: Any) -> ParameterValue:
     """Returns a value of a parameter. A crossbar size of two numbers becomes a text such as `64x128`."""
     if name == "xbar" and isinstance(value, list):
         return "x".join(map(str, cast(list[Any], value)))
@@ -307,7 +316,7 @@ def _value(name: str, value: Any) -> Value:
     return value
 
 
-def _check_space(name: str, values: tuple[Value, ...], folder: Path) -> None:
+def _check_space(name: str, values: tuple[ParameterValue, ...], folder: Path) -> None:
     try:
         check_values(name, values, folder)
     except UserError as e:

@@ -8,25 +8,25 @@ from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from raptor.common.errors import UserError
-from raptor.explore.front import front
-from raptor.explore.jobs import Job
-from raptor.explore.points import command, digest_of
+from raptor.explore.front import pareto_front
+from raptor.explore.jobs import EvaluationJob
+from raptor.explore.points import digest_values, format_command
 from raptor.explore.report import PointReport, StudyReport
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import TrialOutcome
 
-Row = dict[str, Any]
+FlatRow = dict[str, Any]
 
 
-def report(study: Study, outcomes: Sequence[Outcome]) -> StudyReport:
+def make_study_report(study: Study, outcomes: Sequence[TrialOutcome]) -> StudyReport:
     """Returns the report of a study: an entry per point, sorted by digest, so that equal studies have equal reports."""
-    best = {digest_of(o.trial.point) for o in front(study, outcomes)}
-    by_point = {digest_of(o.trial.point): o for o in reversed(outcomes)}
+    best = {digest_values(o.trial.point) for o in pareto_front(study, outcomes)}
+    by_point = {digest_values(o.trial.point): o for o in reversed(outcomes)}
     points = tuple(_point(study, by_point[key], key, on_front=key in best) for key in sorted(by_point))
     return StudyReport(study=study.name, settings=study.settings, results=points)
 
 
-def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointReport:
+def _point(study: Study, found: TrialOutcome, key: str, *, on_front: bool) -> PointReport:
     return PointReport(
         point=key[:12],
         trial=found.trial.number,
@@ -41,15 +41,15 @@ def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointRe
     )
 
 
-def _commands(study: Study, jobs: Sequence[Job]) -> Iterator[str]:
+def _commands(study: Study, jobs: Sequence[EvaluationJob]) -> Iterator[str]:
     """Yields the command line for each model. Several models get different output directories."""
     for k, (model, job) in enumerate(zip(study.models, jobs, strict=True), 1):
         yield _command(model.name, job, "out" if len(jobs) == 1 else f"out-{k}")
 
 
-def _command(model: str, job: Job, out: str) -> str:
+def _command(model: str, job: EvaluationJob, out: str) -> str:
     """Returns the shell command that compiles a model for a point and, if the study does, measures its accuracy."""
-    compiled = command(model, job.options, out)
+    compiled = format_command(model, job.options, out)
     given = job.accuracy
     if given is None:
         return compiled
@@ -62,13 +62,13 @@ def _command(model: str, job: Job, out: str) -> str:
     return f"{compiled} && {shlex.join(words)}"
 
 
-def rows(found: StudyReport) -> list[Row]:
+def flatten_report(found: StudyReport) -> list[FlatRow]:
     """Returns a flat row for each point. With several models, figures of each model are additional columns."""
     return [_row(point) for point in found.results]
 
 
-def _row(point: PointReport) -> Row:
-    row: Row = {"point": point.point, "trial": point.trial, **point.parameters}
+def _row(point: PointReport) -> FlatRow:
+    row: FlatRow = {"point": point.point, "trial": point.trial, **point.parameters}
     row |= {"state": point.state, "feasible": point.feasible, "front": point.front, "reason": point.reason}
     row |= point.figures
     if len(point.models) > 1:
@@ -76,7 +76,7 @@ def _row(point: PointReport) -> Row:
     return row | {"commands": "; ".join(point.commands)}
 
 
-def to_csv(found: Sequence[Row]) -> bytes:
+def to_csv(found: Sequence[FlatRow]) -> bytes:
     """Returns CSV with a heading; a field is empty if the row has no such column."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), restval="", lineterminator="\n")
@@ -85,7 +85,7 @@ def to_csv(found: Sequence[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:
+def write_parquet(found: Sequence[FlatRow], stream: BinaryIO) -> None:
     """Writes the rows as Parquet. Raises `UserError` if pyarrow is not installed."""
     try:
         # NOTE: it has no types.
@@ -97,12 +97,12 @@ def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:
     parquet.write_table(arrow.table(columns), stream)
 
 
-def _plain(value: Any, found: Sequence[Row], name: str) -> Any:
+def _plain(value: Any, found: Sequence[FlatRow], name: str) -> Any:
     """Returns a value for its column: converted to text if the column has values of several types."""
     kinds = {type(row[name]).__name__ for row in found if name in row}
     return str(value) if value is not None and len(kinds) > 1 else value
 
 
-def _columns(found: Sequence[Row]) -> list[str]:
+def _columns(found: Sequence[FlatRow]) -> list[str]:
     names = list(dict.fromkeys(name for row in found for name in row))
     return [name for name in names if name != "commands"] + ["commands"]

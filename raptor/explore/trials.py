@@ -6,37 +6,37 @@ from dataclasses import dataclass
 
 import msgspec
 
-from raptor.explore.jobs import Job, Record, State
-from raptor.explore.metrics import METRICS, WITHOUT, Limit
-from raptor.explore.points import Value
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord, RecordState
+from raptor.explore.metrics import METRICS, MISSING_REASONS, MetricLimit
+from raptor.explore.points import ParameterValue
 from raptor.explore.study import Study
 
-Note = bool | int | float | str
+NoteValue = bool | int | float | str
 
 
-class Trial(msgspec.Struct, frozen=True):
+class StudyTrial(msgspec.Struct, frozen=True):
     """A point that was evaluated. `digests`: key of the result of each model. `notes`: state of the sampler."""
 
     number: int
-    point: dict[str, Value]
+    point: dict[str, ParameterValue]
     digests: list[str]
-    notes: dict[str, Note] = {}
+    notes: dict[str, NoteValue] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """Outcome of a trial.
 
     `figures`: metrics of all models combined. `jobs`, `records`: job and result of each model. `excess`: relative
     violation of each limit (0 or less if it holds), by metric. Without figures, `state` and `reason` say why.
     """
 
-    trial: Trial
-    state: State
+    trial: StudyTrial
+    state: RecordState
     reason: str
     figures: Mapping[str, float]
-    jobs: tuple[Job, ...]
-    records: tuple[Record, ...]
+    jobs: tuple[EvaluationJob, ...]
+    records: tuple[EvaluationRecord, ...]
     excess: Mapping[str, float]
 
     @property
@@ -49,11 +49,13 @@ class Outcome:
         return self.has_figures and all(value <= 0 for value in self.excess.values())
 
 
-def outcome(study: Study, trial: Trial, jobs: Sequence[Job], records: Sequence[Record]) -> Outcome:
+def combine_records(
+    study: Study, trial: StudyTrial, jobs: Sequence[EvaluationJob], records: Sequence[EvaluationRecord]
+) -> TrialOutcome:
     """Combines the results of the models of a trial to its outcome."""
 
-    def without(state: State, reason: str) -> Outcome:
-        return Outcome(trial, state, reason, {}, tuple(jobs), tuple(records), {})
+    def without(state: RecordState, reason: str) -> TrialOutcome:
+        return TrialOutcome(trial, state, reason, {}, tuple(jobs), tuple(records), {})
 
     for record, model in zip(records, study.models, strict=True):
         if record.state != "ok":
@@ -61,15 +63,15 @@ def outcome(study: Study, trial: Trial, jobs: Sequence[Job], records: Sequence[R
     known = [name for name in METRICS if all(name in r.figures for r in records)]
     missing = [name for name in (*study.objectives, *study.file.constraints) if name not in known]
     if missing:
-        return without("infeasible", f"{missing[0]}: {WITHOUT[METRICS[missing[0]].needs]}")
-    figures = {name: METRICS[name].joined([r.figures[name] for r in records]) for name in known}
+        return without("infeasible", f"{missing[0]}: {MISSING_REASONS[METRICS[missing[0]].requires]}")
+    figures = {name: METRICS[name].combine([r.figures[name] for r in records]) for name in known}
     wrong = [name for name, value in figures.items() if not math.isfinite(value)]
     if wrong:
         return without("error", f"{wrong[0]} is {figures[wrong[0]]}")
     excess = {limit.metric: _worst(limit, records) for limit in study.limits}
-    return Outcome(trial, "ok", "", figures, tuple(jobs), tuple(records), excess)
+    return TrialOutcome(trial, "ok", "", figures, tuple(jobs), tuple(records), excess)
 
 
-def _worst(limit: Limit, records: Sequence[Record]) -> float:
+def _worst(limit: MetricLimit, records: Sequence[EvaluationRecord]) -> float:
     """Returns the largest excess over the models."""
     return max(limit.excess(record.figures[limit.metric]) for record in records)

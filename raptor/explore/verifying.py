@@ -7,36 +7,36 @@ from pathlib import Path
 
 from raptor import api
 from raptor.common.errors import RaptorError
-from raptor.explore.front import front
-from raptor.explore.points import command
+from raptor.explore.front import pareto_front
+from raptor.explore.points import format_command
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import TrialOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class FrontCheck:
     """Result of verification of a program: its compile command, the findings, and whether all are as expected."""
 
     command: str
-    found: tuple[str, ...]
-    is_right: bool
+    messages: tuple[str, ...]
+    passed: bool
 
     def __str__(self) -> str:
-        return f"{'pass' if self.is_right else 'FAIL'}: {'; '.join(self.found)}: {self.command}"
+        return f"{'pass' if self.passed else 'FAIL'}: {'; '.join(self.messages)}: {self.command}"
 
 
-def verify(study: Study, outcomes: Sequence[Outcome], count: int, pimsim: Path | None) -> list[Check]:
+def verify_front(study: Study, outcomes: Sequence[TrialOutcome], count: int, pimsim: Path | None) -> list[FrontCheck]:
     """Compiles the first `count` points of the front and compares their outputs with onnxruntime.
 
     `pimsim`: path of the simulator (ChipTest), whose latency must equal the one of the study; None skips this.
     """
-    best = front(study, outcomes)[:count]
+    best = pareto_front(study, outcomes)[:count]
     return [check for one in best for check in _checks(study, one, pimsim)]
 
 
-def _checks(study: Study, one: Outcome, pimsim: Path | None) -> Iterator[Check]:
+def _checks(study: Study, one: TrialOutcome, pimsim: Path | None) -> Iterator[FrontCheck]:
     for model, job, record in zip(study.models, one.jobs, one.records, strict=True):
-        text = command(model.name, job.options)
+        text = format_command(model.name, job.options)
         try:
             program = api.compile(job.model, **job.options)
             verdict = program.validate().verdict
@@ -47,12 +47,12 @@ def _checks(study: Study, one: Outcome, pimsim: Path | None) -> Iterator[Check]:
                 is_right &= abs(latency_ns - record.figures["latency_ns"]) <= 1e-6 * latency_ns
         except RaptorError as e:
             found, is_right = [str(e)], False
-        yield Check(text, tuple(found), is_right)
+        yield FrontCheck(text, tuple(found), is_right)
 
 
 def _in_pimsim(program: api.Program, binary: Path) -> float:
-    from validator.simulate.pimsim import simulate
+    from validator.simulate.pimsim import simulate_with_pimsim
 
     with tempfile.TemporaryDirectory(prefix="raptor-explore-") as scratch:
         out = program.save(Path(scratch) / "out", stream_format="json", weight_format="npz")
-        return simulate(out, out / "arch.json", binary).latency_ns or 0.0
+        return simulate_with_pimsim(out, out / "arch.json", binary).latency_ns or 0.0

@@ -18,19 +18,19 @@ def main(memory_mb: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then stops this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to standard output would break the answers
-    limit(memory_mb * 2**20)
+    limit_memory(memory_mb * 2**20)
     from raptor.common.decoding import json_decoder
-    from raptor.explore.jobs import Job, evaluate
+    from raptor.explore.jobs import EvaluationJob, evaluate_job
 
     answers.write(b"ready\n")
     answers.flush()
     for line in sys.stdin.buffer:
-        record = evaluate(json_decoder(Job).decode(line))
+        record = evaluate_job(json_decoder(EvaluationJob).decode(line))
         answers.write(msgspec.json.encode(record) + b"\n")
         answers.flush()
 
 
-def limit(size_bytes: int) -> None:
+def limit_memory(size_bytes: int) -> None:
     """Limits the data memory of this process; an allocation beyond it raises `MemoryError` or ends the process."""
     if sys.platform != "linux":
         return

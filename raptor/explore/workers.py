@@ -17,27 +17,27 @@ import msgspec
 
 from raptor.common.decoding import json_decoder
 from raptor.common.errors import UserError
-from raptor.explore.jobs import Job, Record
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord
 
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Attempts for a job whose process dies: a single death may have another cause than the job."""
-WORKER = ("-m", "raptor.explore.worker")
-START_S = 300
+WORKER_COMMAND = ("-m", "raptor.explore.worker")
+START_TIMEOUT_S = 300
 """Timeout for the start of a process; on a busy computer its imports take many seconds."""
-CONNECT_S = 10
+CONNECT_TIMEOUT_S = 10
 """Timeout for the connection to the scheduler of a cluster."""
 _PART_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class JobLimits:
     """Limits of an evaluation."""
 
     timeout_s: float
     memory_mb: int
 
 
-class DiedError(Exception):
+class ProcessDiedError(Exception):
     """The process of an evaluation died."""
 
 
@@ -48,28 +48,28 @@ class _Process:
         self.memory_mb = memory_mb
         # NOTE: each evaluation is one thread; several workers would otherwise fight over the cores.
         env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, *WORKER, str(memory_mb)]
+        command = [sys.executable, *WORKER_COMMAND, str(memory_mb)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, bufsize=0
         )
 
     def wait(self) -> None:
-        """Waits until the process is ready. Raises `DiedError`."""
+        """Waits until the process is ready. Raises `ProcessDiedError`."""
         try:
-            self._line(time.monotonic() + START_S)
+            self._line(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError as e:
-            raise DiedError(f"the process did not begin in {START_S} s") from e
+            raise ProcessDiedError(f"the process did not begin in {START_TIMEOUT_S} s") from e
 
-    def ask(self, job: Job, timeout_s: float) -> Record:
-        """Evaluates a job. After a `TimeoutError` or `DiedError`, the process cannot be used any more."""
+    def ask(self, job: EvaluationJob, timeout_s: float) -> EvaluationRecord:
+        """Evaluates a job. After a `TimeoutError` or `ProcessDiedError`, the process cannot be used any more."""
         assert self._process.stdin is not None  # it is a pipe
         try:
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
-            return json_decoder(Record).decode(self._line(time.monotonic() + timeout_s))
+            return json_decoder(EvaluationRecord).decode(self._line(time.monotonic() + timeout_s))
         except OSError as e:
             if isinstance(e, TimeoutError):
                 raise
-            raise DiedError(self._fate()) from e
+            raise ProcessDiedError(self._fate()) from e
 
     def _line(self, end: float) -> bytes:
         assert self._process.stdout is not None  # it is a pipe
@@ -79,7 +79,7 @@ class _Process:
                 raise TimeoutError
             part = os.read(self._process.stdout.fileno(), _PART_BYTES)
             if not part:
-                raise DiedError(self._fate())
+                raise ProcessDiedError(self._fate())
             line += part
         return bytes(line)
 
@@ -96,7 +96,7 @@ class _Process:
                     stream.close()
 
 
-class Processes:
+class WorkerPool:
     """Pool of worker processes, one per calling thread. The owner of the pool ends them by `kill`."""
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ class Processes:
         self._all: set[_Process] = set()
         self._ended = False
 
-    def evaluate(self, job: Job, limits: Limits) -> Record:
-        """Evaluates a job in the process of this thread, which is started if necessary. Raises `DiedError`.
+    def evaluate(self, job: EvaluationJob, limits: JobLimits) -> EvaluationRecord:
+        """Evaluates a job in the process of this thread, which is started if necessary. Raises `ProcessDiedError`.
 
         A process that dies before it is ready is restarted, because the job cannot be the cause.
         """
@@ -115,7 +115,9 @@ class Processes:
             return process.ask(job, limits.timeout_s)
         except TimeoutError:
             self._drop(process)
-            return Record("timeout", {}, f"took more than {limits.timeout_s:g} s", seconds=time.perf_counter() - begin)
+            return EvaluationRecord(
+                "timeout", {}, f"took more than {limits.timeout_s:g} s", seconds=time.perf_counter() - begin
+            )
         except BaseException:
             self._drop(process)
             raise
@@ -135,10 +137,10 @@ class Processes:
             self._all.add(process)
             try:
                 process.wait()
-            except DiedError:
+            except ProcessDiedError:
                 self._drop(process)
                 died += 1
-                if self._ended or died == ATTEMPTS:
+                if self._ended or died == MAX_ATTEMPTS:
                     raise
             else:
                 return process
@@ -149,21 +151,21 @@ class Processes:
         self._mine.__dict__.pop("process", None)
 
     def kill(self) -> None:
-        """Ends all processes for good. Running evaluations raise `DiedError`."""
+        """Ends all processes for good. Running evaluations raise `ProcessDiedError`."""
         self._ended = True
         for process in list(self._all):
             process.kill()
         self._all.clear()
 
 
-Submit = Callable[[Job, Limits], Future[Record]]
+SubmitFunction = Callable[[EvaluationJob, JobLimits], Future[EvaluationRecord]]
 """Function that submits a job to another process, and returns the future of its record."""
 
 
 @contextmanager
-def local(count: int) -> Generator[Submit]:
+def open_local_pool(count: int) -> Generator[SubmitFunction]:
     """Yields a submit function for `count` processes of this computer, which end with the block."""
-    processes, threads = Processes(), ThreadPoolExecutor(count)
+    processes, threads = WorkerPool(), ThreadPoolExecutor(count)
     try:
         yield lambda job, limits: threads.submit(processes.evaluate, job, limits)
     finally:
@@ -174,14 +176,14 @@ def local(count: int) -> Generator[Submit]:
 
 
 @contextmanager
-def cluster(address: str) -> Generator[Submit]:
+def connect_cluster(address: str) -> Generator[SubmitFunction]:
     """Yields a submit function for a Dask cluster. Raises `UserError` if its scheduler does not answer."""
     try:
         from distributed import Client
     except ImportError as e:
         raise UserError("run.scheduler: needs Dask: pip install 'raptor-crossbar[cluster]'") from e
     try:
-        client = Client(address, timeout=CONNECT_S)
+        client = Client(address, timeout=CONNECT_TIMEOUT_S)
     except (OSError, ValueError) as e:
         raise UserError(f"run.scheduler: {address}: no scheduler of Dask answers: {e}") from e
     with client:
@@ -191,41 +193,49 @@ def cluster(address: str) -> Generator[Submit]:
         yield lambda job, limits: executor.submit(_on_worker, job, limits)
 
 
-def _on_worker(job: Job, limits: Limits) -> Record:
+def _on_worker(job: EvaluationJob, limits: JobLimits) -> EvaluationRecord:
     """Evaluates a job on a Dask worker, in a process that lives as long as the worker."""
     return _of_worker().evaluate(job, limits)
 
 
 @cache
-def _of_worker() -> Processes:
-    return Processes()
+def _of_worker() -> WorkerPool:
+    return WorkerPool()
 
 
-def evaluate_all(submit: Submit, jobs: Sequence[Job], limits: Limits, done: Callable[[int, Record], None]) -> None:
+def evaluate_all(
+    submit: SubmitFunction,
+    jobs: Sequence[EvaluationJob],
+    limits: JobLimits,
+    done: Callable[[int, EvaluationRecord], None],
+) -> None:
     """Evaluates jobs. `done` is called with index and record of each job, in the order of completion.
 
     A job whose process dies is tried again, without other jobs at the same time. If all attempts die, the state of its
     record is `crashed`.
     """
     failed = _round(submit, list(enumerate(jobs)), limits, done)
-    for _ in range(ATTEMPTS - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         failed = [again for index, job, _ in failed for again in _round(submit, [(index, job)], limits, done)]
     for index, _, reason in failed:
-        done(index, Record("crashed", {}, f"{reason}, {ATTEMPTS} times"))
+        done(index, EvaluationRecord("crashed", {}, f"{reason}, {MAX_ATTEMPTS} times"))
 
 
 def _round(
-    submit: Submit, jobs: Sequence[tuple[int, Job]], limits: Limits, done: Callable[[int, Record], None]
-) -> list[tuple[int, Job, str]]:
+    submit: SubmitFunction,
+    jobs: Sequence[tuple[int, EvaluationJob]],
+    limits: JobLimits,
+    done: Callable[[int, EvaluationRecord], None],
+) -> list[tuple[int, EvaluationJob, str]]:
     """Evaluates jobs in parallel, once. Returns index, job and reason for each job whose process died."""
     futures = {submit(job, limits): (i, job) for i, job in jobs}
-    died: list[tuple[int, Job, str]] = []
+    died: list[tuple[int, EvaluationJob, str]] = []
     for future in as_completed(futures):
         index, job = futures[future]
         error = future.exception()
         if error is None:
             done(index, future.result())
-        elif isinstance(error, DiedError) or type(error).__name__ == "KilledWorker":
+        elif isinstance(error, ProcessDiedError) or type(error).__name__ == "KilledWorker":
             died.append((index, job, str(error)))
         else:
             raise error

@@ -1,6 +1,6 @@
 """Front end: imports ONNX models as `Graph`s. No `ModelProto` leaves this package."""
 
-from raptor.frontend.loading import Model, Survey, load, survey
+from raptor.frontend.loading import LoadedModel, ModelSurvey, load, survey
 from raptor.graph.ir import Graph
 
-__all__ = ["Graph", "Model", "Survey", "load", "survey"]
+__all__ = ["Graph", "LoadedModel", "ModelSurvey", "load", "survey"]

@@ -10,17 +10,17 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_da
 
 from raptor.common.errors import UserError
 from raptor.frontend import canonical, reading, translating
-from raptor.frontend.check import runtime_reason
+from raptor.frontend.check import extract_runtime_fault
 from raptor.frontend.libraries import infer_types
-from raptor.frontend.loading import prepare
-from raptor.frontend.reading import LIMIT_BYTES, graphs_of
-from raptor.frontend.translating import Answer, Origin
+from raptor.frontend.loading import prepare_model
+from raptor.frontend.reading import LIMIT_BYTES, walk_graphs
+from raptor.frontend.translating import ModelOrigin, NodeSupport
 from raptor.graph.ir import Graph
 from raptor.options import ModelInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class QueriedModel:
     """A model in canonical form (inputs bound, branches resolved, constants folded), with the support of each node.
 
     onnx_bytes: the original model. proto: the canonical model with all weights inside and all types that can be
@@ -32,26 +32,26 @@ class Asked:
     onnx_bytes: bytes
     proto: ModelProto
     graph: Graph
-    answers: tuple[Answer, ...]
-    of_floats: tuple[Answer, ...]
+    answers: tuple[NodeSupport, ...]
+    float_answers: tuple[NodeSupport, ...]
     notes: tuple[str, ...]
     constants: Mapping[str, npt.NDArray[Any]]
 
 
-def ask(model: reading.Source, inputs: ModelInputs) -> Asked:
+def query_support(model: reading.SourceModel, inputs: ModelInputs) -> QueriedModel:
     """Tries to import every node of a model. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
-    ready = prepare(model, inputs, keep_integers=True)
-    origin = Origin.of(model)
-    with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
+    ready = prepare_model(model, inputs, keep_integers=True)
+    origin = ModelOrigin.of(model)
+    with canonical.canonicalise(model) as (proto, folder), canonical.blame_model_on_error(folder):
         _complete_types(proto, folder)
-        graph, answers, of_floats = translating.ask_nodes(proto, folder, origin)
+        graph, answers, of_floats = translating.query_nodes(proto, folder, origin)
         _embed(proto, folder, name)
     _name_nodes(proto, answers)
-    return Asked(name, onnx_bytes, proto, graph, answers, of_floats, ready.notes, ready.constants)
+    return QueriedModel(name, onnx_bytes, proto, graph, answers, of_floats, ready.notes, ready.constants)
 
 
-def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
+def _name_nodes(proto: ModelProto, answers: Sequence[NodeSupport]) -> None:
     """Gives each node the name that the user knows; further nodes made from the same one get a numeric suffix."""
     taken: set[str] = set()
     for node, answer in zip(proto.graph.node, answers, strict=True):
@@ -71,7 +71,7 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
         try:
             found = infer_types(proto, missing, folder)
         except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-            raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
+            raise UserError(f"onnxruntime refuses the model: {extract_runtime_fault(error, folder)}") from None
         incomplete = [v for v in graph.value_info if v.name not in found]
         del graph.value_info[:]
         graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))
@@ -101,6 +101,6 @@ def _embed(proto: ModelProto, folder: Path, name: str) -> None:
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    for graph in graphs_of(proto.graph):
+    for graph in walk_graphs(proto.graph):
         yield from graph.initializer
         yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))

@@ -9,16 +9,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.building import Builder
+from raptor.frontend.building import OperatorBuilder
 from raptor.frontend.constants import Shape, natural_image
 from raptor.graph.ir import Pool, Tensor
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ReductionLayout:
     """A tensor laid out so that each dimension of its image is either reduced or kept. `chosen[d]`: True if reduced.
 
     parts: if the channels consist of several dimensions, only some of which are reduced: the size of each, and whether
@@ -26,34 +26,36 @@ class View:
     """
 
     tensor: Tensor
-    chosen: tuple[bool, ...]
-    parts: tuple[tuple[int, bool], ...] = ()
+    reduced: tuple[bool, ...]
+    channel_parts: tuple[tuple[int, bool], ...] = ()
 
     @property
     def image(self) -> Image:
         return self.tensor.image
 
     @property
-    def count(self) -> int:
+    def reduced_count(self) -> int:
         """Number of elements that are reduced to one."""
-        dims = [*zip(self.image.shape, self.chosen, strict=True)]
-        if self.parts:
-            dims[self.image.channel_axis : self.image.channel_axis + 1] = self.parts
+        dims = [*zip(self.image.shape, self.reduced, strict=True)]
+        if self.channel_parts:
+            dims[self.image.channel_axis : self.image.channel_axis + 1] = self.channel_parts
         return math.prod(n for n, chosen in dims if chosen)
 
     @property
-    def kept(self) -> npt.NDArray[np.int64]:
+    def result_channels(self) -> npt.NDArray[np.int64]:
         """[channels] -> result channel to which each channel contributes, where only some `parts` are reduced."""
-        sizes, results = [n for n, _ in self.parts], [1 if chosen else n for n, chosen in self.parts]
+        sizes, results = [n for n, _ in self.channel_parts], [1 if chosen else n for n, chosen in self.channel_parts]
         return np.broadcast_to(np.arange(math.prod(results)).reshape(results), sizes).reshape(-1)
 
     @property
-    def has_channels(self) -> bool:
+    def reduces_channels(self) -> bool:
         """True if the channels are reduced."""
-        return self.chosen[self.image.channel_axis] and self.image.channels > 1
+        return self.reduced[self.image.channel_axis] and self.image.channels > 1
 
 
-def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = False) -> View:
+def lay_out_reduction(
+    build: OperatorBuilder, x: Tensor, axes: Sequence[int], *, grouped: bool = False
+) -> ReductionLayout:
     """Returns a view of x that reduces the `axes` of its shape.
 
     Elements move only where a reshape has split the channels. With `grouped`, they stay in place even there if only
@@ -63,48 +65,54 @@ def view(build: Builder, x: Tensor, axes: Sequence[int], *, grouped: bool = Fals
         return seen
     found = _refined(x.image, x.shape)
     if found is None:
-        x = build.laid(x, natural_image(x.shape))
+        x = build.lay_out(x, natural_image(x.shape))
         found = _refined(x.image, x.shape)
         assert found is not None, "a shape refines itself"
     image, owners = found
-    return View(build.laid(x, image), tuple(owner in axes for owner in owners))
+    return ReductionLayout(build.lay_out(x, image), tuple(owner in axes for owner in owners))
 
 
-def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: float = 1.0) -> Tensor:
+def emit_reduction(
+    build: OperatorBuilder, seen: ReductionLayout, function: Literal["max", "sum"], factor: float = 1.0
+) -> Tensor:
     """Emits the maximum, or the sum times `factor`, over the reduced dimensions, which become 1."""
     seen = _pooled(build, seen, function)
-    if not seen.has_channels:
+    if not seen.reduces_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
-    if seen.parts:
+    if seen.channel_parts:
         if function == "sum" and build.has_crossbars(seen.tensor) and seen.image.pixels > 1:
-            return build.matrix(seen.tensor, np.eye(seen.kept.max() + 1, dtype=np.float32)[seen.kept] * factor)
-        return reduce(build, _with_split_channels(build, seen), function, factor)
+            return build.multiply_by_matrix(
+                seen.tensor, np.eye(seen.result_channels.max() + 1, dtype=np.float32)[seen.result_channels] * factor
+            )
+        return emit_reduction(build, _with_split_channels(build, seen), function, factor)
     if function == "sum" and build.has_crossbars(seen.tensor):
-        return build.matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
+        return build.multiply_by_matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
     if function == "max":
         return _largest_channel(build, seen.tensor)
     result = _pooled(build, _with_other_channels(build, seen), function).tensor
     return result if factor == 1 else build.map("mul", result, factor)
 
 
-def mean(build: Builder, seen: View, factor: float) -> Tensor:
+def emit_broadcast_sum(build: OperatorBuilder, seen: ReductionLayout, factor: float) -> Tensor:
     """Emits the sum times `factor`, broadcast to every channel; other reduced dimensions become 1.
 
     Without crossbars for the sum, the channels become 1, too.
     """
     if not build.has_crossbars(seen.tensor):
-        return reduce(build, seen, "sum", factor)
+        return emit_reduction(build, seen, "sum", factor)
     seen = _pooled(build, seen, "sum")
-    if not seen.has_channels:
+    if not seen.reduces_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
     channels = seen.image.channels
-    if seen.parts:
-        return build.matrix(seen.tensor, (seen.kept[:, None] == seen.kept) * np.float32(factor))
+    if seen.channel_parts:
+        return build.multiply_by_matrix(
+            seen.tensor, (seen.result_channels[:, None] == seen.result_channels) * np.float32(factor)
+        )
     # A broadcast number, not a full matrix: each norm of a large transformer has one.
-    return build.matrix(seen.tensor, np.broadcast_to(np.float32(factor), (channels, channels)))
+    return build.multiply_by_matrix(seen.tensor, np.broadcast_to(np.float32(factor), (channels, channels)))
 
 
-def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
+def broadcast_to_image(build: OperatorBuilder, x: Tensor, image: Image) -> Tensor:
     """Broadcasts x along the dimensions of `image` in which it has size 1.
 
     A single pixel is returned unchanged: operators broadcast it.
@@ -113,12 +121,12 @@ def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
     if x.image == image or meets_all:
         return x
     small = c_order(x.image.shape).reshape(x.image.shape[: len(image.shape)])
-    return build.add(move([x.image], np.broadcast_to(small, image.shape), image), image, x)
+    return build.add(make_move([x.image], np.broadcast_to(small, image.shape), image), image, x)
 
 
-def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View:
+def _pooled(build: OperatorBuilder, seen: ReductionLayout, function: Literal["max", "sum"]) -> ReductionLayout:
     image, at = seen.image, seen.image.channel_axis
-    chosen = seen.chosen[:at] + seen.chosen[at + 1 :]
+    chosen = seen.reduced[:at] + seen.reduced[at + 1 :]
     dims = image.pixel_dims
     kernel = tuple(n if c else 1 for n, c in zip(dims, chosen, strict=True))
     if math.prod(kernel) == 1:
@@ -130,7 +138,7 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
     return replace(seen, tensor=build.add(Pool(function, window), small, seen.tensor))
 
 
-def _largest_channel(build: Builder, x: Tensor) -> Tensor:
+def _largest_channel(build: OperatorBuilder, x: Tensor) -> Tensor:
     """Emits the maximum of each pixel's channels, halving their number until one is left.
 
     The halves of an odd number overlap in one channel. So a pixel stays where it is, and takes a few operations.
@@ -140,30 +148,30 @@ def _largest_channel(build: Builder, x: Tensor) -> Tensor:
         half = -(-channels // 2)
         image = Image((*x.image.shape[:at], half, *x.image.shape[at + 1 :]), at)
         first, last = (c_order(x.image.shape).take(range(n, n + half), at) for n in (0, channels - half))
-        x = build.map("max", *(build.add(move([x.image], part, image), image, x) for part in (first, last)))
+        x = build.map("max", *(build.add(make_move([x.image], part, image), image, x) for part in (first, last)))
     return x
 
 
-def _with_other_channels(build: Builder, seen: View) -> View:
+def _with_other_channels(build: OperatorBuilder, seen: ReductionLayout) -> ReductionLayout:
     """Lays out the tensor with its largest kept dimension as channels."""
-    shape, chosen = seen.image.shape, seen.chosen
+    shape, chosen = seen.image.shape, seen.reduced
     kept = [d for d in range(len(shape)) if not chosen[d]]
     if not kept:
         shape, chosen, kept = (*shape, 1), (*chosen, False), [len(shape)]
     axis = max(kept, key=lambda d: shape[d])
-    return View(build.laid(seen.tensor, Image(shape, axis)), chosen)
+    return ReductionLayout(build.lay_out(seen.tensor, Image(shape, axis)), chosen)
 
 
-def _with_split_channels(build: Builder, seen: View) -> View:
+def _with_split_channels(build: OperatorBuilder, seen: ReductionLayout) -> ReductionLayout:
     """Lays out the parts of the channels as dimensions; the largest kept part becomes the channels."""
     at, shape = seen.image.channel_axis, seen.image.shape
-    sizes, chosen = zip(*seen.parts, strict=True)
-    axis = max((d for d, (_, c) in enumerate(seen.parts) if not c), key=lambda d: sizes[d])
+    sizes, chosen = zip(*seen.channel_parts, strict=True)
+    axis = max((d for d, (_, c) in enumerate(seen.channel_parts) if not c), key=lambda d: sizes[d])
     image = Image((*shape[:at], *sizes, *shape[at + 1 :]), at + axis)
-    return View(build.laid(seen.tensor, image), (*seen.chosen[:at], *chosen, *seen.chosen[at + 1 :]))
+    return ReductionLayout(build.lay_out(seen.tensor, image), (*seen.reduced[:at], *chosen, *seen.reduced[at + 1 :]))
 
 
-def _grouped(build: Builder, x: Tensor, axes: Sequence[int]) -> View | None:
+def _grouped(build: OperatorBuilder, x: Tensor, axes: Sequence[int]) -> ReductionLayout | None:
     """Returns a view of x in its layout if its channels are several dimensions, some of them reduced; else None."""
     found = _dims(x.image, x.shape)
     if found is None:
@@ -175,7 +183,7 @@ def _grouped(build: Builder, x: Tensor, axes: Sequence[int]) -> View | None:
         return None
     image = Image((*dims[:at], x.image.channels, *dims[end:]), at)
     parts = tuple(zip(dims[at:end], chosen[at:end], strict=True))
-    return View(build.laid(x, image), (*chosen[:at], True, *chosen[end:]), parts)
+    return ReductionLayout(build.lay_out(x, image), (*chosen[:at], True, *chosen[end:]), parts)
 
 
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:

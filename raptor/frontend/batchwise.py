@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from onnx import ModelProto, NodeProto, helper
 
-RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+RECURRENT_OPS = frozenset({"LSTM", "GRU", "RNN"})
 _INPUTS = {0: (1, 0, 2), 5: (1, 0, 2), 6: (1, 0, 2)}
 """Position of the sequence and of each initial state -> permutation of its dimensions."""
 _OUTPUTS = {0: (2, 0, 1, 3), 1: (1, 0, 2), 2: (1, 0, 2)}
 
 
-def put_time_first(proto: ModelProto) -> None:
+def make_time_first(proto: ModelProto) -> None:
     """Rewrites every recurrent layer of layout 1 as a layer of layout 0 between transpositions, in place."""
     nodes = [new for node in proto.graph.node for new in _rewritten(node)]
     if len(nodes) != len(proto.graph.node):
@@ -20,7 +20,7 @@ def put_time_first(proto: ModelProto) -> None:
 
 def _rewritten(node: NodeProto) -> Iterator[NodeProto]:
     layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
-    if node.op_type not in RECURRENT or node.domain or not layout:
+    if node.op_type not in RECURRENT_OPS or node.domain or not layout:
         yield node
         return
     layer = NodeProto()

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
-from raptor.frontend.reading import graphs_of, subgraphs
+from raptor.frontend.reading import subgraphs, walk_graphs
 
 _NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
     {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
@@ -16,7 +16,7 @@ _NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
 """Attributes of Constant that are not tensors -> type of the value."""
 
 
-class Names:
+class UniqueNames:
     """Names of tensors and nodes in use; makes new unique names."""
 
     def __init__(self, graph: GraphProto) -> None:
@@ -25,11 +25,11 @@ class Names:
         self._nodes = {node.name for node in graph.node}
         self._copies: dict[str, int] = {}
 
-    def tensor(self, name: str) -> str:
+    def unique_tensor(self, name: str) -> str:
         """Returns `name`, or `name.2`, `name.3`, ... if a tensor has that name."""
         return self._fresh(name, self._tensors)
 
-    def node(self, name: str) -> str:
+    def unique_node(self, name: str) -> str:
         """Returns a free node name, as `tensor` does; '' stays ''."""
         return self._fresh(name, self._nodes) if name else ""
 
@@ -42,14 +42,14 @@ class Names:
         return found
 
 
-def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
+def hoist_constants(graph: GraphProto, names: UniqueNames) -> list[TensorProto]:
     """Moves constants out of all subgraphs, so that unrolling does not copy them; returns them."""
     # Innermost first: hoisting replaces the nodes of a graph by copies, and with them their subgraphs.
-    inner_first = list(graphs_of(graph))[:0:-1]
+    inner_first = list(walk_graphs(graph))[:0:-1]
     return [tensor for inner in inner_first for tensor in _hoisted(inner, names)]
 
 
-def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
+def _hoisted(graph: GraphProto, names: UniqueNames) -> Iterator[TensorProto]:
     found = {t.name: t for t in graph.initializer}
     found |= {n.output[0]: t for n in graph.node if n.output and (t := _constant(n)) is not None}
     outputs = {v.name for v in graph.output}
@@ -59,14 +59,14 @@ def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
         hoisted = TensorProto()
         hoisted.CopyFrom(tensor)
         # An output must be computed in the graph itself.
-        hoisted.name = names.tensor(f"{name}.constant" if name in outputs else name)
+        hoisted.name = names.unique_tensor(f"{name}.constant" if name in outputs else name)
         yield hoisted
         if name in outputs:
             nodes.insert(0, helper.make_node("Identity", [hoisted.name], [name]))
         if hoisted.name != name:
             renamed[name] = hoisted.name
     del graph.initializer[:]
-    set_nodes(graph, nodes)
+    replace_nodes(graph, nodes)
     for node in graph.node:
         rename_reads(node, {k: v for k, v in renamed.items() if k not in outputs})
 
@@ -96,8 +96,8 @@ def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
             rename_reads(inner, others)
 
 
-def inline(
-    body: GraphProto, inputs: Mapping[str, str], names: Names, wanted: Sequence[str] = ()
+def inline_body(
+    body: GraphProto, inputs: Mapping[str, str], names: UniqueNames, wanted: Sequence[str] = ()
 ) -> tuple[list[NodeProto], list[str]]:
     """Returns copies of the nodes of a body with its inputs replaced by `inputs`, and the names of its outputs.
 
@@ -110,7 +110,7 @@ def inline(
         if name and own in made and own not in renamed:
             renamed[own] = name
     for name in (o for node in body.node for o in node.output if o and o not in renamed):
-        renamed[name] = names.tensor(name)
+        renamed[name] = names.unique_tensor(name)
     nodes = [_copy(node, renamed, names) for node in body.node]
     found = [renamed.get(own, own) for own in outputs]
     for position, name in enumerate(wanted):
@@ -119,17 +119,17 @@ def inline(
     return nodes, [*(w or f for w, f in zip(wanted, found, strict=False)), *found[len(wanted) :]]
 
 
-def _copy(node: NodeProto, renamed: Mapping[str, str], names: Names) -> NodeProto:
+def _copy(node: NodeProto, renamed: Mapping[str, str], names: UniqueNames) -> NodeProto:
     copy = NodeProto()
     copy.CopyFrom(node)
-    copy.name = names.node(node.name)
+    copy.name = names.unique_node(node.name)
     rename_reads(copy, renamed)
     for position, name in enumerate(node.output):
         copy.output[position] = renamed.get(name, name)
     return copy
 
 
-def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
     """Replaces the nodes of a graph; the new nodes may include old ones."""
     kept = list(nodes)
     del graph.node[:]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
-from raptor.frontend.import_refusal import NeedsConstantError, Refusal
+from raptor.frontend.constants import Shape, broadcast_constant, make_scalar_pixels, natural_image
+from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.graph.constants import owned, smallest
+from raptor.graph.constants import copy_contiguous, drop_repetitions
 from raptor.graph.ir import (
     Concat,
     Constant,
@@ -26,9 +26,9 @@ from raptor.graph.ir import (
     Softmax,
     Tensor,
 )
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.window import Window
-from raptor.target.element import MODELLED
+from raptor.target.element import MODELLED_FLOAT
 from raptor.target.layout import Image
 
 _BITS = 8
@@ -36,7 +36,7 @@ _BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Builder:
+class OperatorBuilder:
     """Adds operators with results that the ONNX model does not have; `finish` makes the last one a node output."""
 
     node: NodeView
@@ -47,25 +47,25 @@ class Builder:
         value = self.ctx.constant(name)
         if value is None:
             return self.ctx.tensor(name)
-        value = self.ctx.weights(name)
+        value = self.ctx.read_float32(name)
         image = natural_image(value.shape)
-        pixels = owned(image.to_pixels(value))
+        pixels = copy_contiguous(image.to_pixels(value))
         stem = f"{self.node.output}.{name}"
-        return self.ctx.inner(self.node, (), value.shape, image, ConstantTensor(pixels), stem)
+        return self.ctx.emit_inner(self.node, (), value.shape, image, ConstantTensor(pixels), stem)
 
-    def natural(self, name: str) -> Tensor:
+    def natural_operand(self, name: str) -> Tensor:
         """Returns an input laid out with its channels on axis 1, as ONNX defines it."""
         tensor = self.ctx.tensor(name)
-        return self.laid(tensor, natural_image(tensor.shape))
+        return self.lay_out(tensor, natural_image(tensor.shape))
 
-    def laid(self, tensor: Tensor, image: Image) -> Tensor:
+    def lay_out(self, tensor: Tensor, image: Image) -> Tensor:
         """Returns the tensor in the layout `image` (see `ImportContext.as_image`)."""
-        return self.ctx.as_image(self.node, tensor, image)
+        return self.ctx.lay_out(self.node, tensor, image)
 
     def add(self, operator: Operator, image: Image, *inputs: Tensor) -> Tensor:
         """Adds an operator with a new result, whose shape is the shape of `image`."""
         stem = f"{self.node.output}.{_stem(operator)}"
-        return self.ctx.inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
+        return self.ctx.emit_inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
 
     def map(self, function: MapFunction, *operands: Tensor | Constant | float) -> Tensor:
         """Adds an element-wise function of tensors of one image (or one pixel, broadcast), constants and numbers."""
@@ -78,23 +78,23 @@ class Builder:
         """Emits |x| = max(x, 0 - x)."""
         return self.map("max", x, self.map("sub", 0.0, x))
 
-    def matrix(self, x: Tensor, weights: Floats) -> Tensor:
+    def multiply_by_matrix(self, x: Tensor, weights: Floats) -> Tensor:
         """Multiplies every pixel by a constant matrix [channels, new channels], which must not be a view of a file."""
         axis = x.image.channel_axis
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
         bits = _BITS if x.element.kind == "int" else 0
         values = np.asarray(weights, np.int16 if bits else np.float32)[None]
-        return self.add(Filter(values, Window.point(x.image.pixel_dims or (1,)), weight_bits=bits), image, x)
+        return self.add(Filter(values, Window.pointwise(x.image.pixel_dims or (1,)), weight_bits=bits), image, x)
 
     def has_crossbars(self, x: Tensor) -> bool:
         """Checks whether crossbars can multiply this tensor: in an integer model they multiply integers only."""
-        return x.element.kind == "int" or x.element == MODELLED
+        return x.element.kind == "int" or x.element == MODELLED_FLOAT
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
         """Returns a constant operand that broadcasts to a result of `shape`, as small as the image allows."""
-        return Constant(smallest(constant_pixels(array, shape, image)))
+        return Constant(drop_repetitions(broadcast_constant(array, shape, image)))
 
-    def arranged(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
+    def rearrange(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
         """Emits a rearrangement: element i of the result is element `wanted[i]` of the sources, 0 where that is -1.
 
         Elements of the sources are numbered in C order, source after source. The image of the result is the cheapest
@@ -108,21 +108,21 @@ class Builder:
         # On ties ONNX's own layout is taken, so that later nodes need not move the channels again.
         natural = natural_image(wanted.shape)
         others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
-        candidates = [(i, move(images, wanted, i)) for i in (natural, *others)]
+        candidates = [(i, make_move(images, wanted, i)) for i in (natural, *others)]
         image, chosen = min(candidates, key=lambda c: _breaks(c[1]))
         return self.add(chosen, image, *sources)
 
     def finish(self, tensor: Tensor, output: str | None = None) -> None:
         """Makes `tensor` an output of the node, by default the first, with that output's shape."""
         ctx, name = self.ctx, output or self.node.output
-        operator, inputs = ctx.take_back(tensor)
+        operator, inputs = ctx.pop_operator(tensor)
         natural = natural_image(ctx.shape(name))
         counts_pixels = isinstance(operator, Map | Softmax | Concat | ConstantTensor)
         renamable = not counts_pixels and natural.has_layout_of(tensor.image)
         ctx.emit(self.node, inputs, natural if renamable else tensor.image, operator, name)
 
 
-def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str = "") -> tuple[int, ...] | None:
+def read_constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str = "") -> tuple[int, ...] | None:
     """Returns integers given by an input or, in older versions, by attribute `name`; None if absent.
 
     Raises `NeedsConstantError` if the input is computed.
@@ -136,15 +136,15 @@ def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str =
     return tuple(map(int, value.ravel()))
 
 
-def axis_of(node: NodeView, rank: int, default: int) -> int:
-    """Returns the attribute `axis` as a non-negative number. Raises `Refusal` if it is out of range."""
+def read_axis(node: NodeView, rank: int, default: int) -> int:
+    """Returns the attribute `axis` as a non-negative number. Raises `ImportRefusal` if it is out of range."""
     axis = node.integer("axis", default)
     if not -rank <= axis < rank:
-        raise Refusal(f"axis {axis} of {rank} dimensions")
+        raise ImportRefusal(f"axis {axis} of {rank} dimensions")
     return axis % rank
 
 
-def indices(tensors: list[Tensor]) -> list[Indices]:
+def number_elements(tensors: list[Tensor]) -> list[Indices]:
     """Returns for each tensor an array of its shape with the numbers of its elements, counted over all tensors."""
     firsts = np.cumsum([0, *(math.prod(t.shape) for t in tensors)])
     return [c_order(t.shape, int(first)) for t, first in zip(tensors, firsts, strict=False)]
@@ -161,7 +161,7 @@ def _breaks(operator: Move) -> int:
 
 
 def _constant(value: Constant | float) -> Constant:
-    return value if isinstance(value, Constant) else Constant(scalar(value))
+    return value if isinstance(value, Constant) else Constant(make_scalar_pixels(value))
 
 
 def _stem(operator: Operator) -> str:

@@ -14,26 +14,26 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto
 
 from raptor.common.errors import InternalError, UserError
-from raptor.frontend.batchwise import put_time_first
+from raptor.frontend.batchwise import make_time_first
 from raptor.frontend.bodies import rename_reads
-from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
-from raptor.frontend.empty import drop_empty
-from raptor.frontend.folding import can_fold, fold, lacks_kernel, write_data
+from raptor.frontend.check import check_sizes, extract_fault, extract_runtime_fault, raise_if_unsupported
+from raptor.frontend.empty import drop_empty_tensors
+from raptor.frontend.folding import can_fold, fold_constants, lacks_kernel, write_external_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
-    optimise,
     read_without_weights,
-    refer_to_file,
-    try_out,
+    run_on_ones,
+    run_optimiser,
+    set_external_data,
 )
-from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source, reads
+from raptor.frontend.reading import INLINE_BYTES, ORIGINAL_LOCATION, SourceModel, find_reads
 from raptor.frontend.registry import is_supported_op
-from raptor.frontend.versions import OLDEST, version_of
+from raptor.frontend.versions import OLDEST_OPSET, opset_version
 
-KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
+DISABLED_FUSIONS = ("MatMulAddFusion", "GemmSumFusion")
 """Fusions turned off, so that product and sum keep the user's names."""
-QUANTISED_AS_WRITTEN = (
+DISABLED_QDQ_REWRITES = (
     "WeightBiasQuantization",
     "QDQPropagationTransformer",
     "DoubleQDQPairsRemover",
@@ -42,11 +42,11 @@ QUANTISED_AS_WRITTEN = (
     "ClipQuantRewrite",
 )
 """Rewrites of quantised models turned off: rounding stays where the model has it, under the model's names."""
-CONVERTED = "converted"
+CONVERTED_LOCATION = "converted"
 """External data location that stands for the in-memory data of converted weights."""
-INLINED = "_inlfunc_"
+INLINED_PREFIX = "_inlfunc_"
 """Prefix of onnxruntime's names for tensors of inlined functions."""
-GENERATED = "_new_shape"
+GENERATED_PREFIX = "_new_shape"
 """Prefix of onnxruntime's names for shape constants of fused reshapes."""
 
 _FOLDINGS = 16
@@ -54,7 +54,7 @@ _FOLDINGS = 16
 
 
 @contextmanager
-def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
+def canonicalise(source: SourceModel) -> Generator[tuple[ModelProto, Path]]:
     """Yields the canonical model with all shapes inferred, and a folder with its larger weights, deleted on exit.
 
     Replaces `source.proto` by one without weights, so that a model of 500 MB is not in memory five times.
@@ -65,15 +65,15 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         source.proto, converted = _move_weights(source.proto)
         check_sizes(_inferred(source))
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
-        _optimise(source, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
+        _optimise(source, folder, {ORIGINAL_LOCATION: source.onnx_bytes, CONVERTED_LOCATION: converted})
         del converted
         canonical = infer_shapes(read_without_weights(folder / "canonical.onnx"))
-        drop_empty(canonical)
+        drop_empty_tensors(canonical)
         yield canonical, folder
 
 
 @contextmanager
-def blaming_the_model(folder: Path) -> Generator[None]:
+def blame_model_on_error(folder: Path) -> Generator[None]:
     """Turns an `InternalError` into a `UserError` if onnxruntime cannot run the canonical model either.
 
     Incompatible shapes (a Conv of 4 channels on an image of 5) show only there.
@@ -82,18 +82,18 @@ def blaming_the_model(folder: Path) -> Generator[None]:
         yield
     except InternalError:
         try:
-            try_out(folder / "canonical.onnx")
+            run_on_ones(folder / "canonical.onnx")
         except Exception as error:  # as in `_optimise`
-            raise UserError(f"onnxruntime cannot run the model: {runtime_reason(error, folder)}") from None
+            raise UserError(f"onnxruntime cannot run the model: {extract_runtime_fault(error, folder)}") from None
         raise
 
 
-def _inferred(source: Source) -> ModelProto:
+def _inferred(source: SourceModel) -> ModelProto:
     try:
         return infer_shapes(source.proto)
     except (InvalidTypes, ValueError) as error:
         raise_if_unsupported(source.proto, source.reasons)
-        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
+        raise UserError(f"not a valid ONNX model: {extract_fault(error)}") from None
 
 
 def _make_loadable(proto: ModelProto) -> None:
@@ -104,7 +104,7 @@ def _make_loadable(proto: ModelProto) -> None:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     proto.ir_version = min(max(proto.ir_version, 8), 10)
-    put_time_first(proto)
+    make_time_first(proto)
     _drop_unused(proto)
 
 
@@ -118,7 +118,7 @@ def _drop_unused(proto: ModelProto) -> None:
     for node in reversed(proto.graph.node):
         if not needed.isdisjoint(node.output) or not is_supported_op(node.domain, node.op_type):
             kept.append(node)
-            needed.update(reads(node))
+            needed.update(find_reads(node))
     if len(kept) < len(proto.graph.node):
         del proto.graph.node[:]
         proto.graph.node.extend(reversed(kept))
@@ -129,15 +129,15 @@ def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
     for tensor in proto.graph.initializer:
         data = tensor.raw_data
         if len(data) >= INLINE_BYTES:
-            refer_to_file(tensor, CONVERTED, len(converted), len(data))
+            set_external_data(tensor, CONVERTED_LOCATION, len(converted), len(data))
             converted += data
     # A copy, because protobuf gives memory back only with the whole message.
     return ModelProto.FromString(proto.SerializeToString()), converted
 
 
-def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
+def _optimise(source: SourceModel, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
     original, shaped, target = (folder / f"{name}.onnx" for name in ("original", "shaped", "canonical"))
-    run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=(*KEPT_APART, *QUANTISED_AS_WRITTEN))
+    run = partial(run_optimiser, inline_bytes=INLINE_BYTES, disabled=(*DISABLED_FUSIONS, *DISABLED_QDQ_REWRITES))
     try:
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)
@@ -151,13 +151,13 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
         if "bad_alloc" in str(error) or "bad allocation" in str(error):
             raise MemoryError from None
         raise_if_unsupported(source.proto, source.reasons)
-        if lacks_kernel(error) and version_of(source.proto) >= OLDEST:
+        if lacks_kernel(error) and opset_version(source.proto) >= OLDEST_OPSET:
             inferred = infer_shapes(source.proto)
-            write_data(inferred, folder, in_memory)
-            fold(inferred, folder)
+            write_external_data(inferred, folder, in_memory)
+            fold_constants(inferred, folder)
             target.write_bytes(inferred.SerializeToString())
             return
-        raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
+        raise UserError(f"onnxruntime refuses the model: {extract_runtime_fault(error, folder)}") from None
 
 
 def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
@@ -167,21 +167,21 @@ def _changes(path: Path, folder: Path) -> Iterator[ModelProto]:
         # It does not infer all shapes (MeanVarianceNormalization), but uses given ones; then it also folds the nodes
         # that depend on them.
         inferred = infer_shapes(read_without_weights(path))
-        fold(inferred, folder)
+        fold_constants(inferred, folder)
         yield inferred
     for _ in range(_FOLDINGS):
         found = read_without_weights(path)
         if not can_fold(found.graph):
             return
         found = infer_shapes(found)
-        if not fold(found, folder):
+        if not fold_constants(found, folder):
             return
         yield found
 
 
 def _rename_generated(proto: ModelProto) -> None:
     """Renames constants that onnxruntime generated, in place: its next run would generate the same names again."""
-    generated = {t.name for t in proto.graph.initializer if t.name.startswith(GENERATED)}
+    generated = {t.name for t in proto.graph.initializer if t.name.startswith(GENERATED_PREFIX)}
     names = {name: f"again.{name}" for name in generated - {v.name for v in proto.graph.output}}
     for tensor in proto.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
@@ -191,7 +191,7 @@ def _rename_generated(proto: ModelProto) -> None:
 
 def _has_inlined_functions(path: Path) -> bool:
     nodes = read_without_weights(path).graph.node
-    return any(o.startswith(INLINED) for n in nodes for o in n.output)
+    return any(o.startswith(INLINED_PREFIX) for n in nodes for o in n.output)
 
 
 def _has_shapes(path: Path) -> bool:

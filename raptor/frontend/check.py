@@ -12,10 +12,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.libraries import InvalidModel, check_standard, function_versions
-from raptor.frontend.operator_sets import MOVES, QUANTISED
-from raptor.frontend.reading import Source
-from raptor.frontend.registry import is_supported_op, op_reason
-from raptor.frontend.versions import version_of
+from raptor.frontend.operator_sets import MOVE_OPS, QUANTISED_OPS
+from raptor.frontend.reading import SourceModel
+from raptor.frontend.registry import explain_unsupported, is_supported_op
+from raptor.frontend.versions import opset_version
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -39,15 +39,15 @@ _WHERE = re.compile(r"^/onnxruntime_src/.* was false\. |^/onnxruntime_src/\S+ ")
 """Source location in messages of onnxruntime."""
 MOST_ELEMENTS = 2**28
 """Maximum number of elements of one tensor, 1 GiB as float32: a few bytes of a model can request any size."""
-FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
-SMALL_FLOATS = frozenset(
+FLOAT_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+SMALL_FLOAT_TYPES = frozenset(
     (
         *(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
         *(TensorProto.FLOAT8E8M0, TensorProto.FLOAT4E2M1),
     )
 )
 """Float types that inputs and outputs may have, but computed tensors may not."""
-WHOLE = frozenset(
+WHOLE_TYPES = frozenset(
     (
         *(TensorProto.BOOL, TensorProto.INT2, TensorProto.INT4, TensorProto.UINT2, TensorProto.UINT4),
         *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
@@ -55,9 +55,9 @@ WHOLE = frozenset(
     )
 )
 """Types whose values a float program holds as integers in float32."""
-NUMBERS = FLOATS | SMALL_FLOATS | WHOLE
+NUMERIC_TYPES = FLOAT_TYPES | SMALL_FLOAT_TYPES | WHOLE_TYPES
 """Element types that inputs and outputs may have."""
-INDICES = frozenset(
+INDEX_TYPES = frozenset(
     (
         TensorProto.BOOL,
         TensorProto.STRING,
@@ -70,9 +70,9 @@ INDICES = frozenset(
     )
 )
 """Input types that are sizes, indices, flags or names. (8-bit integers are images, or quantised data.)"""
-INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)) | {
-    TensorProto.INT32
-}
+QUANTISED_TYPES = frozenset(
+    TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)
+) | {TensorProto.INT32}
 """Element types of data that integer operators read."""
 _TAKE_INFINITY = frozenset(
     (
@@ -88,7 +88,7 @@ _LAYERS = frozenset(
     ("Conv", "ConvTranspose", "Gemm", "GRU", "InstanceNormalization", "LayerNormalization", "LSTM", "MatMul", "RNN")
 )
 _LOOKUPS = frozenset(("Gather", "GatherElements", "GatherND"))
-PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+PARAMETER_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         **{"If": (0,), "Loop": (0, 1), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4)},
         **{"Pad": (1, 3), "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "ConstantOfShape": (0,)},
@@ -104,13 +104,13 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
 """Operator -> inputs that determine what is computed, such as a shape; these must be constants."""
 
 
-def check_model(source: Source) -> None:
+def check_model(source: SourceModel) -> None:
     """Raises `UserError` if the model violates the ONNX standard, `UnsupportedError` for operators unknown to it."""
     try:
         check_standard(_small(source.proto).SerializeToString())
     except InvalidModel as error:
         raise_if_unsupported(source.proto)
-        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
+        raise UserError(f"not a valid ONNX model: {extract_fault(error)}") from None
 
 
 def _small(proto: ModelProto) -> ModelProto:
@@ -148,9 +148,9 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
             known = reasons.get(node.output[0]) if node.output else None
             # Names the first version with a function body, unless this version has one, too, as random operators have.
             oldest = function_versions().get(node.op_type)
-            later = oldest if oldest is not None and version_of(proto) < oldest else None
-            reason = known or op_reason(node.domain, node.op_type, later)
-            unsupported.append(UnsupportedNode(label(node), node.op_type, reason))
+            later = oldest if oldest is not None and opset_version(proto) < oldest else None
+            reason = known or explain_unsupported(node.domain, node.op_type, later)
+            unsupported.append(UnsupportedNode(describe_node(node), node.op_type, reason))
     if unsupported:
         raise UnsupportedError(unsupported)
 
@@ -160,28 +160,28 @@ def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers
 
     Accepts inputs that may still become constants (`is_settable`), and with `keep_integers` all tensors.
     """
-    inputs = {n: v for n, v in model_inputs(proto).items() if n not in constants and not is_settable(proto, v)}
+    inputs = {n: v for n, v in collect_inputs(proto).items() if n not in constants and not is_settable(proto, v)}
     if keep_integers:
         inputs = {n: v for n, v in inputs.items() if v.type.tensor_type.elem_type == TensorProto.UNDEFINED}
-    found = [f"input '{n}' is {fault}" for n, v in inputs.items() if (fault := input_fault(proto, v))]
+    found = [f"input '{n}' is {fault}" for n, v in inputs.items() if (fault := find_input_fault(proto, v))]
     if found:
         raise UserError("\n".join(found))
 
 
-def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
+def collect_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
     """Returns the inputs by name, without weights, which are inputs as well up to IR version 3."""
     weights = {t.name for t in proto.graph.initializer}
     return {v.name: v for v in proto.graph.input if v.name not in weights}
 
 
-def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
+def find_input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     """Returns the reason why the chip cannot be given an input, with a remedy; empty if it can."""
     if value.type.WhichOneof("value") is None:
         return "of no type, must be of numbers"
     kind = value.type.tensor_type.elem_type
     if is_settable(proto, value):
         return f"{type_name(kind)} and must be a constant (--set {value.name}=VALUE)"
-    if kind in NUMBERS or _is_quantised(proto, value):
+    if kind in NUMERIC_TYPES or _is_quantised(proto, value):
         return ""
     constant = f", or a constant (--set {value.name}=VALUE)" if kind == TensorProto.STRING else ""
     return f"{type_name(kind)}, must be of numbers{constant}"
@@ -190,7 +190,7 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Checks whether an input is a flag, size or name, which must become a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
-    if kind not in INDICES or rank > 1 or _is_quantised(proto, value):
+    if kind not in INDEX_TYPES or rank > 1 or _is_quantised(proto, value):
         return False
     return kind == TensorProto.STRING or _decides(proto, value.name)
 
@@ -204,7 +204,7 @@ def _decides(proto: ModelProto, name: str) -> bool:
     for node in proto.graph.node:
         if _makes_data(node, same):
             continue
-        if any(node.input[i] in same for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input)):
+        if any(node.input[i] in same for i in PARAMETER_INPUTS.get(node.op_type, ()) if i < len(node.input)):
             return True
         if node.op_type not in ("Shape", "Size") and not same.isdisjoint(node.input):
             same.update(filter(None, node.output))  # '' stands for absent outputs and absent inputs alike
@@ -214,33 +214,33 @@ def _decides(proto: ModelProto, name: str) -> bool:
 def _makes_data(node: NodeProto, given: Set[str]) -> bool:
     """Checks whether a node computes data from the tensors `given`: a layer, or a lookup with them as indices."""
     if node.op_type in _LAYERS:
-        return not any(node.input[i] in given for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input))
+        return not any(node.input[i] in given for i in PARAMETER_INPUTS.get(node.op_type, ()) if i < len(node.input))
     return node.op_type in _LOOKUPS and node.input[0] not in given
 
 
 def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Checks whether an input is data, by its type and readers; other inputs are sizes, indices or zero points."""
-    if value.type.tensor_type.elem_type in FLOATS:
+    if value.type.tensor_type.elem_type in FLOAT_TYPES:
         return True
-    if any(node.op_type in QUANTISED for node in proto.graph.node):
+    if any(node.op_type in QUANTISED_OPS for node in proto.graph.node):
         return _is_quantised(proto, value)
-    return value.type.tensor_type.elem_type in NUMBERS and not _decides(proto, value.name)
+    return value.type.tensor_type.elem_type in NUMERIC_TYPES and not _decides(proto, value.name)
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Checks whether an input holds quantised integers that an integer operator reads as data."""
-    if value.type.tensor_type.elem_type not in INTEGERS:
+    if value.type.tensor_type.elem_type not in QUANTISED_TYPES:
         return False
     same = {value.name}
     for node in proto.graph.node:
-        if node.op_type in QUANTISED and any(node.input[i] in same for i in data_inputs(node)):
+        if node.op_type in QUANTISED_OPS and any(node.input[i] in same for i in find_data_positions(node)):
             return True
-        if node.op_type in MOVES and node.input and node.input[0] in same:
+        if node.op_type in MOVE_OPS and node.input and node.input[0] in same:
             same.update(node.output)
     return False
 
 
-def data_inputs(node: NodeProto) -> Iterable[int]:
+def find_data_positions(node: NodeProto) -> Iterable[int]:
     """Returns the positions of the data inputs of an integer operator; the others are scales and zero points."""
     count = len(node.input)
     match node.op_type:
@@ -264,12 +264,12 @@ def check_sizes(proto: ModelProto) -> None:
             raise UserError(f"tensor '{value.name}' has {count} elements; {limit}")
 
 
-def check_weights(source: Source) -> None:
+def check_weights(source: SourceModel) -> None:
     """Raises `UserError` for weights with NaN, with infinities that a product would read, or with missing data."""
     users = _users(source.proto)
     for tensor in _float_tensors(source.proto):
         try:
-            values = source.values(tensor)
+            values = source.read_values(tensor)
         except (ValueError, TypeError):
             raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
         bad = np.isnan(values) if users[tensor.name] <= _TAKE_INFINITY else ~np.isfinite(values)
@@ -316,12 +316,12 @@ def _constants(operator: Operator) -> Iterator[Numbers]:
             return
 
 
-def label(node: NodeProto) -> str:
+def describe_node(node: NodeProto) -> str:
     """Returns the name of a node, or its operator and first output if it has no name."""
     return node.name or f"{node.op_type} -> {node.output[0] if node.output else ''}"
 
 
-def first_line(error: Exception) -> str:
+def extract_fault(error: Exception) -> str:
     """Returns the part of an onnx or onnxruntime message that states the fault and the node."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     for pattern in _OF_A_NODE:
@@ -332,9 +332,9 @@ def first_line(error: Exception) -> str:
     return text
 
 
-def runtime_reason(error: Exception, folder: Path) -> str:
+def extract_runtime_fault(error: Exception, folder: Path) -> str:
     """Returns the fault in an onnxruntime message, without status codes and without the path of a model in `folder`."""
-    reason = re.sub(r"Load model from .*? failed:", "", first_line(error)).replace(f"{folder}/", "")
+    reason = re.sub(r"Load model from .*? failed:", "", extract_fault(error)).replace(f"{folder}/", "")
     return _STATUS.sub("", reason)
 
 

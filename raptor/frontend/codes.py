@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.nodes import NodeView
 from raptor.graph.ir import Floats
-from raptor.target.element import Coding, ElementType, integer
+from raptor.target.element import ElementCoding, ElementType, integer_type
 
 Shape = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ class CodeType:
     @property
     def element(self) -> ElementType:
         """Element type on the chip."""
-        return integer(self.bits)
+        return integer_type(self.bits)
 
     @property
     def low(self) -> int:
@@ -41,14 +41,14 @@ class CodeType:
         return self.element.high + self.offset
 
     @property
-    def numpy(self) -> np.dtype[np.generic]:
+    def numpy_dtype(self) -> np.dtype[np.generic]:
         """Numpy type of an array of the values."""
         return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(self.name.upper()))
 
     @property
-    def coding(self) -> Coding:
+    def coding(self) -> ElementCoding:
         """Coding of a tensor of this type."""
-        return Coding(self.name, self.offset)
+        return ElementCoding(self.name, self.offset)
 
 
 def _code_types() -> dict[int, CodeType]:
@@ -59,12 +59,12 @@ def _code_types() -> dict[int, CodeType]:
     return found
 
 
-CODES: Mapping[int, CodeType] = MappingProxyType(_code_types())
+CODE_TYPES: Mapping[int, CodeType] = MappingProxyType(_code_types())
 """ONNX element type -> representation on the chip."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class QuantParams:
     """Parameters of a quantiser: real = (value - zero_point) * scale. Both arrays broadcast to the tensor's shape."""
 
     scale: Floats
@@ -77,18 +77,18 @@ class Steps:
         return self.scale.size == 1 and self.zero_point.size == 1
 
 
-def host_coding(by: Steps) -> Coding:
-    """Returns the coding with which the host quantises or dequantises. Raises `Refusal` for scales in blocks."""
+def make_host_coding(by: QuantParams) -> ElementCoding:
+    """Returns the coding with which the host quantises or dequantises. Raises `ImportRefusal` for scales in blocks."""
     scale, zero = np.broadcast_arrays(by.scale, by.zero_point - by.code.offset)
     wide = [a for a, n in enumerate(scale.shape) if n > 1]
     if len(wide) > 1:
-        raise Refusal("scales in blocks")
+        raise ImportRefusal("scales in blocks")
     axis = wide[0] if wide else None
-    return Coding("float32", 0, tuple(map(float, scale.ravel())), tuple(map(int, zero.ravel())), axis)
+    return ElementCoding("float32", 0, tuple(map(float, scale.ravel())), tuple(map(int, zero.ravel())), axis)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coded:
+class QuantisedConstant:
     """A constant of quantised integers: real = `values` * scale; the zero point is already subtracted.
 
     bits: bits of its ONNX type.
@@ -99,12 +99,12 @@ class Coded:
     bits: int
 
     @property
-    def real(self) -> Floats:
+    def dequantised(self) -> Floats:
         """The dequantised values, in float32 as DequantizeLinear computes them."""
         return self.values.astype(np.float32) * self.scale
 
 
-def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
+def quantise_values(values: npt.ArrayLike, by: QuantParams) -> Ints:
     """Returns the integers of QuantizeLinear: float32 division, ties to even, saturated; NaN becomes the lowest."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(np.asarray(values, np.float32) / by.scale).astype(np.float64) + by.zero_point
@@ -115,7 +115,7 @@ _OUTPUT_CHANNELS: Mapping[str, int] = MappingProxyType({"Conv": 0, "ConvTranspos
 """Operator -> axis of its weights along which quantisation scales may vary."""
 
 
-def float_layer_fault(node: NodeView, coded: Mapping[str, Coded], views: Container[str]) -> str:
+def explain_float_layer(node: NodeView, coded: Mapping[str, QuantisedConstant], views: Container[str]) -> str:
     """Returns the reason why a layer of an integer model is not computed in integers.
 
     `views`: names of quantised tensors.

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.import_refusal import Refusal
-from raptor.graph.constants import owned
+from raptor.frontend.import_refusal import ImportRefusal
+from raptor.graph.constants import copy_contiguous
 from raptor.graph.ir import Floats, Numbers
 from raptor.target.layout import Image
 
@@ -19,19 +19,19 @@ def natural_image(shape: Shape) -> Image:
     return Image(shape or (1,), min(1, max(len(shape) - 1, 0)))
 
 
-def scalar(value: float) -> Floats:
+def make_scalar_pixels(value: float) -> Floats:
     """Returns a constant [1, 1, 1]."""
     return np.full((1, 1, 1), value, np.float32)
 
 
-def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
+def broadcast_constant(array: Numbers, shape: Shape, image: Image) -> Numbers:
     """Broadcasts `array` to `shape` as numpy does; returns [rows or 1, width or 1, channels or 1] of the image.
 
     A broadcast dimension stays 1 as long as `shape` is the image's own shape. In a reshaped tensor the dimensions of
     the image differ, and only a scalar stays small.
     """
     if array.size == 1:
-        return owned(array).reshape(1, 1, 1)
+        return copy_contiguous(array).reshape(1, 1, 1)
     if shape == image.shape:
         aligned = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     else:
@@ -39,13 +39,13 @@ def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
     moved = np.moveaxis(aligned, image.channel_axis, -1)
     if math.prod(moved.shape[:-2]) > 1:
         moved = np.broadcast_to(moved, (*image.pixel_dims[:-1], *moved.shape[-2:]))
-    return owned(moved).reshape(math.prod(moved.shape[:-2]), *((1,) * (2 - moved.ndim)), *moved.shape[-2:])
+    return copy_contiguous(moved).reshape(math.prod(moved.shape[:-2]), *((1,) * (2 - moved.ndim)), *moved.shape[-2:])
 
 
-def as_float32(name: str, values: npt.NDArray[Any]) -> Floats:
-    """Returns integers as float32. Raises `Refusal` for integers that float32 does not hold exactly."""
+def to_exact_float32(name: str, values: npt.NDArray[Any]) -> Floats:
+    """Returns integers as float32. Raises `ImportRefusal` for integers that float32 does not hold exactly."""
     floats = values.astype(np.float32)
     lost = floats.astype(np.float64).astype(object) != values.astype(object)
     if lost.any():
-        raise Refusal(f"'{name}' holds {values[lost].flat[0]}, which float32 does not")
+        raise ImportRefusal(f"'{name}' holds {values[lost].flat[0]}, which float32 does not")
     return floats

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.frontend.constants import natural_image
-from raptor.frontend.formulas import Formula
+from raptor.frontend.formulas import FormulaBuilder
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
-from raptor.graph.constants import owned
+from raptor.graph.constants import copy_contiguous
 from raptor.graph.ir import (
     Dot,
     Filter,
@@ -31,7 +31,7 @@ from raptor.graph.ir import (
     Operator,
     Tensor,
 )
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
@@ -39,7 +39,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class TensorFactor:
     """A tensor, or a constant array, and the names of its dimensions in order."""
 
     names: Names
@@ -72,29 +72,29 @@ class Contraction:
                 sizes[dim] = max(sizes.get(dim, 1), size)
         return cls(node, ctx, sizes)
 
-    def factor(self, name: str, names: Sequence[str]) -> Factor:
+    def read_factor(self, name: str, names: Sequence[str]) -> TensorFactor:
         """Returns a tensor of the model as a factor; a name that occurs twice takes the diagonal."""
         constant = self.ctx.constant(name)
         shape = self.ctx.tensor(name).shape if constant is None else constant.shape
         kept = tuple(n for n, size in zip(names, shape, strict=True) if size > 1)
         if constant is not None:
-            values = self.ctx.weights(name).reshape([self.sizes[n] for n in kept])
+            values = self.ctx.read_float32(name).reshape([self.sizes[n] for n in kept])
             return self._diagonal_of_constant(kept, values)
         return self._diagonal(kept, self.ctx.tensor(name))
 
-    def _diagonal_of_constant(self, names: Names, values: Floats) -> Factor:
+    def _diagonal_of_constant(self, names: Names, values: Floats) -> TensorFactor:
         unique = tuple(dict.fromkeys(names))
-        return Factor(unique, values if unique == names else einsum_arrays([(names, values)], unique))
+        return TensorFactor(unique, values if unique == names else einsum_arrays([(names, values)], unique))
 
-    def _diagonal(self, names: Names, x: Tensor) -> Factor:
+    def _diagonal(self, names: Names, x: Tensor) -> TensorFactor:
         unique = tuple(dict.fromkeys(names))
         if unique == names:
-            return Factor(names, x)
+            return TensorFactor(names, x)
         elements = einsum_arrays([(names, c_order(self.dims(names)))], unique)
         image = natural_image(self.dims(unique))
-        return Factor(unique, self._inner((x.name,), image, move([x.image], elements, image), "diagonal"))
+        return TensorFactor(unique, self._inner((x.name,), image, make_move([x.image], elements, image), "diagonal"))
 
-    def wide(self, names: Iterable[str]) -> Names:
+    def drop_unit_dims(self, names: Iterable[str]) -> Names:
         """Returns the names of dimensions larger than 1."""
         return tuple(n for n in names if self.sizes[n] > 1)
 
@@ -106,29 +106,29 @@ class Contraction:
         """Returns the product of the sizes of named dimensions."""
         return math.prod(self.dims(names))
 
-    def product(self, x: Factor, y: Factor, out: Names) -> Factor:
+    def multiply(self, x: TensorFactor, y: TensorFactor, out: Names) -> TensorFactor:
         """Returns the product of two factors, with dimensions `out`."""
         if x.is_constant:
             x, y = y, x
         if isinstance(x.value, np.ndarray) and isinstance(y.value, np.ndarray):
             values = einsum_arrays([(x.names, x.value), (y.names, y.value)], out)
-            return Factor(out, np.asarray(values, np.float32))
+            return TensorFactor(out, np.asarray(values, np.float32))
         assert isinstance(x.value, Tensor), "one of the factors is computed"
         if isinstance(y.value, np.ndarray):
-            return Factor(out, self._product_with_constant(x.names, x.value, y.names, y.value, out))
+            return TensorFactor(out, self._product_with_constant(x.names, x.value, y.names, y.value, out))
         x, y = self._summed(x, {*y.names, *out}), self._summed(y, {*x.names, *out})
-        return Factor(out, self._computed_product(x, y, out))
+        return TensorFactor(out, self._computed_product(x, y, out))
 
-    def _summed(self, x: Factor, needed: set[str]) -> Factor:
+    def _summed(self, x: TensorFactor, needed: set[str]) -> TensorFactor:
         """Sums the dimensions not in `needed`, by a product with ones."""
         gone = tuple(n for n in x.names if n not in needed)
         if not gone:
             return x
-        return self.product(x, self.ones(gone), tuple(n for n in x.names if n in needed))
+        return self.multiply(x, self.ones(gone), tuple(n for n in x.names if n in needed))
 
-    def ones(self, names: Names) -> Factor:
+    def ones(self, names: Names) -> TensorFactor:
         """Returns a constant factor of ones."""
-        return Factor(names, np.ones(self.dims(names), np.float32))
+        return TensorFactor(names, np.ones(self.dims(names), np.float32))
 
     def _product_with_constant(self, names: Names, x: Tensor, others: Names, values: Floats, out: Names) -> Tensor:
         """Multiplies on crossbars, with one filter; a batch of matrices becomes the groups of the filter."""
@@ -143,13 +143,13 @@ class Contraction:
         ordered = ordered.reshape((*shape, *self.dims((*batch, *cols))))
         matrix = np.broadcast_to(ordered, self.dims((*inner, *batch, *cols))).reshape(self.size(inner), -1)
         if batch and not inner:
-            return self._multiplied(Factor(names, x), Factor((*batch, *cols), ordered), out)
+            return self._multiplied(TensorFactor(names, x), TensorFactor((*batch, *cols), ordered), out)
         groups = self.size(batch)
         covering = None if batch or names != (*rows, *inner) else self._covering_filter(x, matrix, self.size(rows))
         if covering is not None:
             return self._result((x.name,), covering, rows, cols, out)
         left = self._arranged(names, x, rows, (*batch, *inner))
-        filter_ = Filter(owned(matrix[None]), Window.point((self.size(rows),)), groups)
+        filter_ = Filter(copy_contiguous(matrix[None]), Window.pointwise((self.size(rows),)), groups)
         return self._result((left.name,), filter_, rows, (*batch, *cols), out)
 
     def _covering_filter(self, x: Tensor, matrix: Floats, batch: int) -> Filter | None:
@@ -164,9 +164,9 @@ class Contraction:
         dims = image.shape[2:]
         ones = (1,) * len(dims)
         window = Window(dims, ones, dims, ones, (0,) * len(dims), ones, batch)
-        return Filter(owned(matrix.reshape(image.channels, window.tap_count, -1).swapaxes(0, 1)), window)
+        return Filter(copy_contiguous(matrix.reshape(image.channels, window.tap_count, -1).swapaxes(0, 1)), window)
 
-    def _computed_product(self, x: Factor, y: Factor, out: Names) -> Tensor:
+    def _computed_product(self, x: TensorFactor, y: TensorFactor, out: Names) -> Tensor:
         """Multiplies on the vector unit: one dot product per element of the result."""
         if not set(x.names) & set(y.names) - set(out):
             return self._multiplied(x, y, out)
@@ -182,27 +182,27 @@ class Contraction:
         dot = Dot(self.size(batch), self.size(rows), self.size(cols))
         return self._result((left.name, right.name), dot, (*batch, *rows), cols, out)
 
-    def _multiplied(self, x: Factor, y: Factor, out: Names) -> Tensor:
+    def _multiplied(self, x: TensorFactor, y: TensorFactor, out: Names) -> Tensor:
         """Multiplies element by element, both factors broadcast; there is no sum."""
         shape = self.dims(out)
         operands = [self._aligned(v, out) for v in (x, y)]
         tensors = [o for o in operands if isinstance(o, Tensor)]
         full = [t for t in tensors if t.shape == shape]
-        f = Formula(self.node, self.ctx, shape, full[0].image if full else natural_image(shape))
+        f = FormulaBuilder(self.node, self.ctx, shape, full[0].image if full else natural_image(shape))
         values = [f.broadcast(o) if isinstance(o, Tensor) else f.constant(o) for o in operands]
         result = f.apply("mul", *values)
         assert isinstance(result, Tensor)
         return result
 
-    def _aligned(self, x: Factor, out: Names) -> Tensor | Floats:
+    def _aligned(self, x: TensorFactor, out: Names) -> Tensor | Floats:
         order = tuple(n for n in out if n in x.names)
         shape = tuple(self.sizes[n] if n in x.names else 1 for n in out)
         if isinstance(x.value, np.ndarray):
             return einsum_arrays([(x.names, x.value)], order).reshape(shape)
-        turned = self.permuted(x.names, x.value, order)
+        turned = self.permute(x.names, x.value, order)
         return replace(turned, shape=shape)
 
-    def permuted(self, names: Names, x: Tensor, out: Names) -> Tensor:
+    def permute(self, names: Names, x: Tensor, out: Names) -> Tensor:
         """Permutes the dimensions of a tensor; no element moves if the pixels keep their order."""
         if names == out:
             return x
@@ -212,7 +212,7 @@ class Contraction:
             channel = names[x.image.channel_axis]
             if [n for n in names if n != channel] == [n for n in out if n != channel]:
                 image = Image(shape, out.index(channel))
-        return self._inner((x.name,), image, move([x.image], self._transposed(names, out), image), "turned")
+        return self._inner((x.name,), image, make_move([x.image], self._transposed(names, out), image), "turned")
 
     def _transposed(self, names: Names, out: Names) -> Indices:
         return c_order(self.dims(names)).transpose([names.index(n) for n in out])
@@ -222,10 +222,10 @@ class Contraction:
         if at is not None:
             before, behind = self.size(pixels[:at]), self.size(pixels[at:])
             wanted = Image((before, self.size(channels), behind), 1)
-            return x if x.image.has_layout_of(wanted) else self.ctx.as_image(self.node, x, wanted)
+            return x if x.image.has_layout_of(wanted) else self.ctx.lay_out(self.node, x, wanted)
         image = Image((self.size(pixels), self.size(channels)), 1)
         wanted = self._transposed(names, (*pixels, *channels))
-        return self._inner((x.name,), image, move([x.image], wanted, image), "turned")
+        return self._inner((x.name,), image, make_move([x.image], wanted, image), "turned")
 
     def _result(self, inputs: Names, operator: Filter | Dot, pixels: Names, channels: Names, out: Names) -> Tensor:
         """Adds the product, whose pixels and channels have these dimensions; returns it with dimensions `out`."""
@@ -236,7 +236,7 @@ class Contraction:
         product = self._inner(inputs, flat, operator, "products")
         image = natural_image(self.dims(out))
         wanted = self._transposed((*pixels, *channels), out)
-        return self._inner((product.name,), image, move([flat], wanted, image), "turned")
+        return self._inner((product.name,), image, make_move([flat], wanted, image), "turned")
 
     def _shown(self, out: Names, channels: Names, at: int) -> Image:
         """Returns the image of a result of dimensions `out` whose channels are `channels`, from dimension `at` on."""
@@ -246,7 +246,7 @@ class Contraction:
 
     def _inner(self, inputs: Names, image: Image, operator: Operator, what: str) -> Tensor:
         stem = f"{self.node.output}.{what}"
-        return self.ctx.inner(self.node, inputs, image.shape, image, operator, stem)
+        return self.ctx.emit_inner(self.node, inputs, image.shape, image, operator, stem)
 
 
 def einsum_arrays(factors: Sequence[tuple[Names, Array]], out: Names) -> Array:

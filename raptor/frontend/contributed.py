@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from raptor.frontend.nodes import attributes_of
-from raptor.frontend.operator_sets import CONTRIBUTED
+from raptor.frontend.nodes import read_attributes
+from raptor.frontend.operator_sets import CONTRIB_DOMAIN
 
 _ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
     {
@@ -36,12 +36,12 @@ _Y_SCALE = 7
 """Position of QGemm's output scale; without it the result is float."""
 
 
-def has_contributed(proto: ModelProto) -> bool:
+def has_contrib_operators(proto: ModelProto) -> bool:
     """Checks whether a model has operators of these domains."""
-    return any(node.domain in (CONTRIBUTED, _LEARNING) for node in proto.graph.node)
+    return any(node.domain in (CONTRIB_DOMAIN, _LEARNING) for node in proto.graph.node)
 
 
-def stand_in(proto: ModelProto) -> ModelProto:
+def replace_by_standard(proto: ModelProto) -> ModelProto:
     """Returns a copy with stand-ins, of equal result shapes but other values."""
     copy = ModelProto()
     copy.CopyFrom(proto)
@@ -55,10 +55,10 @@ def _standing_in(node: NodeProto) -> Iterator[NodeProto]:
     if node.domain == _LEARNING and node.op_type in _TO_FLOATS:
         yield helper.make_node("Cast", list(node.input), list(node.output), to=TensorProto.FLOAT)
         return
-    if node.domain != CONTRIBUTED:
+    if node.domain != CONTRIB_DOMAIN:
         yield node
         return
-    attributes = {name: value for name, value in attributes_of(node).items() if name in _KEPT}
+    attributes = {name: value for name, value in read_attributes(node).items() if name in _KEPT}
     if node.op_type == "QLinearConcat":
         yield helper.make_node("Concat", list(node.input[2::3]), list(node.output), **attributes)
     elif node.op_type in _ALIKE:

@@ -10,30 +10,30 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.bodies import Names, hoist_constants, inline
-from raptor.frontend.check import label
-from raptor.frontend.decisions import Decisions, UndecidedError
+from raptor.frontend.bodies import UniqueNames, hoist_constants, inline_body
+from raptor.frontend.check import describe_node
+from raptor.frontend.decisions import PartialEvaluator, UndecidedError
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
-from raptor.frontend.reading import reads
+from raptor.frontend.reading import find_reads
 
-MOST_TURNS = 1024
+MOST_ITERATIONS = 1024
 """Maximum number of iterations of one loop."""
 MOST_NODES = 20_000
 """Maximum number of nodes made from all branches and loops of a model."""
 _OPERATORS = frozenset(("If", "Loop", "Scan"))
 
 
-def resolve(proto: ModelProto) -> Mapping[str, str]:
+def eliminate_control_flow(proto: ModelProto) -> Mapping[str, str]:
     """Replaces every If, Loop and Scan that constants and shapes determine, in place.
 
     Returns first output -> reason for each node that is left. Raises `UserError` if unrolling exceeds `MOST_NODES`.
     """
-    if not any(map(is_control, proto.graph.node)):
+    if not any(map(is_control_flow, proto.graph.node)):
         return {}
     return _Resolver(proto).run()
 
 
-def is_control(node: NodeProto) -> bool:
+def is_control_flow(node: NodeProto) -> bool:
     """Checks whether a node is an If, Loop or Scan."""
     return node.op_type in _OPERATORS and node.domain in STANDARD_DOMAINS
 
@@ -46,12 +46,12 @@ class _Resolver:
     """
 
     def __init__(self, proto: ModelProto) -> None:
-        self.proto, self.names = proto, Names(proto.graph)
+        self.proto, self.names = proto, UniqueNames(proto.graph)
         self.version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
         self.own = {t.name for t in proto.graph.initializer}
         proto.graph.initializer.extend(hoist_constants(proto.graph, self.names))
-        self.read = {v.name for v in proto.graph.output} | {r for n in proto.graph.node for r in reads(n)}
-        self.known = Decisions(proto)
+        self.read = {v.name for v in proto.graph.output} | {r for n in proto.graph.node for r in find_reads(n)}
+        self.known = PartialEvaluator(proto)
         self.reasons: dict[str, str] = {}
         self.made = 0
 
@@ -68,26 +68,26 @@ class _Resolver:
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
         for node in reversed(self.known.nodes):
-            if needed.isdisjoint(node.output) and self.known.decided.issuperset(filter(None, node.output)):
+            if needed.isdisjoint(node.output) and self.known.evaluated.issuperset(filter(None, node.output)):
                 continue
-            needed.update(reads(node))
+            needed.update(find_reads(node))
             used.append(node)
         return used[::-1]
 
     def _keep_constants(self) -> None:
         """Drops constants that only a removed branch used; the outer graph's own constants are kept."""
-        used = self.own | {name for node in self.proto.graph.node for name in reads(node)}
+        used = self.own | {name for node in self.proto.graph.node for name in find_reads(node)}
         del self.proto.graph.initializer[:]
         self.proto.graph.initializer.extend(t for n, t in self.known.constants.items() if n in used)
 
     def add(self, node: NodeProto) -> None:
         """Adds a node, or the nodes that replace it."""
         count = len(self.known.nodes)
-        if is_control(node):
+        if is_control_flow(node):
             try:
                 _RESOLVE[node.op_type](self, node)
             except UndecidedError as undecided:
-                self.known.forget_from(count)
+                self.known.drop_nodes_from(count)
                 self.reasons[node.output[0]] = f"only supported where constants decide it, and not {undecided}"
             else:
                 return
@@ -99,9 +99,11 @@ class _Resolver:
         """Adds a copy of the nodes of a body; returns the names of its outputs."""
         self.made += 1 + len(body.node)
         if self.made > MOST_NODES:
-            raise UserError(f"{label(node)} ({node.op_type}): unrolled, the loops have more than {MOST_NODES} nodes")
-        nodes, outputs = inline(body, inputs, self.names, wanted)
-        self.read.update(outputs, (name for inner in nodes for name in reads(inner)))
+            raise UserError(
+                f"{describe_node(node)} ({node.op_type}): unrolled, the loops have more than {MOST_NODES} nodes"
+            )
+        nodes, outputs = inline_body(body, inputs, self.names, wanted)
+        self.read.update(outputs, (name for inner in nodes for name in find_reads(inner)))
         for inner in nodes:
             self.add(inner)
         return outputs
@@ -114,7 +116,7 @@ class _Resolver:
         return output
 
     def constant(self, value: int | bool | Sequence[int], stem: str) -> str:
-        name = self.names.tensor(stem)
+        name = self.names.unique_tensor(stem)
         dtype = np.bool_ if isinstance(value, bool) else np.int64
         self.known.constants[name] = numpy_helper.from_array(np.array(value, dtype), name)
         return name
@@ -123,7 +125,7 @@ class _Resolver:
         """Concatenates the results of all iterations along a new axis."""
         if not turns:
             raise UndecidedError(f"'{output}', which is empty, as the loop has no turn")
-        parts = [self.unsqueeze(turn, axis, self.names.tensor(f"{output}.turn")) for turn in turns]
+        parts = [self.unsqueeze(turn, axis, self.names.unique_tensor(f"{output}.turn")) for turn in turns]
         self.make("Concat", parts, output, axis)
 
     def unsqueeze(self, name: str, axis: int, output: str) -> str:
@@ -146,7 +148,7 @@ def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
     body = next((a.g for a in node.attribute if a.name == "body"), GraphProto())
     most, start, *carried = [*node.input, "", ""][: max(2, len(node.input))]
     _check_body(body, 2 + len(carried), 1 + len(node.output))
-    limit = int(to.known.value(most).ravel()[0]) if most else None
+    limit = int(to.known.evaluate(most).ravel()[0]) if most else None
     goes_on = _truth(to, start) if start else True
     stacked: list[list[str]] = [[] for _ in node.output[len(carried) :]]
     turn = 0
@@ -173,7 +175,7 @@ def _resolve_scan(to: _Resolver, node: NodeProto) -> None:
     axes = _each(node, "scan_input_axes", count)
     backwards = _each(node, "scan_input_directions", count)
     stacked: list[list[str]] = [[] for _ in node.output[len(carried) :]]
-    turns = _length(to.known.dims(scanned[0]), axes[0])
+    turns = _length(to.known.static_shape(scanned[0]), axes[0])
     for turn in range(turns):
         _check_turn(turn)
         slices = [
@@ -195,7 +197,7 @@ _RESOLVE: Mapping[str, Callable[[_Resolver, NodeProto], None]] = MappingProxyTyp
 
 
 def _truth(to: _Resolver, name: str) -> bool:
-    value = to.known.value(name)
+    value = to.known.evaluate(name)
     if value.size != 1:
         raise UndecidedError(f"'{name}', which is not one truth value")
     return bool(value.ravel()[0])
@@ -207,8 +209,8 @@ def _check_body(body: GraphProto, inputs: int, outputs: int) -> None:
 
 
 def _check_turn(turn: int) -> None:
-    if turn >= MOST_TURNS:
-        raise UndecidedError(f"more than {MOST_TURNS} turns")
+    if turn >= MOST_ITERATIONS:
+        raise UndecidedError(f"more than {MOST_ITERATIONS} turns")
 
 
 def _bound(body: GraphProto, given: Sequence[str]) -> dict[str, str]:
@@ -233,7 +235,7 @@ def _length(dims: Sequence[int], axis: int) -> int:
 
 def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
     at = to.constant(index, f"{stem}.turn_number")
-    return to.make("Gather", [name, at], to.names.tensor(f"{name}.slice"), axis)
+    return to.make("Gather", [name, at], to.names.unique_tensor(f"{name}.slice"), axis)
 
 
 def _finish(

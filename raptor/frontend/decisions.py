@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from raptor.frontend.check import FLOATS
-from raptor.frontend.libraries import evaluate, infer_shapes
-from raptor.frontend.operator_sets import RANDOM, STANDARD_DOMAINS
+from raptor.frontend.check import FLOAT_TYPES
+from raptor.frontend.libraries import infer_shapes, run_constant_model
+from raptor.frontend.operator_sets import RANDOM_OPS, STANDARD_DOMAINS
 from raptor.frontend.reading import INLINE_BYTES, subgraphs
 
 Array = npt.NDArray[Any]
@@ -21,7 +21,7 @@ class UndecidedError(Exception):
     """Raised if constants and shapes do not determine a value. The message names what it depends on."""
 
 
-class Decisions:
+class PartialEvaluator:
     """The resolved part of a graph, with a memo of known values and shapes of its tensors.
 
     decided: tensors that were evaluated to determine some value.
@@ -33,7 +33,7 @@ class Decisions:
         self._model = proto
         self._inputs = {v.name: v for v in proto.graph.input if v.name not in self.constants}
         self._at: dict[str, int] = {}
-        self.decided: set[str] = set()
+        self.evaluated: set[str] = set()
         self._values: dict[str, Array] = {}
         self._typed: dict[str, ValueInfoProto] = {}
 
@@ -42,21 +42,21 @@ class Decisions:
         self._at.update((name, len(self.nodes)) for name in node.output if name)
         self.nodes.append(node)
 
-    def forget_from(self, count: int) -> None:
+    def drop_nodes_from(self, count: int) -> None:
         """Removes all nodes from number `count` on."""
         for name in (o for node in self.nodes[count:] for o in node.output):
             for known in (self._at, self._values, self._typed):
                 known.pop(name, None)
         del self.nodes[count:]
 
-    def value(self, name: str) -> Array:
+    def evaluate(self, name: str) -> Array:
         """Returns the value of a tensor. Raises `UndecidedError` if it depends on inputs, weights or large tensors."""
         if name not in self._values:
             nodes, leaves = self._slice(name)
             self._values[name] = self._compute(name, nodes, leaves)
         return self._values[name]
 
-    def dims(self, name: str) -> tuple[int, ...]:
+    def static_shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor. Raises `UndecidedError` if it does not follow from the input shapes."""
         if name in self.constants:
             return tuple(self.constants[name].dims)
@@ -80,7 +80,7 @@ class Decisions:
                 leaves[name] = self._small(name)
             else:
                 places.add(self._place(name))
-                self.decided.add(name)
+                self.evaluated.add(name)
                 waiting += [i for i in self.nodes[self._at[name]].input if i]
         return [self.nodes[i] for i in sorted(places)], list(leaves.values())
 
@@ -96,7 +96,7 @@ class Decisions:
         if name not in self._at:
             raise UndecidedError(f"'{name}'")
         node = self.nodes[self._at[name]]
-        if node.op_type in RANDOM or any(True for _ in subgraphs(node)):
+        if node.op_type in RANDOM_OPS or any(True for _ in subgraphs(node)):
             raise UndecidedError(f"'{name}', which {node.op_type} makes")
         return self._at[name]
 
@@ -105,9 +105,9 @@ class Decisions:
         node = self.nodes[self._at[name]] if name in self._at else NodeProto()
         if node.op_type not in ("Shape", "Size") or node.domain not in STANDARD_DOMAINS or not node.input:
             return False
-        dims = np.array(self.dims(node.input[0]), np.int64)
+        dims = np.array(self.static_shape(node.input[0]), np.int64)
         ends = {a.name: a.i for a in node.attribute}
-        self.decided.add(name)
+        self.evaluated.add(name)
         part = dims[ends.get("start", 0) : ends.get("end", len(dims))]
         self._values[name] = part if node.op_type == "Shape" else np.array(dims.prod(), np.int64)
         return True
@@ -122,7 +122,7 @@ class Decisions:
             for output in (o for node in nodes for o in node.output if o):
                 if output not in shapes or np.prod(_static(shapes[output]), dtype=float) > MOST_ELEMENTS:
                     raise UndecidedError(f"'{output}', whose size is not known, or large")
-            return np.asarray(evaluate(model))
+            return np.asarray(run_constant_model(model))
         except UndecidedError:
             raise
         except Exception as error:  # onnx and onnxruntime raise a dozen types that have only Exception in common
@@ -148,7 +148,7 @@ class Decisions:
         except Exception as error:  # as above
             raise UndecidedError(f"the shape of '{name}'") from error
         for value in found:
-            if _is_static(value) and (value.type.tensor_type.elem_type in FLOATS or value.name == name):
+            if _is_static(value) and (value.type.tensor_type.elem_type in FLOAT_TYPES or value.name == name):
                 self._typed[value.name] = value
 
     def _part(

@@ -14,7 +14,7 @@ def has_shape(value: ValueInfoProto) -> bool:
     return value.type.tensor_type.HasField("shape")
 
 
-def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
+def read_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
     """Returns the declared shape. Exporters write open sizes as a name, an empty name, `?`, -1 or 0."""
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or UNNAMED for d in dims)
@@ -39,17 +39,17 @@ def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
     value.type.tensor_type.shape.CopyFrom(shape)
 
 
-def text(dims: Sequence[Dim]) -> str:
+def format_dims(dims: Sequence[Dim]) -> str:
     """Returns a shape as text for messages and `--shape`: `1,3,H,W`."""
     return ",".join(map(str, dims))
 
 
-def names(dims: Sequence[Dim]) -> list[str]:
+def find_open_dims(dims: Sequence[Dim]) -> list[str]:
     """Returns the names of the open sizes."""
     return [d for d in dims if isinstance(d, str) and d != UNNAMED]
 
 
-def placeholders(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def make_example_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     """Returns an example shape for an option: 1 for an open batch, letters for other open sizes."""
     letters = ["1", *(f"D{d}" for d in range(1, len(dims)))]
     if len(dims) == 4:

@@ -3,39 +3,39 @@
 import numpy as np
 
 from raptor.frontend import selection, steps, truth
-from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.ranges import Range
-from raptor.frontend.whole import EXACT, BoundRefusal
+from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.ranges import IntegerInterval
+from raptor.frontend.whole import EXACT_RANGE, BoundRefusal
 from raptor.graph.ir import Constant, Tensor
 
 
-def quotient(f: Formula, x: Value, y: Value) -> Value:
+def quotient(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits x / y for integers, rounded towards 0."""
     found, _ = _parts(f, x, y)
     signed = f.mul(found, f.mul(steps.sign(f, x), steps.sign(f, y)))
     return _declared(f, signed, _signed(f, x, y, _most(f, x)))
 
 
-def remainder(f: Formula, x: Value, y: Value) -> Value:
+def remainder(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits the remainder of the integer division x / y, with the sign of x."""
     _, rest = _parts(f, x, y)
     most = max(_most(f, y) - 1, 0)
     return _declared(f, f.mul(rest, steps.sign(f, x)), _signed(f, x, x, most))
 
 
-def float_remainder(f: Formula, x: Value, y: Value) -> Value:
+def float_remainder(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits x - y * truncate(x / y) for floats; x where y is infinite."""
-    finite = y if selection.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
+    finite = y if selection.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST_FLOAT), truth.LARGEST_FLOAT)
     return f.sub(x, f.mul(finite, steps.truncate(f, f.div(x, y))))
 
 
-def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
+def match_sign(f: FormulaBuilder, rest: Value, y: Value) -> Value:
     """Emits a remainder with the sign of y: y is added to it if their signs differ."""
-    known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
+    known = None if isinstance(rest, Constant) else f.ctx.integer_range(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
     # 0 * inf is NaN.
     nothing = f.constant(np.zeros((), np.float32))
-    added = f.mul(other, y) if selection.is_finite(f, y) else selection.choice(f, other, y, nothing)
+    added = f.mul(other, y) if selection.is_finite(f, y) else selection.select_where(f, other, y, nothing)
     signed = f.add(rest, added)
     if known is None:
         return signed
@@ -43,7 +43,7 @@ def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
     return _declared(f, signed, _signed(f, y, y, most))
 
 
-def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
+def _parts(f: FormulaBuilder, x: Value, y: Value) -> tuple[Value, Value]:
     """Returns quotient and remainder of |x| / |y|. The rounded quotient can be 1 too large; then both are corrected."""
     a, b = _size(f, x), _size(f, y)
     rough = steps.floor(f, f.div(a, b))
@@ -52,26 +52,26 @@ def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
     return f.sub(rough, over), f.add(rest, f.mul(over, b))
 
 
-def _size(f: Formula, x: Value) -> Value:
-    if not truth.is_whole(f, x):
+def _size(f: FormulaBuilder, x: Value) -> Value:
+    if not truth.is_exact_integer(f, x):
         raise BoundRefusal(None)
     return f.abs(x)
 
 
-def _most(f: Formula, x: Value) -> int:
+def _most(f: FormulaBuilder, x: Value) -> int:
     if isinstance(x, Constant):
         return int(abs(x.pixels).max())
-    found = f.ctx.whole(x) or EXACT
+    found = f.ctx.integer_range(x) or EXACT_RANGE
     return max(-found.low, found.high)
 
 
-def _signed(f: Formula, x: Value, y: Value, most: int) -> Range:
+def _signed(f: FormulaBuilder, x: Value, y: Value, most: int) -> IntegerInterval:
     """Returns the range of results with |result| <= most, negative only if an operand may be."""
-    lows = [v.pixels.min() if isinstance(v, Constant) else (f.ctx.whole(v) or EXACT).low for v in (x, y)]
-    return Range(-most if min(lows) < 0 else 0, most)
+    lows = [v.pixels.min() if isinstance(v, Constant) else (f.ctx.integer_range(v) or EXACT_RANGE).low for v in (x, y)]
+    return IntegerInterval(-most if min(lows) < 0 else 0, most)
 
 
-def _declared(f: Formula, x: Value, found: Range) -> Value:
+def _declared(f: FormulaBuilder, x: Value, found: IntegerInterval) -> Value:
     if isinstance(x, Tensor):
-        f.ctx.declare_whole(x.name, found)
+        f.ctx.declare_range(x.name, found)
     return x

@@ -5,11 +5,11 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from raptor.frontend.libraries import function_versions, host_operators, standard_operators
-from raptor.frontend.registry import Importer, importers, is_refused
+from raptor.frontend.libraries import find_host_operators, find_standard_schemas, function_versions
+from raptor.frontend.registry import OperatorImporter, importers, is_refused
 
 _BEHIND_EXTENDED = "mask, behind extended instructions, which may make what is not a number (NaN)"
-EXTENDED: Mapping[str, str] = MappingProxyType(
+EXTENDED_NEEDS: Mapping[str, str] = MappingProxyType(
     {
         "Acos": "sqrt, div",
         "Acosh": "sqrt, log",
@@ -75,7 +75,7 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
 A test compares this with the importers.
 """
 
-HEAD = """# Operators
+PAGE_HEAD = """# Operators
 
 Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is computed in
 float32, or as the integers that QuantizeLinear makes of it (quantised models). Floats of other widths become float32,
@@ -83,7 +83,7 @@ and [integers and truth values](../how-to/faq.md#token-ids) are held as whole nu
 shape is fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling,
 whatever their operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant).
 Operators that ONNX defines by others are replaced by these first; so what they need is what these need. Replaced as
-well are operators that left the standard (`Affine`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`,
+well are operators that left the standard (`AffineView`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`,
 `ScaledTanh`), and of `ai.onnx.ml` those that scale, choose or add up the numbers of a table (`ArrayFeatureExtractor`,
 `Binarizer`, `Imputer`, `LinearRegressor`, `Normalizer`, `Scaler`).
 
@@ -111,18 +111,18 @@ _DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Sca
 """Operators that are folded while compiling, or not computed by the chip at all."""
 
 
-def page() -> Iterator[str]:
+def generate_page() -> Iterator[str]:
     """Yields the lines of docs/reference/operators.md."""
-    yield HEAD
+    yield PAGE_HEAD
     for op_type, group in groupby(importers(), key=lambda i: i.op_type):
         for found in group:
             yield _row(op_type, found)
-    known, schemas = {i.op_type for i in importers()}, standard_operators()
+    known, schemas = {i.op_type for i in importers()}, find_standard_schemas()
     others = {name: schema for name, schema in sorted(schemas.items()) if name not in known}
     functions = function_versions()
     by_function = [name for name in others if name in functions.keys() - _DECIDED and _is_expanded(schemas[name])]
     rest = [name for name in others if name not in _DECIDED and name not in by_function]
-    on_host = host_operators() | functions.keys()
+    on_host = find_host_operators() | functions.keys()
     yield "\nBy functions of the standard, which it has from a version on:\n\n| operator | version |\n|---|---|\n"
     yield from (f"| {name} | {functions[name]} |\n" for name in by_function)
     yield f"\nWhere constants decide, else on the host: {', '.join(n for n in others if n in _DECIDED)}.\n"
@@ -137,7 +137,7 @@ def _is_expanded(schema: Any) -> bool:
     return schema.node_determinism != schema.NodeDeterminism.NonDeterministic and not is_refused(schema.name)
 
 
-def _row(op_type: str, found: Importer) -> str:
+def _row(op_type: str, found: OperatorImporter) -> str:
     name = f"{found.domain}.{op_type}" if found.domain else op_type
-    cells = (name, str(found.since), found.summary, EXTENDED.get(op_type, ""), found.limits)
+    cells = (name, str(found.since), found.summary, EXTENDED_NEEDS.get(op_type, ""), found.limits)
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n"

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 
 Names = tuple[str, ...]
 
 
-def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Names], Names]:
+def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Names], Names]:
     """Returns the dimension names of each operand, and of the result; an ellipsis expands to several names.
 
-    Raises `Refusal` if the equation does not fit the operands' `ranks`.
+    Raises `ImportRefusal` if the equation does not fit the operands' `ranks`.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise Refusal(f"equation '{equation}' is for {len(terms)} operands, not {len(ranks)}")
+        raise ImportRefusal(f"equation '{equation}' is for {len(terms)} operands, not {len(ranks)}")
     operands = [_names(term, rank, equation) for term, rank in zip(terms, ranks, strict=True)]
     if arrow:
         return operands, _result(right, operands)
@@ -26,7 +26,7 @@ def _names(term: str, rank: int, equation: str) -> Names:
     before, dots, behind = term.partition("...")
     hidden = rank - len(before) - len(behind)
     if hidden < 0 or (hidden and not dots):
-        raise Refusal(f"equation '{equation}': '{term}' does not name {rank} dimensions")
+        raise ImportRefusal(f"equation '{equation}': '{term}' does not name {rank} dimensions")
     # Numbered from the last: broadcasting aligns dimensions at the right.
     return (*before, *(f"...{i}" for i in range(hidden, 0, -1)), *behind)
 

@@ -4,14 +4,14 @@ import math
 
 from onnx import ModelProto, NodeProto
 
-from raptor.frontend.bodies import set_nodes
+from raptor.frontend.bodies import replace_nodes
 
 
-def drop_empty(proto: ModelProto) -> None:
+def drop_empty_tensors(proto: ModelProto) -> None:
     """Removes operands without elements from Concat nodes, and nodes whose results are all empty, in place."""
     empty = _empty_tensors(proto) - {v.name for v in proto.graph.output}
     if empty:
-        set_nodes(proto.graph, [_full(n, empty) for n in proto.graph.node if not empty.issuperset(n.output)])
+        replace_nodes(proto.graph, [_full(n, empty) for n in proto.graph.node if not empty.issuperset(n.output)])
 
 
 def _empty_tensors(proto: ModelProto) -> set[str]:

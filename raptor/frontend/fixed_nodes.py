@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, OperatorSetIdProto
 
-from raptor.frontend.codes import Coded
+from raptor.frontend.codes import QuantisedConstant
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.libraries import computed
-from raptor.frontend.nodes import Array, attributes_of
-from raptor.frontend.operator_sets import MOVES, QUANTISED, RANDOM
+from raptor.frontend.libraries import run_node
+from raptor.frontend.nodes import Array, read_attributes
+from raptor.frontend.operator_sets import MOVE_OPS, QUANTISED_OPS, RANDOM_OPS
 from raptor.frontend.reading import subgraphs
 from raptor.frontend.whole import is_small_float
 from raptor.graph.ir import Floats
@@ -24,14 +24,14 @@ _OF_NUMBERS = frozenset(("Cast", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Resiz
 _MOST_CODE = 2**15
 
 
-def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
+def fold_constant_node(node: NodeProto, ctx: ImportContext) -> bool:
     """Folds a node whose operands are all constants. Returns False, without any change, if it cannot be folded."""
     names = [i for i in node.input if i]
     known = bool(names) and all(map(ctx.is_constant, names))
-    if not known or node.op_type in RANDOM or any(True for _ in subgraphs(node)):
+    if not known or node.op_type in RANDOM_OPS or any(True for _ in subgraphs(node)):
         return False
     # Importers accept constant integers; 4- and 8-bit floats must be folded, as the chip does not have these types.
-    if node.op_type in QUANTISED and not is_small_float(ctx.kind(names[0])):
+    if node.op_type in QUANTISED_OPS and not is_small_float(ctx.numpy_dtype(names[0])):
         return False
     moved = _moved(node, ctx)
     if moved is None:
@@ -40,18 +40,18 @@ def import_fixed(node: NodeProto, ctx: ImportContext) -> bool:
     if moved is None:
         return False
     for name, value in zip(filter(None, node.output), moved, strict=True):
-        if isinstance(value, Coded):
-            ctx.add_coded(name, value)
+        if isinstance(value, QuantisedConstant):
+            ctx.add_quantised(name, value)
         else:
             ctx.set_constant(name, value)
     return True
 
 
-def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
+def _moved(node: NodeProto, ctx: ImportContext) -> list[QuantisedConstant] | None:
     """Returns the results of an operator that only moves elements, applied to the integers and to their scales."""
-    data = {i: ctx.coded(i) for i in (node.input if node.op_type == "Concat" else node.input[:1])}
+    data = {i: ctx.quantised_constant(i) for i in (node.input if node.op_type == "Concat" else node.input[:1])}
     found = {name: value for name, value in data.items() if value is not None}
-    if len(found) < len(data) or node.op_type not in MOVES - _OF_NUMBERS or _fills(node, ctx):
+    if len(found) < len(data) or node.op_type not in MOVE_OPS - _OF_NUMBERS or _fills(node, ctx):
         return None
     others = {i: ctx.constant(i) for i in node.input if i and i not in data}
     codes = _computed(node, {**others, **{n: c.values for n, c in found.items()}}, ctx.opsets)
@@ -64,7 +64,7 @@ def _moved(node: NodeProto, ctx: ImportContext) -> list[Coded] | None:
     if codes is None or spread is None:
         return None
     bits = max(c.bits for c in found.values())
-    return [Coded(c.astype(np.int32), _narrowed(s), bits) for c, s in zip(codes, spread, strict=True)]
+    return [QuantisedConstant(c.astype(np.int32), _narrowed(s), bits) for c, s in zip(codes, spread, strict=True)]
 
 
 def _fills(node: NodeProto, ctx: ImportContext) -> bool:
@@ -72,7 +72,7 @@ def _fills(node: NodeProto, ctx: ImportContext) -> bool:
     if node.op_type != "Pad":
         return False
     value = ctx.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    return bool(attributes_of(node).get("value", 0)) or (value is not None and bool(value.any()))
+    return bool(read_attributes(node).get("value", 0)) or (value is not None and bool(value.any()))
 
 
 def _narrowed(scale: Array) -> Floats:
@@ -88,9 +88,9 @@ def _narrowed(scale: Array) -> Floats:
     return np.where(found == 0, np.float32(1), found).astype(np.float32)
 
 
-def _coded_again(node: NodeProto, ctx: ImportContext, values: Array) -> Array | Coded:
+def _coded_again(node: NodeProto, ctx: ImportContext, values: Array) -> Array | QuantisedConstant:
     """Requantises real values with an operand's scale if all are exact multiples of it; else returns them unchanged."""
-    operands = (ctx.coded(i) for i in node.input)
+    operands = (ctx.quantised_constant(i) for i in node.input)
     coded = next((c for c in operands if c is not None), None)
     if coded is None or values.dtype != np.float32 or not _broadcasts(coded.scale.shape, values.shape):
         return values
@@ -109,7 +109,7 @@ def _computed(
     node: NodeProto, operands: Mapping[str, Array | None], opsets: Sequence[OperatorSetIdProto]
 ) -> list[npt.NDArray[np.generic]] | None:
     """Returns the results of the node, computed by a library; None if it fails or a result is no tensor."""
-    found = computed(node, operands, opsets)
+    found = run_node(node, operands, opsets)
     if found is None or len(found) != sum(1 for o in node.output if o):
         return None
     return [a for a in found if isinstance(a, np.ndarray)] if not any(isinstance(a, list) for a in found) else None

@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from raptor.frontend.bodies import set_nodes
+from raptor.frontend.bodies import replace_nodes
 from raptor.frontend.declared import static_dims
-from raptor.frontend.libraries import computed
-from raptor.frontend.nodes import Constants
-from raptor.frontend.operator_sets import RANDOM, STANDARD_DOMAINS
-from raptor.frontend.reading import reads, subgraphs
+from raptor.frontend.libraries import run_node
+from raptor.frontend.nodes import ModelConstants
+from raptor.frontend.operator_sets import RANDOM_OPS, STANDARD_DOMAINS
+from raptor.frontend.reading import find_reads, subgraphs
 
 _NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
 """Parts of onnxruntime's messages about missing kernels."""
@@ -39,7 +39,7 @@ def lacks_kernel(error: Exception) -> bool:
     return any(words in str(error) for words in _NO_KERNEL)
 
 
-def fold(proto: ModelProto, folder: Path) -> bool:
+def fold_constants(proto: ModelProto, folder: Path) -> bool:
     """Replaces nodes that depend on constants and shapes only by their results, in place.
 
     Returns False if there are none. proto: has inferred shapes. folder: holds its larger weights.
@@ -52,8 +52,8 @@ def fold(proto: ModelProto, folder: Path) -> bool:
         # A sequence cannot be a constant.
         if not gone or any(o in needed and found.is_sequence(o) for o in node.output):
             kept.append(node)
-            needed.update(reads(node))
-    set_nodes(proto.graph, kept[::-1])
+            needed.update(find_reads(node))
+    replace_nodes(proto.graph, kept[::-1])
     proto.graph.initializer.extend(found.results(needed | {v.name for v in proto.graph.output}))
     return len(kept) < len(nodes)
 
@@ -62,14 +62,14 @@ def can_fold(graph: GraphProto) -> bool:
     """Checks whether a node depends on constants only, other than quantisers and dequantisers."""
     fixed = {t.name for t in graph.initializer}
     for node in graph.node:
-        if _is_computable(node) and all(i in fixed for i in reads(node)):
+        if _is_computable(node) and all(i in fixed for i in find_reads(node)):
             if node.op_type not in _BORDERS:
                 return True
             fixed.update(node.output)
     return False
 
 
-def write_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
+def write_external_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
     """Writes in-memory external data to files of the same names in `folder`."""
     tensors = [t for t in proto.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     for name in {e.value for t in tensors for e in t.external_data if e.key == "location"}:
@@ -82,7 +82,7 @@ class _Folding:
     def __init__(self, proto: ModelProto, folder: Path) -> None:
         graph = proto.graph
         self._opsets = proto.opset_import
-        self._constants = Constants(graph.initializer, folder)
+        self._constants = ModelConstants(graph.initializer, folder)
         self._sizes = {v.name: static_dims(v) for v in (*graph.input, *graph.value_info, *graph.output)}
         self._known: dict[str, Any] = {}
         """Tensor or sequence -> value, of the nodes that are folded."""
@@ -94,9 +94,9 @@ class _Folding:
         """Checks whether a node can be removed because its results are now known."""
         if node.op_type in ("Shape", "Size") and node.domain in STANDARD_DOMAINS and node.input:
             return self._measure(node)
-        if not _is_computable(node) or not all(map(self._is_fixed, reads(node))):
+        if not _is_computable(node) or not all(map(self._is_fixed, find_reads(node))):
             return False
-        quantised = node.op_type in _BORDERS or any(i in self._waiting for i in reads(node))
+        quantised = node.op_type in _BORDERS or any(i in self._waiting for i in find_reads(node))
         if quantised and all(self._sizes.get(o) is not None for o in node.output if o):
             self._waiting.update((o, node) for o in node.output if o)
             return False
@@ -127,7 +127,7 @@ class _Folding:
         known = all(self._sizes.get(o) is not None for o in node.output if o) or node.op_type in _BOUNDED
         if not (limited and known):
             return False
-        operands = {name: self._value(name) for name in reads(node)}
+        operands = {name: self._value(name) for name in find_reads(node)}
         return not any(v is None for v in operands.values()) and self._finish(node, operands, into)
 
     def _value(self, name: str) -> Any:
@@ -138,7 +138,7 @@ class _Folding:
         return self._known[name] if name in self._known else self._constants[name]
 
     def _finish(self, node: NodeProto, operands: Mapping[str, Any], into: dict[str, Any]) -> bool:
-        found = computed(node, operands, self._opsets)
+        found = run_node(node, operands, self._opsets)
         names = [o for o in node.output if o]
         if found is None or len(found) != len(names):
             return False
@@ -148,7 +148,7 @@ class _Folding:
 
 
 def _is_computable(node: NodeProto) -> bool:
-    return node.op_type not in RANDOM and not any(True for _ in subgraphs(node)) and any(node.input)
+    return node.op_type not in RANDOM_OPS and not any(True for _ in subgraphs(node)) and any(node.input)
 
 
 def _bytes(value: Any) -> int:

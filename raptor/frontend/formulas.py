@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.constants import Shape, constant_pixels, natural_image, scalar
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.constants import Shape, broadcast_constant, make_scalar_pixels, natural_image
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
-from raptor.frontend.whole import BoundRefusal, is_whole_type, is_within, limits_of
-from raptor.graph.constants import owned
+from raptor.frontend.ranges import IntegerInterval
+from raptor.frontend.whole import BoundRefusal, find_type_limits, is_integer_type, is_within
+from raptor.graph.constants import copy_contiguous
 from raptor.graph.evaluate import MAP_FUNCTIONS
 from raptor.graph.ir import (
     Constant,
@@ -24,12 +24,12 @@ from raptor.graph.ir import (
     Numbers,
     Tensor,
 )
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.target.layout import Image
 
 _NO_FRACTION = 1.5 * 2.0**23
 """Floats near it are integers; adding and subtracting it rounds a small number of either sign."""
-_QUOTIENTS = Range(-(2**22), 2**22)
+_QUOTIENTS = IntegerInterval(-(2**22), 2**22)
 """Integers whose quotients, plus half a unit, float32 holds."""
 Value = Tensor | Constant
 """An operand, computed or constant, that broadcasts to the image of the result."""
@@ -37,7 +37,7 @@ Operand = Value | float
 
 
 @dataclass(slots=True)
-class Formula:
+class FormulaBuilder:
     """Builds the formula of one node. Its methods emit at most a few maps and return the result.
 
     All results have `shape` and `image`. Operations on constants only are folded.
@@ -49,42 +49,44 @@ class Formula:
     image: Image
 
     @classmethod
-    def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
+    def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "FormulaBuilder":
         """Starts the formula of a node.
 
         Its image is the image of the first tensor among `names` that has the result's shape.
         """
         shape = ctx.shape(node.output)
-        return cls(node, ctx, shape, result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape))
+        return cls(
+            node, ctx, shape, choose_result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape)
+        )
 
     def operand(self, name: str) -> Value:
         """Returns a tensor or constant of the model, broadcast to the result."""
         if self.ctx.constant(name) is None:
             return self.broadcast(self.ctx.tensor(name))
-        return self.constant(self.ctx.weights(name))
+        return self.constant(self.ctx.read_float32(name))
 
     def constant(self, values: Numbers) -> Constant:
         """Returns an array, broadcast to the result."""
         self._require_broadcast(values.shape)
-        return Constant(constant_pixels(values, self.shape, self.image))
+        return Constant(broadcast_constant(values, self.shape, self.image))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Returns the tensor in the image of the result, or as one pixel, which operators broadcast."""
         self._require_broadcast(tensor.shape)
         if tensor.shape == self.shape:
-            return self.ctx.as_image(self.node, tensor, self.image)
+            return self.ctx.lay_out(self.node, tensor, self.image)
         wanted = self._pixels_of(np.broadcast_to(c_order(tensor.shape), self.shape))
         if (wanted != wanted[0]).any():
             return self._moved(tensor, np.broadcast_to(c_order(tensor.shape), self.shape), self.shape, self.image)
         pixel = Image((self.image.channels,), 0)
         if np.array_equal(wanted[0], c_order(tensor.shape).reshape(-1)):
-            return self.ctx.as_image(self.node, tensor, pixel)
+            return self.ctx.lay_out(self.node, tensor, pixel)
         return self._moved(tensor, wanted[0], pixel.shape, pixel)
 
     def _require_broadcast(self, shape: Shape) -> None:
         aligned = zip(reversed(shape), reversed(self.shape), strict=False)
         if len(shape) > len(self.shape) or any(size not in (1, wanted) for size, wanted in aligned):
-            raise Refusal(f"an operand {shape} cannot be broadcast to {self.shape}")
+            raise ImportRefusal(f"an operand {shape} cannot be broadcast to {self.shape}")
 
     def _pixels_of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.moveaxis(values.reshape(self.image.shape), self.image.channel_axis, -1).reshape(
@@ -92,8 +94,8 @@ class Formula:
         )
 
     def _moved(self, tensor: Tensor, wanted: npt.NDArray[np.int64], shape: Shape, image: Image) -> Tensor:
-        operator: Move = move([tensor.image], wanted, image)
-        return self.ctx.inner(self.node, (tensor.name,), shape, image, operator, stem=f"{self._stem}.expanded")
+        operator: Move = make_move([tensor.image], wanted, image)
+        return self.ctx.emit_inner(self.node, (tensor.name,), shape, image, operator, stem=f"{self._stem}.expanded")
 
     @property
     def _stem(self) -> str:
@@ -101,7 +103,7 @@ class Formula:
 
     def apply(self, function: MapFunction, *operands: Operand) -> Value:
         """Adds one map; if all operands are constant, returns its value as a constant."""
-        values = [Constant(scalar(o)) if isinstance(o, int | float) else o for o in operands]
+        values = [Constant(make_scalar_pixels(o)) if isinstance(o, int | float) else o for o in operands]
         constants = [v for v in values if isinstance(v, Constant)]
         if len(constants) == len(values):
             with np.errstate(all="ignore"):
@@ -109,7 +111,7 @@ class Formula:
         names = tuple(dict.fromkeys(v.name for v in values if isinstance(v, Tensor)))
         operator = Map(function, tuple(v if isinstance(v, Constant) else names.index(v.name) for v in values))
         stem = f"{self._stem}.{function}"
-        return self.ctx.inner(self.node, names, self.shape, self.image, operator, stem)
+        return self.ctx.emit_inner(self.node, names, self.shape, self.image, operator, stem)
 
     def add(self, x: Operand, y: Operand) -> Value:
         return self.apply("add", x, y)
@@ -154,12 +156,12 @@ class Formula:
         shifted = self.sub(self.apply("mul", x, self.constant(steps)), below)
         return self.sub(self.add(shifted, _NO_FRACTION), _NO_FRACTION)
 
-    def wrapped(self, x: Value, limits: Range) -> Value:
+    def wrap_around(self, x: Value, limits: IntegerInterval) -> Value:
         """Emits the integer within `limits` that is congruent to x modulo their count, which is a power of 2.
 
         Raises `BoundRefusal` if |x| may exceed 2^22, where float32 does not hold the quotient exactly enough.
         """
-        found = None if isinstance(x, Constant) else self.ctx.whole(x)
+        found = None if isinstance(x, Constant) else self.ctx.integer_range(x)
         if found is None or is_within(found, limits) or not isinstance(x, Tensor):
             return x
         if not is_within(found, _QUOTIENTS):
@@ -168,26 +170,26 @@ class Formula:
         periods = self.floor(self.sub(x, limits.low) if limits.low else x, 1 / count)
         result = self.sub(x, self.mul(periods, count))
         assert isinstance(result, Tensor)
-        self.ctx.declare_whole(result.name, limits)
+        self.ctx.declare_range(result.name, limits)
         return result
 
     def finish(self, result: Value, output: str | None = None) -> None:
         """Makes the result an output of the node, by default the first. Integers wrap around as their type demands."""
-        kind = self.ctx.kind(output or self.node.output)
-        if is_whole_type(kind) and kind != np.bool_:
-            result = self.wrapped(result, limits_of(kind))
+        kind = self.ctx.numpy_dtype(output or self.node.output)
+        if is_integer_type(kind) and kind != np.bool_:
+            result = self.wrap_around(result, find_type_limits(kind))
         if isinstance(result, Constant):
             pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
-            self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), output)
+            self.ctx.emit(self.node, (), self.image, ConstantTensor(copy_contiguous(pixels)), output)
             return
-        known = self.ctx.whole(result) if is_whole_type(kind) else None
-        operator, inputs = self.ctx.take_back(result)
+        known = self.ctx.integer_range(result) if is_integer_type(kind) else None
+        operator, inputs = self.ctx.pop_operator(result)
         self.ctx.emit(self.node, inputs, result.image, operator, output)
         if known is not None:
-            self.ctx.declare_whole(output or self.node.output, known)
+            self.ctx.declare_range(output or self.node.output, known)
 
 
-def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:
+def choose_result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:
     """Returns the image of an element-wise result: the image of the first operand that is not broadcast.
 
     Prefers an operand whose image has its own shape, because constants are smaller there.

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
-from raptor.frontend.bodies import Names, inline, rename_reads, set_nodes
-from raptor.frontend.check import label
-from raptor.frontend.control import is_control
-from raptor.frontend.libraries import InvalidTypes, default_attributes, infer_shapes, standard_function
+from raptor.frontend.bodies import UniqueNames, inline_body, rename_reads, replace_nodes
+from raptor.frontend.check import describe_node
+from raptor.frontend.control import is_control_flow
+from raptor.frontend.libraries import InvalidTypes, default_attributes, find_function_body, infer_shapes
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
-from raptor.frontend.reading import graphs_of, subgraphs
+from raptor.frontend.reading import subgraphs, walk_graphs
 from raptor.frontend.registry import find_importer, is_refused
-from raptor.frontend.versions import version_of
+from raptor.frontend.versions import opset_version
 
 MOST_LEVELS = 8
 """Maximum nesting depth of function bodies."""
@@ -29,12 +29,12 @@ _COMPUTED = frozenset(("Range",))
 """Operators whose function is a loop, but which onnxruntime folds, as for the masks of Swin."""
 
 
-def expand(proto: ModelProto) -> Mapping[str, str]:
+def expand_functions(proto: ModelProto) -> Mapping[str, str]:
     """Expands every standard operator that has a function body and no importer, in place.
 
     Returns results of all new nodes -> label of the node that they replace, which the user knows.
     """
-    versions = {"": version_of(proto)} | {o.domain: o.version for o in proto.opset_import if o.domain in _DOMAINS}
+    versions = {"": opset_version(proto)} | {o.domain: o.version for o in proto.opset_import if o.domain in _DOMAINS}
     labels: dict[str, str] = {}
     for _ in range(MOST_LEVELS):
         constants = {t.name for t in proto.graph.initializer}
@@ -47,7 +47,7 @@ def expand(proto: ModelProto) -> Mapping[str, str]:
 
 
 def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    if node.domain not in versions or is_control(node) or node.op_type in _COMPUTED:
+    if node.domain not in versions or is_control_flow(node) or node.op_type in _COMPUTED:
         return False
     version = versions[node.domain]
     known = is_refused(node.op_type) or find_importer(node.op_type, version, node.domain) is not None
@@ -56,7 +56,7 @@ def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
 
 def _drop_domains(proto: ModelProto) -> None:
     """Removes imports of domains that no node uses any more; onnxruntime does not know all of them."""
-    used = {n.domain for graph in graphs_of(proto.graph) for n in graph.node}
+    used = {n.domain for graph in walk_graphs(proto.graph) for n in graph.node}
     kept = [o for o in proto.opset_import if o.domain in used or o.domain in STANDARD_DOMAINS]
     del proto.opset_import[:]
     proto.opset_import.extend(kept)
@@ -67,26 +67,26 @@ class _Expansion:
 
     def __init__(self, proto: ModelProto, versions: Mapping[str, int], labels: dict[str, str]) -> None:
         self.graph, self.versions, self.labels = proto.graph, versions, labels
-        self.names, self.types = Names(proto.graph), _types(proto)
+        self.names, self.types = UniqueNames(proto.graph), _types(proto)
 
     def run(self, candidates: Sequence[NodeProto]) -> bool:
         """Expands the candidates that have a function body. Returns False if there are none."""
         found = {node.output[0]: nodes for node in candidates if (nodes := self._function_of(node))}
         if found:
-            set_nodes(self.graph, [n for node in self.graph.node for n in found.get(node.output[0], [node])])
+            replace_nodes(self.graph, [n for node in self.graph.node for n in found.get(node.output[0], [node])])
         return bool(found)
 
     def _function_of(self, node: NodeProto) -> list[NodeProto]:
         """Returns the nodes that replace a node; empty if it has no function body or a random one."""
         given = [self.types.get(name, TypeProto()) for name in node.input]
         version = self.versions[node.domain]
-        function = standard_function(node, version, given)
+        function = find_function_body(node, version, given)
         if function is None or any(n.op_type.startswith("Random") for n in function.node):
             return []
         absent = [""] * (len(function.input) - len(node.input))
         inputs = dict(zip(function.input, (*node.input, *absent), strict=False))
-        nodes, _ = inline(_body(function, node, version), inputs, self.names, node.output)
-        shown = self.labels.get(node.output[0]) or label(node)
+        nodes, _ = inline_body(_body(function, node, version), inputs, self.names, node.output)
+        shown = self.labels.get(node.output[0]) or describe_node(node)
         self.labels.update((o, shown) for n in nodes for o in n.output)
         return nodes
 

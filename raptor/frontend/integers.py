@@ -7,36 +7,38 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import UserError
-from raptor.frontend.codes import Coded, Ints, Shape
-from raptor.frontend.import_node import apply
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.codes import Ints, QuantisedConstant, Shape
+from raptor.frontend.import_node import import_node
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import OverflowFault, Range, narrowest
+from raptor.frontend.ranges import IntegerInterval, OverflowFault, find_narrowest_type
 from raptor.frontend.registry import find_importer
-from raptor.frontend.views import Affine, Term
+from raptor.frontend.views import AffineTerm, AffineView
 from raptor.graph.ir import Bound, Constant, Floats, Map, Tensor
 from raptor.target.element import ElementType
 
 NO_ATTRIBUTES: Mapping[str, Any] = {}
 
 
-def run(node: NodeView, ctx: ImportContext, inputs: Mapping[str, str], *, suffix: str = "codes") -> dict[str, Tensor]:
+def call_importer(
+    node: NodeView, ctx: ImportContext, inputs: Mapping[str, str], *, suffix: str = "codes"
+) -> dict[str, Tensor]:
     """Calls the importer of a node with other inputs; returns the results keyed by the node's own outputs.
 
     inputs: own input -> name of an integer tensor or constant; '' omits an optional input. suffix: ends the results'
     names.
     """
-    outputs = {o: ctx.declare(f"{o}.{suffix}", ctx.shape(o)) for o in node.outputs if o}
+    outputs = {o: ctx.register_tensor(f"{o}.{suffix}", ctx.shape(o)) for o in node.outputs if o}
     own = tuple(inputs.get(i, i) for i in node.inputs)
     found = find_importer(node.op_type, node.version)
     if found is None:
-        raise Refusal("not supported")
+        raise ImportRefusal("not supported")
     found.function(replace(node, inputs=own, outputs=tuple(outputs.get(o, "") for o in node.outputs)), ctx)
     return {o: ctx.tensors[name] for o, name in outputs.items()}
 
 
-def virtual(
+def import_step(
     node: NodeView,
     ctx: ImportContext,
     op_type: str,
@@ -46,51 +48,53 @@ def virtual(
     version: int = 0,
 ) -> str:
     """Imports a standard operator as one step of the node; returns the name of its result, which has `shape`."""
-    output = ctx.declare(f"{node.output}.real", shape)
+    output = ctx.register_tensor(f"{node.output}.real", shape)
     step = NodeView(node.name, op_type, version or node.version, inputs, (output,), attributes)
     found = find_importer(op_type, step.version)
     if found is None:
-        raise Refusal(f"its step {op_type} is not supported")
-    apply(step, ctx, found)
+        raise ImportRefusal(f"its step {op_type} is not supported")
+    import_node(step, ctx, found)
     return output
 
 
-def affine(ctx: ImportContext, name: str) -> Affine | None:
-    """Returns the affine view (`views.Affine`) of a tensor; None if it has none."""
+def find_affine_view(ctx: ImportContext, name: str) -> AffineView | None:
+    """Returns the affine view (`views.AffineView`) of a tensor; None if it has none."""
     view = ctx.views.get(name)
-    return view if isinstance(view, Affine) else None
+    return view if isinstance(view, AffineView) else None
 
 
-def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
+def materialise_clamp(node: NodeView, ctx: ImportContext, name: str) -> AffineView | None:
     """Returns the affine view of `name` with its clamp materialised as a `Bound` node on the integers.
 
     None if the tensor has no affine view, or if an integer cannot represent the clamp exactly.
     """
-    view = affine(ctx, name)
+    view = find_affine_view(ctx, name)
     if view is None or (view.low == -np.inf and view.high == np.inf):
         return view
-    term = view.only
+    term = view.single_term
     if term is None or term.tensor.shape != view.shape:
         return None
     element = term.tensor.element
-    ends = [exact_code(term, b) for b in (view.low, view.high)]
+    ends = [find_exact_code(term, b) for b in (view.low, view.high)]
     if any(e is None for e in ends):
         return None
     low, high = (None if e is None or abs(e) == np.inf else int(e) for e in ends)
-    found = Range(max(element.low, low or element.low) if low is not None else element.low, element.high)
-    found = found if high is None else Range(found.low, min(high, element.high))
+    found = IntegerInterval(max(element.low, low or element.low) if low is not None else element.low, element.high)
+    found = found if high is None else IntegerInterval(found.low, min(high, element.high))
     if found.low > found.high:
         return None
     bound = Bound(None if low is None or low <= element.low else low, None if high is None else found.high)
     if bound.low is None and bound.high is None:
         return replace(view, low=-np.inf, high=np.inf)
-    tensor = ctx.inner(node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found)
+    tensor = ctx.emit_inner(
+        node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found
+    )
     settled_view = replace(view, terms=(replace(term, tensor=tensor),), low=-np.inf, high=np.inf)
     ctx.views[name] = settled_view
     return settled_view
 
 
-def exact_code(term: Term, bound: float) -> float | None:
+def find_exact_code(term: AffineTerm, bound: float) -> float | None:
     """Returns the stored integer that represents a bound exactly, else None. Infinite bounds are returned as given."""
     if abs(bound) == np.inf:
         return bound
@@ -98,66 +102,68 @@ def exact_code(term: Term, bound: float) -> float | None:
     return float(code - term.offset.item()) if code == np.rint(code) and abs(code) < 2**31 else None
 
 
-def single(node: NodeView, ctx: ImportContext, name: str) -> Term | None:
-    """Returns the term of an affine view (`settled`) that has only one, with equal parameters everywhere; else None."""
-    view = settled(node, ctx, name)
-    term = None if view is None else view.only
+def find_single_term(node: NodeView, ctx: ImportContext, name: str) -> AffineTerm | None:
+    """Returns the term of an affine view (`materialise_clamp`) with one term and one scale; else None."""
+    view = materialise_clamp(node, ctx, name)
+    term = None if view is None else view.single_term
     return term if term is not None and view is not None and term.tensor.shape == view.shape else None
 
 
-def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: ElementType) -> Tensor:
+def widen_to_type(node: NodeView, ctx: ImportContext, tensor: Tensor, element: ElementType) -> Tensor:
     """Returns the tensor converted to a wider integer type; the tensor itself if it has that type."""
     if tensor.element == element:
         return tensor
     bound, stem = Bound(tensor.element.low, None), f"{tensor.name}.wide"
-    return ctx.inner(node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor))
+    return ctx.emit_inner(
+        node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.code_range(tensor)
+    )
 
 
-def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Range) -> Tensor:
+def widen_for_range(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: IntegerInterval) -> Tensor:
     """Returns the tensor in a type that holds the range `needed`. Raises `UserError` above 32 bits."""
     try:
-        found = narrowest(needed, least=tensor.element.bits)
+        found = find_narrowest_type(needed, least=tensor.element.bits)
     except OverflowFault as fault:
         raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
-    return widened(node, ctx, tensor, found) if found.bits > tensor.element.bits else tensor
+    return widen_to_type(node, ctx, tensor, found) if found.bits > tensor.element.bits else tensor
 
 
-def mapped(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, value: int) -> Tensor:
+def emit_integer_map(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, value: int) -> Tensor:
     """Emits function(tensor, value); for `sub`, function(value, tensor)."""
     dtype = np.int16 if tensor.element.bits <= 16 else np.int32
     constant = Constant(np.full((1, 1, 1), value, dtype))
     operator = Map(function, (constant, 0) if function == "sub" else (0, constant))
     stem = f"{tensor.name}.{function}"
-    return ctx.inner(node, (tensor.name,), tensor.shape, tensor.image, operator, stem)
+    return ctx.emit_inner(node, (tensor.name,), tensor.shape, tensor.image, operator, stem)
 
 
-def centred(node: NodeView, ctx: ImportContext, term: Term) -> Tensor:
+def add_offset(node: NodeView, ctx: ImportContext, term: AffineTerm) -> Tensor:
     """Returns tensor + offset of the term: integers proportional to the real values."""
     offset = int(term.offset.item())
     if offset == 0:
         return term.tensor
-    low, high = ctx.range(term.tensor)
-    needed = Range(min(low, offset, low + offset), max(high, offset, high + offset))
-    return mapped(node, ctx, "add", wide_enough(node, ctx, term.tensor, needed), offset)
+    low, high = ctx.code_range(term.tensor)
+    needed = IntegerInterval(min(low, offset, low + offset), max(high, offset, high + offset))
+    return emit_integer_map(node, ctx, "add", widen_for_range(node, ctx, term.tensor, needed), offset)
 
 
-def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
+def quantise_bias(values: QuantisedConstant | Floats | None, scale: Floats) -> Ints:
     """Returns a bias in units of `scale`: unchanged if it is quantised with that scale, else rounded half to even.
 
-    Raises `Refusal` if the scale is 0 or the result exceeds 32 bits.
+    Raises `ImportRefusal` if the scale is 0 or the result exceeds 32 bits.
     """
     if values is None:
         return np.zeros((), np.int64)
-    if isinstance(values, Coded) and np.array_equal(
+    if isinstance(values, QuantisedConstant) and np.array_equal(
         np.broadcast_to(values.scale, shape := np.broadcast_shapes(values.scale.shape, scale.shape)),
         np.broadcast_to(scale, shape),
     ):
         return values.values.astype(np.int64)
-    real = values.real if isinstance(values, Coded) else values
+    real = values.dequantised if isinstance(values, QuantisedConstant) else values
     if (scale == 0).any():
-        raise Refusal("the product of the scales of its operands is 0 in float32")
+        raise ImportRefusal("the product of the scales of its operands is 0 in float32")
     with np.errstate(over="ignore"):
         found = np.rint(np.asarray(real / scale, np.float32))
     if not (np.abs(found) < 2**31).all():
-        raise Refusal(f"its bias is {np.abs(real).max()}, beyond 32 bits in steps of {scale.min()}")
+        raise ImportRefusal(f"its bias is {np.abs(real).max()}, beyond 32 bits in steps of {scale.min()}")
     return found.astype(np.int64)

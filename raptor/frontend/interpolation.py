@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.graph.ir import Floats, Indices
 
 Coordinates = npt.NDArray[np.float32 | np.float64]
 Mask = npt.NDArray[np.bool_]
-WHOLE = 1e-4
+INTEGER_TOLERANCE = 1e-4
 """Distance within which a length counts as an integer: it is a size times a scale that was rounded to float32."""
-HALF_WAY = 1e-6
+TIE_TOLERANCE = 1e-6
 """Distance within which a coordinate counts as midway between two elements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taps:
+class AxisTaps:
     """Positions that each output element reads, and weights, [outputs, taps].
 
     outside: [outputs], elements to extrapolate.
@@ -34,7 +34,7 @@ class Taps:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ResizeAxis:
     """One axis of a Resize. `by_sizes`: the new size is given, not computed from the scale."""
 
     size: int
@@ -47,9 +47,9 @@ class Axis:
     def length(self) -> float:
         """Length of the resized axis, maybe fractional if it is given by a scale."""
         exact = float(np.float32(self.scale)) * self.size
-        return self.new_size if self.by_sizes or abs(exact - self.new_size) < WHOLE else exact
+        return self.new_size if self.by_sizes or abs(exact - self.new_size) < INTEGER_TOLERANCE else exact
 
-    def aligns_to_a_fraction(self, method: "Method") -> bool:
+    def aligns_to_fraction(self, method: "ResizeMethod") -> bool:
         """Checks whether corners are aligned to a fractional length, as in ONNX's own test suite.
 
         NOTE: onnxruntime rounds the length first, as torch does.
@@ -58,7 +58,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ResizeMethod:
     """Attributes of a Resize, named as in ONNX."""
 
     mode: str
@@ -76,9 +76,9 @@ class Method:
         return self.antialias or (self.mode == "cubic" and self.channels_last)
 
 
-def taps(axis: Axis, method: Method) -> Taps:
-    """Returns the taps of one axis. Raises `Refusal` for an unknown mode."""
-    fraction = axis.aligns_to_a_fraction(method)
+def compute_taps(axis: ResizeAxis, method: ResizeMethod) -> AxisTaps:
+    """Returns the taps of one axis. Raises `ImportRefusal` for an unknown mode."""
+    fraction = axis.aligns_to_fraction(method)
     if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size and not fraction):
         # onnxruntime does not change such an axis, even with a region of interest.
         return _kept(axis.size)
@@ -90,16 +90,16 @@ def taps(axis: Axis, method: Method) -> Taps:
         nearest = _rounded(at, method.nearest, axis).clip(0, axis.size - 1)
         if method.coordinates == "half_pixel_symmetric":
             _require_certain(at, nearest, method.nearest, axis)
-        return Taps(nearest[:, None], np.ones((len(at), 1), np.float32), outside)
+        return AxisTaps(nearest[:, None], np.ones((len(at), 1), np.float32), outside)
     positions, weights = _interpolated(at, axis, method)
-    return Taps(positions.clip(0, axis.size - 1), weights.astype(np.float32), outside)
+    return AxisTaps(positions.clip(0, axis.size - 1), weights.astype(np.float32), outside)
 
 
-def _kept(size: int) -> Taps:
-    return Taps(np.arange(size)[:, None], np.ones((size, 1), np.float32), np.zeros(size, np.bool_))
+def _kept(size: int) -> AxisTaps:
+    return AxisTaps(np.arange(size)[:, None], np.ones((size, 1), np.float32), np.zeros(size, np.bool_))
 
 
-def _coordinates(axis: Axis, mode: str) -> Coordinates:
+def _coordinates(axis: ResizeAxis, mode: str) -> Coordinates:
     """Returns the coordinate of each output element on the input axis."""
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
@@ -127,13 +127,13 @@ def _coordinates(axis: Axis, mode: str) -> Coordinates:
                 return half * (first + last) * np.float32(size - 1) + 0 * new
             return first * np.float32(size - 1) + new * (last - first) * np.float32(size - 1) / np.float32(new_size - 1)
         case _:
-            raise Refusal(f"coordinate_transformation_mode {mode} is unknown")
+            raise ImportRefusal(f"coordinate_transformation_mode {mode} is unknown")
 
 
-def _rounded(at: Coordinates, mode: str, axis: Axis) -> Indices:
+def _rounded(at: Coordinates, mode: str, axis: ResizeAxis) -> Indices:
     # In float64: the largest float32 below a half, plus a half, is 1.
     exact = at.astype(np.float64)
-    half_way = np.abs(exact - np.floor(exact) - 0.5) < HALF_WAY
+    half_way = np.abs(exact - np.floor(exact) - 0.5) < TIE_TOLERANCE
     nearest = np.floor(exact + 0.5)
     rounded = {
         "floor": np.floor(at),
@@ -144,12 +144,12 @@ def _rounded(at: Coordinates, mode: str, axis: Axis) -> Indices:
         "simple": np.ceil(at) if axis.scale < 1 else np.floor(at),
     }
     if mode not in rounded:
-        raise Refusal(f"nearest_mode {mode} is unknown")
+        raise ImportRefusal(f"nearest_mode {mode} is unknown")
     return rounded[mode].astype(np.int64)
 
 
-def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -> None:
-    """Raises `Refusal` where rounding decides the nearest element: onnxruntime's order of operations is not known.
+def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: ResizeAxis) -> None:
+    """Raises `ImportRefusal` where rounding decides the nearest element, as onnxruntime's order of operations is unknown.
 
     With a power of two as scale, nothing is rounded.
     """
@@ -158,13 +158,15 @@ def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -
     margin = np.float32(1e-6 * max(axis.size, 4))
     for moved in (at - margin, at + margin):
         if (_rounded(moved, mode, axis).clip(0, axis.size - 1) != nearest).any():
-            raise Refusal("half_pixel_symmetric: a coordinate lies on the edge of rounding to the nearest element")
+            raise ImportRefusal(
+                "half_pixel_symmetric: a coordinate lies on the edge of rounding to the nearest element"
+            )
 
 
-def _interpolated(at: Coordinates, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
+def _interpolated(at: Coordinates, axis: ResizeAxis, method: ResizeMethod) -> tuple[Indices, npt.NDArray[np.float64]]:
     """Returns positions, maybe outside the axis, and weights within the reach of the kernel."""
     if method.mode not in ("linear", "cubic"):
-        raise Refusal(f"mode {method.mode} is unknown")
+        raise ImportRefusal(f"mode {method.mode} is unknown")
     kernel, radius = (_triangle, 1) if method.mode == "linear" else (_cubic(method.cubic_a), 2)
     # When shrinking, the kernel spans all elements that a new one replaces.
     stretch = min(axis.scale, 1.0) if method.antialias else 1.0

@@ -27,7 +27,7 @@ from onnx import (
     numpy_helper,
 )
 
-from raptor.frontend.contributed import has_contributed, stand_in
+from raptor.frontend.contributed import has_contrib_operators, replace_by_standard
 
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 InvalidModel = onnx.checker.ValidationError
@@ -57,9 +57,9 @@ def read_without_weights(path: Path) -> ModelProto:
 def infer_shapes(proto: ModelProto) -> ModelProto:
     """Returns a copy of the model with all shapes that follow from the input shapes."""
     proto = _with_sorted_axes(proto)
-    if not has_contributed(proto):
+    if not has_contrib_operators(proto):
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    inferred = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(replace_by_standard(proto), data_prop=True)
     del inferred.graph.node[:]
     inferred.graph.node.extend(proto.graph.node)
     return inferred
@@ -92,7 +92,7 @@ def _axes(node: NodeProto) -> list[int]:
     return [axis for a in node.attribute if a.name == "axes" for axis in a.ints]
 
 
-def standard_operators() -> Mapping[str, Any]:
+def find_standard_schemas() -> Mapping[str, Any]:
     """Returns the schemas of the latest version of all standard operators that are not deprecated."""
     found: dict[str, Any] = {}
     for schema in onnx.defs.get_all_schemas():
@@ -112,14 +112,14 @@ def function_versions() -> Mapping[str, int]:
     return found
 
 
-def host_operators() -> frozenset[str]:
+def find_host_operators() -> frozenset[str]:
     """Returns the standard operators for which the installed onnxruntime has a CPU kernel."""
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kernels = state.get_all_opkernel_def()
     return frozenset(k.op_name for k in kernels if k.provider == "CPUExecutionProvider" and not k.domain)
 
 
-def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
+def find_function_body(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
     """Returns the function body that the standard gives a node with inputs of these types; None if it has none."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
@@ -168,7 +168,7 @@ def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:
     return [a.default_value for a in found if a.default_value.name]
 
 
-def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+def set_external_data(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Replaces the tensor's data by an external data reference to a file beside the model."""
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -228,7 +228,7 @@ def _element(name: str) -> int:
 _NAMES = {"float32": "float", "float64": "double"}
 
 
-def load_fault(onnx_bytes: bytes) -> Exception | None:
+def find_load_fault(onnx_bytes: bytes) -> Exception | None:
     """Returns the exception with which onnxruntime rejects a model; None if it accepts it."""
     try:
         _session(onnx_bytes)
@@ -246,13 +246,13 @@ def _session(model: bytes | str) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, ["CPUExecutionProvider"])
 
 
-def try_out(path: Path) -> None:
+def run_on_ones(path: Path) -> None:
     """Runs a model once on inputs of ones. Raises onnxruntime's exceptions if that fails."""
     session = _session(str(path))
     session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
 
 
-def defined(
+def run_reference(
     node: NodeProto, operands: Sequence[TensorProto], opsets: Sequence[OperatorSetIdProto]
 ) -> "list[npt.NDArray[Any]]":
     """Returns the results of one node on constants, computed by onnx's reference implementation."""
@@ -264,7 +264,7 @@ def defined(
     return [np.asarray(a) for a in evaluator.run(None, {})]
 
 
-def computed(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[OperatorSetIdProto]) -> list[Any] | None:
+def run_node(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[OperatorSetIdProto]) -> list[Any] | None:
     """Returns the results of one node: arrays, and lists of arrays for sequences; None if nothing can compute them.
 
     Tries onnxruntime first, then onnx's reference implementation.
@@ -288,12 +288,12 @@ def computed(node: NodeProto, operands: Mapping[str, Any], opsets: Sequence[Oper
     return None
 
 
-def evaluate(proto: ModelProto) -> Any:
+def run_constant_model(proto: ModelProto) -> Any:
     """Returns the first output of a small model without inputs. Raises onnxruntime's exceptions if it cannot run."""
     return _session(proto.SerializeToString()).run(None, {})[0]
 
 
-def optimise(
+def run_optimiser(
     source: Path,
     target: Path,
     *,

@@ -16,13 +16,13 @@ from raptor.options import ModelInputs
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from raptor.frontend.reading import Source
+    from raptor.frontend.reading import SourceModel
 
 NO_INPUTS = ModelInputs()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class LoadedModel:
     """A loaded model: `graph` is verified, `onnx_bytes` is the original model with all its weights inside."""
 
     graph: Graph
@@ -38,7 +38,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Survey:
+class ModelSurvey:
     """Operators and parameters of a model, whether or not it can be compiled.
 
     `graph`: the part that can be lowered, complete if `unsupported` is empty.
@@ -53,7 +53,7 @@ class Survey:
     notes: tuple[str, ...]
 
 
-def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Model:
+def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> LoadedModel:
     """Loads the model of an ONNX file (or proto, which is not changed).
 
     Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
@@ -62,18 +62,18 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Mo
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
     from raptor.frontend import canonical, check, nodes, standard, translating
 
-    model = standard.read(source)
+    model = standard.read_standard_model(source)
     onnx_bytes, name = model.onnx_bytes, model.name
-    ready = prepare(model, inputs)
-    origin = translating.Origin.of(model)
-    with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
+    ready = prepare_model(model, inputs)
+    origin = translating.ModelOrigin.of(model)
+    with canonical.canonicalise(model) as (proto, folder), canonical.blame_model_on_error(folder):
         graph = translating.import_graph(proto, folder, name, origin)
         graph.verify()
-        check.check_finite(graph, nodes.Constants(proto.graph.initializer, folder).values())
-    return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
+        check.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())
+    return LoadedModel(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
-def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Survey:
+def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> ModelSurvey:
     """Counts the operators and parameters of a model, and imports the part that the chip can compute.
 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that cannot be on the chip instead of
@@ -81,15 +81,15 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
     """
     from raptor.frontend import canonical, counting, standard, translating
 
-    model = standard.read(source)
+    model = standard.read_standard_model(source)
     operators, parameters = counting.count_operators(model.proto), 0
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
-        ready = prepare(model, inputs, keep_integers=True)
+        ready = prepare_model(model, inputs, keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
-        origin = translating.Origin.of(model)
-        with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
+        origin = translating.ModelOrigin.of(model)
+        with canonical.canonicalise(model) as (proto, folder), canonical.blame_model_on_error(folder):
             graph, refused = translating.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
             if not refused:
@@ -98,11 +98,11 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
         unsupported = error.nodes
         parameters = counting.count_parameters(model.proto)
-    return Survey(model.name, operators, parameters, graph, unsupported, notes)
+    return ModelSurvey(model.name, operators, parameters, graph, unsupported, notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ready:
+class BoundModel:
     """Result of `prepare`. `constants`: inputs that became constants. `inputs`: inputs that cannot be on the chip."""
 
     constants: Mapping[str, npt.NDArray[Any]]
@@ -110,53 +110,53 @@ class Ready:
     inputs: tuple[UnsupportedNode, ...]
 
 
-def prepare(model: Source, inputs: ModelInputs, *, keep_integers: bool = False) -> Ready:
+def prepare_model(model: SourceModel, inputs: ModelInputs, *, keep_integers: bool = False) -> BoundModel:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
-    from raptor.frontend.demands import lengths_of
+    from raptor.frontend.demands import find_cache_lengths
     from raptor.frontend.operand_types import check_types
     from raptor.frontend.shapes import bind_inputs, require_complete
-    from raptor.frontend.sparse import write_out_sparse
+    from raptor.frontend.sparse import densify_weights
 
     check.check_model(model)
-    write_out_sparse(model.proto)
+    densify_weights(model.proto)
     check.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
     check_types(model.proto)
     bound = bind_inputs(model.proto, inputs)
     if not keep_integers:
         require_complete(model.proto)
-    faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
+    faults = ((v.name, check.find_input_fault(model.proto, v)) for v in check.collect_inputs(model.proto).values())
     refused = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
     interface = (*model.proto.graph.input, *model.proto.graph.output)
-    model.kinds = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
-    model.lengths = lengths_of(model.proto)
-    notes = (*simplify(model), *bound.notes)
+    model.interface_types = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
+    model.cache_lengths = find_cache_lengths(model.proto)
+    notes = (*simplify_model(model), *bound.notes)
     check.check_weights(model)
-    return Ready(bound.constants, notes, refused)
+    return BoundModel(bound.constants, notes, refused)
 
 
-def simplify(model: Source) -> tuple[str, ...]:
+def simplify_model(model: SourceModel) -> tuple[str, ...]:
     """Resolves branches and loops, converts floats to float32, and expands functions, in place.
 
     Returns notes for the user.
     """
-    from raptor.frontend.control import resolve
-    from raptor.frontend.functions import expand
-    from raptor.frontend.precision import to_float32
-    from raptor.frontend.versions import is_newer, lower_version
+    from raptor.frontend.control import eliminate_control_flow
+    from raptor.frontend.functions import expand_functions
+    from raptor.frontend.precision import convert_to_float32
+    from raptor.frontend.versions import downgrade_opset, is_too_new
 
     proto, own, notes = model.proto, _results(model.proto), ()
-    if is_newer(proto):
-        model.labels = expand(proto)
-        notes = to_float32(proto)
-        lower_version(proto)
-    model.reasons = resolve(proto)
-    notes = (*notes, *to_float32(proto))
-    model.labels = {**model.labels, **expand(proto)}
+    if is_too_new(proto):
+        model.labels = expand_functions(proto)
+        notes = convert_to_float32(proto)
+        downgrade_opset(proto)
+    model.reasons = eliminate_control_flow(proto)
+    notes = (*notes, *convert_to_float32(proto))
+    model.labels = {**model.labels, **expand_functions(proto)}
     if model.labels:
         # A function may have branches and loops.
-        model.reasons = {**model.reasons, **resolve(proto)}
-        model.inner = _results(proto) - own
+        model.reasons = {**model.reasons, **eliminate_control_flow(proto)}
+        model.added_results = _results(proto) - own
     return notes
 
 

@@ -12,7 +12,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 Array = npt.NDArray[Any]
 
 
-def attributes_of(node: NodeProto) -> dict[str, Any]:
+def read_attributes(node: NodeProto) -> dict[str, Any]:
     """Returns the attributes of a node by name, as Python values."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
@@ -30,7 +30,7 @@ class NodeView:
 
     @classmethod
     def of(cls, node: NodeProto, name: str, version: int) -> "NodeView":
-        return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), attributes_of(node))
+        return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), read_attributes(node))
 
     @property
     def output(self) -> str:
@@ -54,7 +54,7 @@ class NodeView:
         return value.decode() if isinstance(value, bytes) else str(value)
 
 
-PACKED = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2})
+PACKED_TYPES = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2})
 """Types whose elements share bytes."""
 
 
@@ -63,7 +63,7 @@ def _unpacked(tensor: TensorProto, data: npt.NDArray[np.uint8]) -> Array:
     return numpy_helper.to_array(packed)
 
 
-class Constants:
+class ModelConstants:
     """Constants of a model by name, read from their external data file on access."""
 
     def __init__(self, tensors: Iterable[TensorProto], folder: Path) -> None:
@@ -100,7 +100,7 @@ class Constants:
             return numpy_helper.to_array(tensor)
         entries = {e.key: e.value for e in tensor.external_data}
         path, offset = self._folder / entries["location"], int(entries.get("offset", 0))
-        if tensor.data_type in PACKED:
+        if tensor.data_type in PACKED_TYPES:
             return _unpacked(tensor, np.memmap(path, np.uint8, "r", offset, int(entries["length"])))
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.memmap(path, dtype, mode="r", offset=offset, shape=tuple(tensor.dims))

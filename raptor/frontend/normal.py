@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence, Set
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from raptor.common.errors import UserError
-from raptor.frontend.reading import graphs_of, subgraphs
+from raptor.frontend.reading import subgraphs, walk_graphs
 
 _ALIAS = "ai.onnx"
 """Alias of the standard's domain, which is empty."""
 _SHOWN = 8
 
 
-def normalise(proto: ModelProto) -> bool:
+def normalise_model(proto: ModelProto) -> bool:
     """Gives standard operators the empty domain, and sorts nodes topologically, in place. Returns False if unchanged.
 
     Raises `UserError` for a tensor that nothing computes, and for a cycle.
     """
-    bodies = [*graphs_of(proto.graph), *(g for f in proto.functions for n in f.node for g in subgraphs(n))]
+    bodies = [*walk_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in subgraphs(n))]
     nodes = [n for body in (*bodies, *proto.functions) for n in body.node if n.domain == _ALIAS]
     changed = bool(nodes) or any(o.domain == _ALIAS for f in proto.functions for o in f.opset_import)
     for node in nodes:

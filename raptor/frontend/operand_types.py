@@ -56,7 +56,7 @@ def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
             found = types.get(name) if name else None
             if found is None:
                 continue
-            what = f"its {side} '{name}' is {spelled(found)}"
+            what = f"its {side} '{name}' is {spell_type(found)}"
             if found not in formal.types:
                 return f"{what}, must be {_choice(formal)}"
             first, kind = bound.setdefault(formal.variable, (what, found))
@@ -66,8 +66,8 @@ def _fault(node: NodeProto, types: Mapping[str, str], version: int) -> str:
 
 
 def _choice(formal: FormalParameter) -> str:
-    tensors = [spelled(kind) for kind in sorted(formal.types) if kind.startswith("tensor(")]
-    return f"one of {', '.join(tensors)}" if len(tensors) > 1 else spelled(min(formal.types))
+    tensors = [spell_type(kind) for kind in sorted(formal.types) if kind.startswith("tensor(")]
+    return f"one of {', '.join(tensors)}" if len(tensors) > 1 else spell_type(min(formal.types))
 
 
 def _tensor_type(elem_type: int) -> TypeProto:
@@ -90,7 +90,7 @@ def _text(kind: TypeProto) -> str:
             return ""
 
 
-def spelled(kind: str) -> str:
+def spell_type(kind: str) -> str:
     """Returns a type as in messages: `float32` for `tensor(float)`."""
     if not kind.startswith("tensor("):
         return kind

@@ -1,9 +1,9 @@
 """Domains of operators, and sets of operators that are treated alike."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-CONTRIBUTED = "com.microsoft"
+CONTRIB_DOMAIN = "com.microsoft"
 """Domain of onnxruntime's own operators, such as those that its quantiser writes."""
-QUANTISED = frozenset(
+QUANTISED_OPS = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
         *("QGemm", "QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat"),
@@ -11,7 +11,7 @@ QUANTISED = frozenset(
     )
 )
 """Operators that quantise, dequantise, or compute with quantised integers."""
-MOVES = frozenset(
+MOVE_OPS = frozenset(
     (
         *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
         *("MaxPool", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
@@ -20,9 +20,9 @@ MOVES = frozenset(
     )
 )
 """Operators whose result elements are operand elements, so that they apply to quantised integers unchanged."""
-RANDOM = frozenset(
+RANDOM_OPS = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
 """Operators with random results, which are never folded."""
-DYNAMIC = frozenset(("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"))
+DYNAMIC_QUANT_OPS = frozenset(("DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"))
 """Operators of onnxruntime that multiply float activations by quantised weights."""

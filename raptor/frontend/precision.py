@@ -6,15 +6,15 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.operator_sets import QUANTISED
+from raptor.frontend.operator_sets import QUANTISED_OPS
 
-CONVERTED: Mapping[int, str] = {
+CONVERTED_TYPES: Mapping[int, str] = {
     TensorProto.FLOAT16: "float16",
     TensorProto.BFLOAT16: "bfloat16",
     TensorProto.DOUBLE: "float64",
 }
 """ONNX types that are converted -> name in messages."""
-TOLERANCE: Mapping[int, str] = {
+TOLERANCE_ADVICE: Mapping[int, str] = {
     TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with a tolerance of 0.01",
     TensorProto.BFLOAT16: "onnxruntime rounds to bfloat16, so validate with a tolerance of 0.05",
     TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
@@ -26,7 +26,7 @@ _TYPE_ATTRIBUTES = frozenset(
 """All attributes of ONNX operators whose value is an element type."""
 
 
-def to_float32(proto: ModelProto) -> tuple[str, ...]:
+def convert_to_float32(proto: ModelProto) -> tuple[str, ...]:
     """Converts all float16, bfloat16 and float64 tensors of the model to float32, in place. Returns notes for the user.
 
     Raises `UserError` for a weight beyond the range of float32.
@@ -35,9 +35,9 @@ def to_float32(proto: ModelProto) -> tuple[str, ...]:
     for function in proto.functions:
         found |= _convert_nodes(function.node)
     # A quantised model has no tolerance: it is compared with a float32 computation.
-    quantised = any(node.op_type in QUANTISED for node in proto.graph.node)
-    advice = {t: "" if quantised else f"; {TOLERANCE[t]}" for t in found}
-    return tuple(f"{CONVERTED[t]} tensors are computed in float32{advice[t]}" for t in sorted(found))
+    quantised = any(node.op_type in QUANTISED_OPS for node in proto.graph.node)
+    advice = {t: "" if quantised else f"; {TOLERANCE_ADVICE[t]}" for t in found}
+    return tuple(f"{CONVERTED_TYPES[t]} tensors are computed in float32{advice[t]}" for t in sorted(found))
 
 
 def _convert_graph(graph: GraphProto) -> set[int]:
@@ -52,7 +52,7 @@ def _convert_graph(graph: GraphProto) -> set[int]:
 def _convert_nodes(nodes: Iterable[NodeProto]) -> set[int]:
     found: set[int] = set()
     for attribute in (a for node in nodes for a in node.attribute):
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in CONVERTED:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in CONVERTED_TYPES:
             found.add(attribute.i)
             attribute.i = TensorProto.FLOAT
         found |= _convert_type(attribute.tp)
@@ -77,7 +77,7 @@ def _convert_type(kind: TypeProto) -> set[int]:
             return _convert_type(kind.optional_type.elem_type)
         case _:
             found = kind.tensor_type.elem_type
-    if found not in CONVERTED:
+    if found not in CONVERTED_TYPES:
         return set()
     kind.tensor_type.elem_type = TensorProto.FLOAT
     return {found}
@@ -85,7 +85,7 @@ def _convert_type(kind: TypeProto) -> set[int]:
 
 def _convert_tensor(tensor: TensorProto) -> set[int]:
     kind = tensor.data_type
-    if kind not in CONVERTED:
+    if kind not in CONVERTED_TYPES:
         return set()
     try:
         values = numpy_helper.to_array(tensor)

@@ -20,50 +20,50 @@ from raptor.graph.ir import (
     Take,
     Tensor,
 )
-from raptor.target.element import ElementType, integer
+from raptor.target.element import ElementType, integer_type
 
 Ints = npt.NDArray[np.int64]
 WIDTHS = (8, 16, 24, 32)
 """Bits of the integer types that a memory of the chip holds in whole bytes."""
 
 
-class Range(NamedTuple):
+class IntegerInterval(NamedTuple):
     """A range of integers, both ends included."""
 
     low: int
     high: int
 
     @classmethod
-    def of(cls, element: ElementType) -> "Range":
+    def of(cls, element: ElementType) -> "IntegerInterval":
         return cls(element.low, element.high)
 
-    def times(self, other: "Range") -> "Range":
+    def times(self, other: "IntegerInterval") -> "IntegerInterval":
         """Returns the range of products of two integers."""
         corners = [a * b for a in self for b in other]
-        return Range(min(corners), max(corners))
+        return IntegerInterval(min(corners), max(corners))
 
-    def or_zero(self) -> "Range":
+    def with_zero(self) -> "IntegerInterval":
         """Returns the range extended to contain 0."""
-        return Range(min(self.low, 0), max(self.high, 0))
+        return IntegerInterval(min(self.low, 0), max(self.high, 0))
 
 
 class OverflowFault(Exception):  # noqa: N818 (callers turn it into an error that names the node)
     """Raised for sums that may exceed 32 bits."""
 
 
-def narrowest(found: Range, least: int = 16) -> ElementType:
+def find_narrowest_type(found: IntegerInterval, least: int = 16) -> ElementType:
     """Returns the narrowest type of at least `least` bits that holds a range. Raises `OverflowFault` above 32 bits."""
     for bits in (b for b in WIDTHS if b >= least):
-        if integer(bits).low <= found.low and found.high <= integer(bits).high:
-            return integer(bits)
+        if integer_type(bits).low <= found.low and found.high <= integer_type(bits).high:
+            return integer_type(bits)
     raise OverflowFault(
         f"its sums reach {found.low} to {found.high}, more than 32 bits hold; narrower activations or weights fit"
     )
 
 
-def result_of(
-    operator: Operator, sources: Sequence[tuple[Tensor, Range | None]], floats: ElementType
-) -> tuple[ElementType, Range | None]:
+def infer_result_type(
+    operator: Operator, sources: Sequence[tuple[Tensor, IntegerInterval | None]], floats: ElementType
+) -> tuple[ElementType, IntegerInterval | None]:
     """Returns the element type of an operator's result and, for integers, its proved range.
 
     sources: operands, with their ranges if they are integers. floats: element type of a float result. Raises
@@ -73,20 +73,20 @@ def result_of(
     values = _values(operator)
     if values is not None and values.dtype.kind == "i":
         found = _of_values(values)
-        return narrowest(found, least=8), found
+        return find_narrowest_type(found, least=8), found
     if values is not None or not ranges or (isinstance(operator, Map) and operator.function == "float"):
         return floats, None
     match operator:
         case Filter():
             found = _sums(operator.weights, ranges[0])
-            return narrowest(found), found
+            return find_narrowest_type(found), found
         case Dot():
             product, count = ranges[0].times(ranges[1]), sources[0][0].image.channels
-            found = Range(product.low * count, product.high * count).or_zero()
-            return narrowest(found), found
+            found = IntegerInterval(product.low * count, product.high * count).with_zero()
+            return find_narrowest_type(found), found
         case Map("mul"):
-            found = Range.times(*_operands(operator, ranges))
-            return narrowest(found), found
+            found = IntegerInterval.times(*_operands(operator, ranges))
+            return find_narrowest_type(found), found
         case _:
             element, found = sources[0][0].element, _alike(operator, ranges)
     if found.low < element.low or found.high > element.high:
@@ -105,40 +105,40 @@ def _values(operator: Operator) -> Numbers | None:
             return None
 
 
-def _sums(weights: Numbers, source: Range) -> Range:
+def _sums(weights: Numbers, source: IntegerInterval) -> IntegerInterval:
     """Returns the range of all partial sums of a filter, for any input in the range."""
     positive = np.maximum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
     negative = np.minimum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
-    low, high = source.or_zero()
-    return Range(int((positive * low + negative * high).min()), int((positive * high + negative * low).max()))
+    low, high = source.with_zero()
+    return IntegerInterval(int((positive * low + negative * high).min()), int((positive * high + negative * low).max()))
 
 
-def _alike(operator: Operator, ranges: Sequence[Range]) -> Range:
-    hull = Range(min(r.low for r in ranges), max(r.high for r in ranges))
+def _alike(operator: Operator, ranges: Sequence[IntegerInterval]) -> IntegerInterval:
+    hull = IntegerInterval(min(r.low for r in ranges), max(r.high for r in ranges))
     match operator:
         case Move(sources):
-            return hull.or_zero() if (sources < 0).any() else hull
+            return hull.with_zero() if (sources < 0).any() else hull
         case Pool("sum", window):
-            return Range(hull.low * window.tap_count, hull.high * window.tap_count).or_zero()
+            return IntegerInterval(hull.low * window.tap_count, hull.high * window.tap_count).with_zero()
         case Map("add"):
             a, b = _operands(operator, ranges)
-            return Range(a.low + b.low, a.high + b.high)
+            return IntegerInterval(a.low + b.low, a.high + b.high)
         case Map("sub"):
             a, b = _operands(operator, ranges)
-            return Range(a.low - b.high, a.high - b.low)
+            return IntegerInterval(a.low - b.high, a.high - b.low)
         case Map("max"):
             a, b = _operands(operator, ranges)
-            return Range(max(a.low, b.low), max(a.high, b.high))
+            return IntegerInterval(max(a.low, b.low), max(a.high, b.high))
         case Map("relu"):
-            return Range(max(hull.low, 0), max(hull.high, 0))
+            return IntegerInterval(max(hull.low, 0), max(hull.high, 0))
         case _:
             return hull
 
 
-def _operands(operator: Map, ranges: Sequence[Range]) -> tuple[Range, Range]:
+def _operands(operator: Map, ranges: Sequence[IntegerInterval]) -> tuple[IntegerInterval, IntegerInterval]:
     a, b = (_of_values(o.pixels) if isinstance(o, Constant) else ranges[o] for o in operator.operands)
     return a, b
 
 
-def _of_values(values: Numbers) -> Range:
-    return Range(int(values.min()), int(values.max()))
+def _of_values(values: Numbers) -> IntegerInterval:
+    return IntegerInterval(int(values.min()), int(values.max()))

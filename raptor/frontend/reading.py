@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.frontend.libraries import refer_to_file
-from raptor.frontend.wire import without_weights
+from raptor.frontend.libraries import set_external_data
+from raptor.frontend.wire import strip_weights
 
 LIMIT_BYTES = 2**31 - 1
 """Largest size of a serialised protobuf message, and so of an ONNX model and our `out/model.onnx`."""
@@ -21,32 +21,31 @@ LIMIT_BYTES = 2**31 - 1
 
 INLINE_BYTES = 1024
 """Constants below this size stay in the proto, where shape inference sees their values."""
-ORIGINAL = "original"
+ORIGINAL_LOCATION = "original"
 """External data location by which a proto refers to the bytes that it was read from."""
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class SourceModel:
     """A model that was read.
 
-    proto: a copy that the front end may change; its larger float32 weights are external data in `ORIGINAL`, which is
-    `onnx_bytes`. onnx_bytes: the original model with all weights inside. reasons: first output of a node -> why it
-    cannot be compiled, where the front end knows more than the operator tells. labels: result of a node made by the
-    front end -> name that the user knows for the node it was made from. inner: results that the original model does not
-    have. kinds: ONNX types of the model's inputs and outputs before floats become float32. lengths: inputs that are
-    sequence lengths -> the largest length that an operator accepts.
-    """
+    proto: a copy that the front end may change; its larger float32 weights are external data in `ORIGINAL_LOCATION`,
+    which is `onnx_bytes`. onnx_bytes: the original model with all weights inside. reasons: first output of a node ->
+    why it cannot be compiled, where the front end knows more than the operator tells. labels: result of a node made by
+    the front end -> name that the user knows for the node it was made from. inner: results that the original model does
+    not have. kinds: ONNX types of the model's inputs and outputs before floats become float32. lengths: inputs that are
+    sequence lengths -> the largest length that an operator accepts."""
 
     proto: ModelProto
     onnx_bytes: bytes
     name: str
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    inner: frozenset[str] = frozenset()
-    kinds: Mapping[str, int] = field(default_factory=dict[str, int])
-    lengths: Mapping[str, int] = field(default_factory=dict[str, int])
+    added_results: frozenset[str] = frozenset()
+    interface_types: Mapping[str, int] = field(default_factory=dict[str, int])
+    cache_lengths: Mapping[str, int] = field(default_factory=dict[str, int])
 
-    def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
+    def read_values(self, tensor: TensorProto) -> npt.NDArray[Any]:
         """Returns the value of a constant. Raises `ValueError` or `TypeError` if its data does not match its shape."""
         if tensor.data_location != TensorProto.EXTERNAL:
             return numpy_helper.to_array(tensor)
@@ -55,15 +54,15 @@ class Source:
         return np.frombuffer(data, "<f4").reshape(tuple(tensor.dims))
 
 
-def read(source: str | Path | ModelProto) -> Source:
+def read_model(source: str | Path | ModelProto) -> SourceModel:
     """Reads a model. Raises `UserError` if it is not a complete ONNX model of less than 2 GiB."""
     if isinstance(source, ModelProto):
-        return from_proto(source)
-    path = arguments.path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
+        return read_proto(source)
+    path = arguments.parse_path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
     return _source(_read_file(path), path.stem, str(path), path)
 
 
-def from_proto(source: ModelProto, name: str = "") -> Source:
+def read_proto(source: ModelProto, name: str = "") -> SourceModel:
     """Makes a `Source` of a model in memory. `name`: overrides the name of its graph.
 
     Raises `UserError` as `read` does.
@@ -74,17 +73,17 @@ def from_proto(source: ModelProto, name: str = "") -> Source:
     return _source(_serialise(source, name), name, name)
 
 
-def _source(data: bytes, name: str, where: str, path: Path | None = None) -> Source:
+def _source(data: bytes, name: str, where: str, path: Path | None = None) -> SourceModel:
     """Makes a `Source`. `path`: file of the model, beside which external data may lie; None for a model in memory."""
-    outline, ranges = without_weights(data, INLINE_BYTES)
+    outline, ranges = strip_weights(data, INLINE_BYTES)
     proto = _parse(outline, where)
     if path is not None and _is_external(proto):
         return _source(_embedded(_parse(data, where), path, len(data)), name, where)
     # NOTE: without ranges, the bytes are not as protobuf writes them, and no weights were removed.
     for tensor, span in zip(proto.graph.initializer, ranges, strict=False):
         if span is not None:
-            refer_to_file(tensor, ORIGINAL, span[0], span[1] - span[0])
-    return Source(proto, data, name)
+            set_external_data(tensor, ORIGINAL_LOCATION, span[0], span[1] - span[0])
+    return SourceModel(proto, data, name)
 
 
 def _serialise(proto: ModelProto, where: str) -> bytes:
@@ -109,7 +108,7 @@ def _parse(data: bytes, where: str) -> ModelProto:
 
 def _names(proto: ModelProto) -> Iterator[object]:
     yield from (o.domain for o in proto.opset_import)
-    for graph in graphs_of(proto.graph):
+    for graph in walk_graphs(proto.graph):
         yield graph.name
         yield from (t.name for t in graph.initializer)
         for node in graph.node:
@@ -120,11 +119,11 @@ def _names(proto: ModelProto) -> Iterator[object]:
             yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
 
 
-def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
+def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """Yields the graph and, recursively, the subgraphs of its nodes (branches of If, bodies of loops)."""
     yield graph
     for inner in (g for node in graph.node for g in subgraphs(node)):
-        yield from graphs_of(inner)
+        yield from walk_graphs(inner)
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
@@ -133,12 +132,12 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
 
 
-def reads(node: NodeProto) -> Iterator[str]:
+def find_reads(node: NodeProto) -> Iterator[str]:
     """Yields the tensors that a node reads, including reads in its subgraphs."""
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         yield from (value.name for value in graph.output)
-        yield from (name for inner in graph.node for name in reads(inner))
+        yield from (name for inner in graph.node for name in find_reads(inner))
 
 
 def _read_file(path: Path) -> bytes:
@@ -163,7 +162,7 @@ def _is_external(proto: ModelProto) -> bool:
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    for graph in graphs_of(proto.graph):
+    for graph in walk_graphs(proto.graph):
         yield from graph.initializer
         yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operator_sets import CONTRIBUTED, DYNAMIC, MOVES, QUANTISED, STANDARD_DOMAINS
+from raptor.frontend.operator_sets import CONTRIB_DOMAIN, DYNAMIC_QUANT_OPS, MOVE_OPS, QUANTISED_OPS, STANDARD_DOMAINS
 
 ImportFunction = Callable[[NodeView, ImportContext], None]
 RuleFunction = Callable[[NodeView, ImportContext], bool]
@@ -18,7 +18,7 @@ _CHANNELS_LAST = "qonnx.custom_op.channels_last"
 
 
 @dataclass(frozen=True, slots=True)
-class Importer:
+class OperatorImporter:
     """A registered importer.
 
     since: first operator version that it reads. limits: cases that it refuses, for the documentation. all_outputs: True
@@ -35,14 +35,14 @@ class Importer:
     counts: bool = False
 
     @property
-    def whole(self) -> bool:
+    def accepts_integers(self) -> bool:
         """True if the operator accepts integers and truth values that are held as float32."""
-        return self.counts or self.op_type in MOVES
+        return self.counts or self.op_type in MOVE_OPS
 
     @property
-    def integers(self) -> bool:
+    def accepts_codes(self) -> bool:
         """True if the operator accepts quantised integers."""
-        return self.op_type in QUANTISED or self.op_type in MOVES
+        return self.op_type in QUANTISED_OPS or self.op_type in MOVE_OPS
 
     @property
     def summary(self) -> str:
@@ -50,7 +50,7 @@ class Importer:
         return (self.function.__doc__ or "").partition("\n")[0]
 
 
-_IMPORTERS: dict[tuple[str, str, int], Importer] = {}
+_IMPORTERS: dict[tuple[str, str, int], OperatorImporter] = {}
 _RULES: dict[str, RuleFunction] = {}
 _FROM_FLOATS = "compile the float model that it was made from, or what raptor quantize makes of that one"
 _REFUSED: Mapping[str, str] = MappingProxyType(
@@ -68,13 +68,13 @@ def importer(
         key = (op_type, domain, since)
         if key in _IMPORTERS:
             raise ValueError(f"{op_type} version {since} has two importers")
-        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain, counts)
+        _IMPORTERS[key] = OperatorImporter(op_type, since, limits, function, all_outputs, domain, counts)
         return function
 
     return register
 
 
-def rule(*op_types: str) -> Callable[[RuleFunction], RuleFunction]:
+def integer_rule(*op_types: str) -> Callable[[RuleFunction], RuleFunction]:
     """Registers the decorated function as integer rule: it computes operators of the standard on quantised inputs.
 
     The function returns False, having added nothing, where it does not apply; then the importer computes the node in
@@ -94,7 +94,7 @@ def find_rule(op_type: str) -> RuleFunction | None:
     return _RULES.get(op_type)
 
 
-def importers() -> tuple[Importer, ...]:
+def importers() -> tuple[OperatorImporter, ...]:
     """Returns all importers, sorted by operator, domain and version."""
     from raptor.frontend import operators
 
@@ -102,7 +102,7 @@ def importers() -> tuple[Importer, ...]:
     return tuple(_IMPORTERS[key] for key in sorted(_IMPORTERS))
 
 
-def find_importer(op_type: str, version: int, domain: str = "") -> Importer | None:
+def find_importer(op_type: str, version: int, domain: str = "") -> OperatorImporter | None:
     """Returns the importer for an operator as the given version of the standard defines it; None if there is none."""
     found = (i for i in _of(op_type, domain) if i.domain or i.since <= version)
     return max(found, key=lambda i: i.since, default=None)
@@ -118,20 +118,20 @@ def is_refused(op_type: str) -> bool:
     return op_type in _REFUSED
 
 
-def op_reason(domain: str, op_type: str, oldest: int | None = None) -> str:
+def explain_unsupported(domain: str, op_type: str, oldest: int | None = None) -> str:
     """Returns the reason why `find_importer` found nothing. `oldest`: first version that needs no importer, if any."""
     if domain == _CHANNELS_LAST:
         return "its channels are last, which is not supported; give the model as it was before they were moved"
-    if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
+    if domain not in (*STANDARD_DOMAINS, CONTRIB_DOMAIN):
         return f"operators of the domain {domain} are not supported"
     if op_type in _REFUSED:
         return _REFUSED[op_type]
-    if domain == CONTRIBUTED and op_type in DYNAMIC:
+    if domain == CONTRIB_DOMAIN and op_type in DYNAMIC_QUANT_OPS:
         return f"not supported; {_FROM_FLOATS}"
     oldest = min((i.since for i in _of(op_type, domain)), default=oldest)
     return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
 
 
-def _of(op_type: str, domain: str) -> Iterator[Importer]:
+def _of(op_type: str, domain: str) -> Iterator[OperatorImporter]:
     wanted = "" if domain in STANDARD_DOMAINS else domain
     return (i for i in importers() if (i.op_type, i.domain) == (op_type, wanted))

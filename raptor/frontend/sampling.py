@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.frontend.constants import Shape
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.graph.ir import Floats, Indices
 
 _CUBIC = -0.75
@@ -17,7 +17,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class GridSampling:
     """Attributes of GridSample."""
 
     mode: str
@@ -25,7 +25,7 @@ class Sampling:
     align_corners: bool
 
 
-def sources(grid: Floats, dims: Shape, how: Sampling) -> tuple[Indices, Floats]:
+def compute_grid_taps(grid: Floats, dims: Shape, how: GridSampling) -> tuple[Indices, Floats]:
     """Returns input pixels of an image of `dims`, -1 outside, and their weights; [output pixels, taps] both.
 
     grid: [output pixels, dimensions], the last dimension of the image first.
@@ -39,13 +39,13 @@ def sources(grid: Floats, dims: Shape, how: Sampling) -> tuple[Indices, Floats]:
     return pixels, np.where(pixels < 0, np.float32(0), weights).astype(np.float32)
 
 
-def _along(grid: Floats, size: int, how: Sampling) -> tuple[Indices, Floats]:
+def _along(grid: Floats, size: int, how: GridSampling) -> tuple[Indices, Floats]:
     """Returns positions along one dimension, -1 outside, and weights; [output pixels, taps] both."""
     one, two = np.float32(1), np.float32(2)
     length = np.float32(size)
     x = (grid + one) / two * (length - one) if how.align_corners else ((grid + one) * length - one) / two
     if not np.isfinite(x).all():
-        raise Refusal("its grid is not finite")
+        raise ImportRefusal("its grid is not finite")
     low, high = (0.0, size - 1.0) if how.align_corners else (-0.5, size - 0.5)
     mode = _MODES.get(how.mode, how.mode)
     # NOTE: onnxruntime and torch clamp only the positions of a cubic, ONNX's reference the coordinate, too.
@@ -89,7 +89,7 @@ def _taps(x: Floats, mode: str) -> tuple[Indices, Floats]:
         return first, np.stack([1 - part, part], axis=1)
     if mode == "cubic":
         return first - 1, np.stack([_far(part + 1), _near(part), _near(1 - part), _far(2 - part)], axis=1)
-    raise Refusal(f"mode {mode} is unknown")
+    raise ImportRefusal(f"mode {mode} is unknown")
 
 
 def _near(x: Floats) -> Floats:

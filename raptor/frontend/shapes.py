@@ -9,11 +9,20 @@ import numpy.typing as npt
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 
 from raptor.common.errors import IncompleteError, UserError
-from raptor.common.spelling import name as spelled
-from raptor.common.spelling import option
-from raptor.frontend.check import MOST_ELEMENTS, input_fault, is_settable, model_inputs
-from raptor.frontend.declared import UNNAMED, Dim, dims_of, has_shape, names, placeholders, text, write_dims
-from raptor.frontend.values import to_constant
+from raptor.common.spelling import spell_name as spelled
+from raptor.common.spelling import spell_option
+from raptor.frontend.check import MOST_ELEMENTS, collect_inputs, find_input_fault, is_settable
+from raptor.frontend.declared import (
+    UNNAMED,
+    Dim,
+    find_open_dims,
+    format_dims,
+    has_shape,
+    make_example_dims,
+    read_dims,
+    write_dims,
+)
+from raptor.frontend.values import convert_value
 from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
@@ -21,34 +30,34 @@ _SHOWN_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bound:
+class BoundInputs:
     """Result of `bind_inputs`. `constants`: the inputs that became constants. `notes`: messages for the user."""
 
     constants: Mapping[str, Array]
     notes: tuple[str, ...]
 
 
-def bind_inputs(proto: ModelProto, fixed: ModelInputs) -> Bound:
+def bind_inputs(proto: ModelProto, fixed: ModelInputs) -> BoundInputs:
     """Writes shapes, sizes and constants into `proto`: each input gets a static shape, or becomes a constant.
 
     A named dimension (`batch`) has the same size in all inputs. An open first dimension is the batch and becomes 1.
     Raises `UserError` for unknown names, wrong ranks and conflicts, and `IncompleteError` listing everything that is
     missing.
     """
-    inputs = model_inputs(proto)
+    inputs = collect_inputs(proto)
     _check_names(inputs, fixed)
     sizes = _named_sizes(inputs, fixed)
     constants = {n: _constant(inputs[n], value, sizes) for n, value in fixed.constants.items()}
     _make_constants(proto, constants)
-    data = model_inputs(proto)
+    data = collect_inputs(proto)
     for value in (v for n, v in data.items() if has_shape(v) or n in fixed.shapes):
-        write_dims(value, fixed.shapes.get(value.name) or [_sized(d, sizes) for d in dims_of(value)])
-    notes = [f"input '{n}' bound to {text(fixed.shapes[n])}" for n in data if n in fixed.shapes]
+        write_dims(value, fixed.shapes.get(value.name) or [_sized(d, sizes) for d in read_dims(value)])
+    notes = [f"input '{n}' bound to {format_dims(fixed.shapes[n])}" for n in data if n in fixed.shapes]
     notes += [f"input '{n}' is the constant {_shown(constants[n])}" for n in constants]
     notes += _bind_batch(data)
     _require_sizes(proto)
     _forget_derived_shapes(proto)
-    return Bound(constants, tuple(notes))
+    return BoundInputs(constants, tuple(notes))
 
 
 def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> None:
@@ -62,7 +71,7 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> No
     if both:
         why = f"{spelled('constants')} makes this input a constant, which has the shape of its value"
         raise UserError(f"{spelled('shapes')} {both[0]}: {why}")
-    known = dict.fromkeys(d for v in inputs.values() for d in names(dims_of(v)))
+    known = dict.fromkeys(d for v in inputs.values() for d in find_open_dims(read_dims(v)))
     unknown = [name for name in fixed.dims if name not in known]
     if unknown:
         without = f"those of the inputs have no names; use {spelled('shapes')}"
@@ -73,10 +82,10 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> No
 def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> dict[str, int]:
     """Returns the sizes of named dimensions, from those given and from whole shapes."""
     for name, size in fixed.dims.items():
-        _check_size(option("dims", {name: size}), size)
+        _check_size(spell_option("dims", {name: size}), size)
     sizes = dict(fixed.dims)
     for name, shape in fixed.shapes.items():
-        _match(option("shapes", {name: tuple(shape)}), inputs[name], shape, sizes)
+        _match(spell_option("shapes", {name: tuple(shape)}), inputs[name], shape, sizes)
     return sizes
 
 
@@ -86,19 +95,19 @@ def _check_size(given: str, size: int) -> None:
 
 
 def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    declared = dims_of(value) if has_shape(value) else (UNNAMED,) * len(shape)
+    declared = read_dims(value) if has_shape(value) else (UNNAMED,) * len(shape)
     if len(shape) != len(declared):
-        raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
+        raise UserError(f"{given}: the model has {len(declared)} dimensions: {format_dims(declared) or 'a scalar'}")
     for d, (size, old) in enumerate(zip(shape, declared, strict=True)):
         _check_size(given, size)
         wanted = sizes.setdefault(old, size) if isinstance(old, str) and old != UNNAMED else old
         if wanted not in (size, UNNAMED):
-            raise UserError(f"{given}: dimension {d} is {wanted} in the model ({text(declared)})")
+            raise UserError(f"{given}: dimension {d} is {wanted} in the model ({format_dims(declared)})")
 
 
 def _constant(value: ValueInfoProto, given: object, sizes: dict[str, int]) -> Array:
-    dims = [_sized(d, sizes) for d in dims_of(value)]
-    constant = to_constant(value.name, given, value.type.tensor_type.elem_type, dims)
+    dims = [_sized(d, sizes) for d in read_dims(value)]
+    constant = convert_value(value.name, given, value.type.tensor_type.elem_type, dims)
     _match(f"{spelled('constants')} {value.name}", value, constant.shape, sizes)
     return constant
 
@@ -116,11 +125,11 @@ def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
     """Sets open first dimensions to 1; returns notes. The first dimension of a vector is its length, not a batch."""
     notes: list[str] = []
     for name, value in inputs.items():
-        first, *others = dims_of(value) or (1,)
+        first, *others = read_dims(value) or (1,)
         if not others or isinstance(first, int) or not _is_batch(first, inputs):
             continue
         if first == UNNAMED:
-            again = f"--shape {name}={text(('SIZE', *placeholders((1, *others))[1:]))}"
+            again = f"--shape {name}={format_dims(('SIZE', *make_example_dims((1, *others))[1:]))}"
             notes.append(f"the first dimension of input '{name}' is taken as 1; for another: {again}")
             write_dims(value, (1, *others))
         else:
@@ -128,7 +137,7 @@ def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
                 f"dimension {first}, the first of input '{name}', is taken as 1; for another: --dim {first}=SIZE"
             )
             for other in inputs.values():
-                write_dims(other, [1 if d == first else d for d in dims_of(other)])
+                write_dims(other, [1 if d == first else d for d in read_dims(other)])
     return notes
 
 
@@ -137,25 +146,25 @@ def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
 
     It may follow a fixed size: states of recurrent layers are [layers, batch, size].
     """
-    shapes = [dims_of(value) for value in inputs.values()]
+    shapes = [read_dims(value) for value in inputs.values()]
     return dim == UNNAMED or all(s.count(dim) < 2 and (dim not in s[1:] or isinstance(s[0], int)) for s in shapes)
 
 
 def _require_sizes(proto: ModelProto) -> None:
-    data = [v for v in model_inputs(proto).values() if not is_settable(proto, v)]
-    if any(not has_shape(v) or _is_open(dims_of(v)) for v in data):
+    data = [v for v in collect_inputs(proto).values() if not is_settable(proto, v)]
+    if any(not has_shape(v) or _is_open(read_dims(v)) for v in data):
         require_complete(proto)
 
 
 def require_complete(proto: ModelProto) -> None:
     """Raises `IncompleteError` listing all missing sizes and all inputs that must become constants."""
-    inputs = model_inputs(proto)
+    inputs = collect_inputs(proto)
     values = [name for name, value in inputs.items() if is_settable(proto, value)]
-    unsized = {n: dims_of(v) for n, v in inputs.items() if n not in values and _is_open(dims_of(v))}
+    unsized = {n: read_dims(v) for n, v in inputs.items() if n not in values and _is_open(read_dims(v))}
     unshaped = [n for n, v in inputs.items() if n not in values and not has_shape(v)]
     lines = [f"  input '{n}' has no shape, not even a number of dimensions" for n in unshaped]
-    lines += [f"  input '{n}' ({text(dims)}): {_open_sizes(dims)}" for n, dims in unsized.items()]
-    lines += [f"  input '{n}' is {input_fault(proto, inputs[n])}" for n in values]
+    lines += [f"  input '{n}' ({format_dims(dims)}): {_open_sizes(dims)}" for n, dims in unsized.items()]
+    lines += [f"  input '{n}' is {find_input_fault(proto, inputs[n])}" for n in values]
     if lines:
         shapes = [word for n in unshaped for word in ("--shape", f"{n}=SIZE,SIZE")]
         options = [*shapes, *_size_options(unsized), *(word for n in values for word in ("--set", f"{n}=VALUE"))]
@@ -167,16 +176,16 @@ def _is_open(dims: Sequence[Dim]) -> bool:
 
 
 def _open_sizes(dims: Sequence[Dim]) -> str:
-    found = names(dims) + [f"dimension {d}" for d, size in enumerate(dims) if size == UNNAMED]
+    found = find_open_dims(dims) + [f"dimension {d}" for d, size in enumerate(dims) if size == UNNAMED]
     return f"{', '.join(dict.fromkeys(found))} {'have' if len(set(found)) > 1 else 'has'} no size"
 
 
 def _size_options(unsized: Mapping[str, Sequence[Dim]]) -> list[str]:
     """Returns command line options: whole shapes where a size has no name, and the named sizes not covered by these."""
     whole = {name: dims for name, dims in unsized.items() if UNNAMED in dims}
-    covered = {d for dims in whole.values() for d in names(dims)}
-    named = dict.fromkeys(d for dims in unsized.values() for d in names(dims) if d not in covered)
-    shapes = [("--shape", f"{name}={text(placeholders(dims))}") for name, dims in whole.items()]
+    covered = {d for dims in whole.values() for d in find_open_dims(dims)}
+    named = dict.fromkeys(d for dims in unsized.values() for d in find_open_dims(dims) if d not in covered)
+    shapes = [("--shape", f"{name}={format_dims(make_example_dims(dims))}") for name, dims in whole.items()]
     return [word for pair in (*shapes, *(("--dim", f"{d}=SIZE") for d in named)) for word in pair]
 
 

@@ -7,12 +7,12 @@ from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_he
 
 from raptor.common.errors import UserError
 from raptor.frontend.check import MOST_ELEMENTS
-from raptor.frontend.reading import graphs_of
+from raptor.frontend.reading import walk_graphs
 
 
-def write_out_sparse(proto: ModelProto) -> None:
+def densify_weights(proto: ModelProto) -> None:
     """Replaces sparse initializers and Constants by dense ones, in place. Raises `UserError` for too many elements."""
-    for graph in graphs_of(proto.graph):
+    for graph in walk_graphs(proto.graph):
         graph.initializer.extend(_dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
         graph.ClearField("sparse_initializer")
         for node in graph.node:

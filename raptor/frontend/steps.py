@@ -6,7 +6,7 @@ Each function emits the maps of a formula and returns their result. A float32 of
 
 from collections.abc import Callable
 
-from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.formulas import FormulaBuilder, Value
 
 MOST_EXACT = 2**24
 """Largest bound up to which float32 holds all integers exactly."""
@@ -15,50 +15,50 @@ _SCALE = 2.0**127
 """Multiplying twice by it makes every positive float32 larger than 1."""
 
 
-def is_positive(f: Formula, x: Value) -> Value:
+def is_positive(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x > 0, else 0."""
     large = f.mul(f.mul(f.relu(x), _SCALE), _SCALE)
     return f.min(large, 1)
 
 
-def sign(f: Formula, x: Value) -> Value:
+def sign(f: FormulaBuilder, x: Value) -> Value:
     """Emits the sign: 1, 0 or -1."""
     return f.sub(is_positive(f, x), is_positive(f, f.neg(x)))
 
 
-def round_half_even(f: Formula, x: Value) -> Value:
+def round_half_even(f: FormulaBuilder, x: Value) -> Value:
     """Emits the nearest integer, ties to even."""
     return f.sub(_nearest(f, f.relu(x)), _nearest(f, f.relu(f.neg(x))))
 
 
-def floor(f: Formula, x: Value) -> Value:
+def floor(f: FormulaBuilder, x: Value) -> Value:
     """Emits the largest integer not above x."""
     return f.sub(_below(f, f.relu(x)), _above(f, f.relu(f.neg(x))))
 
 
-def ceil(f: Formula, x: Value) -> Value:
+def ceil(f: FormulaBuilder, x: Value) -> Value:
     """Emits the smallest integer not below x."""
     return f.sub(_above(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 
-def truncate(f: Formula, x: Value) -> Value:
+def truncate(f: FormulaBuilder, x: Value) -> Value:
     """Emits x rounded towards 0."""
     return f.sub(_below(f, f.relu(x)), _below(f, f.relu(f.neg(x))))
 
 
-def _nearest(f: Formula, x: Value) -> Value:
+def _nearest(f: FormulaBuilder, x: Value) -> Value:
     return _whole(f, x, lambda nearest, _: nearest)
 
 
-def _below(f: Formula, x: Value) -> Value:
+def _below(f: FormulaBuilder, x: Value) -> Value:
     return _whole(f, x, lambda nearest, more: f.sub(nearest, is_positive(f, more)))
 
 
-def _above(f: Formula, x: Value) -> Value:
+def _above(f: FormulaBuilder, x: Value) -> Value:
     return _whole(f, x, lambda nearest, more: f.add(nearest, is_positive(f, f.neg(more))))
 
 
-def _whole(f: Formula, x: Value, corrected: Callable[[Value, Value], Value]) -> Value:
+def _whole(f: FormulaBuilder, x: Value, corrected: Callable[[Value, Value], Value]) -> Value:
     """Rounds numbers x >= 0.
 
     corrected: function of the nearest integer and its excess over x; returns the wanted integer. The part above 2^23 is

@@ -3,23 +3,23 @@
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.libraries import evaluate
+from raptor.frontend.libraries import run_constant_model
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.views import Affine, TableView
+from raptor.frontend.views import AffineView, TableView
 from raptor.graph.ir import Floats, Tensor
 
 MOST_BITS = 8
 
 
-def table(ctx: ImportContext, name: str) -> TableView | None:
+def find_table(ctx: ImportContext, name: str) -> TableView | None:
     """Returns the lookup table of a tensor that is a function of one integer tensor of at most 8 bits; else None."""
     view = ctx.views.get(name)
     if isinstance(view, TableView):
         return view
-    term = view.only if isinstance(view, Affine) else None
-    if not isinstance(view, Affine) or term is None or term.tensor.shape != view.shape:
+    term = view.single_term if isinstance(view, AffineView) else None
+    if not isinstance(view, AffineView) or term is None or term.tensor.shape != view.shape:
         return None
     element = term.tensor.element
     if element.bits > MOST_BITS:
@@ -30,12 +30,12 @@ def table(ctx: ImportContext, name: str) -> TableView | None:
     return TableView(view.node, view.shape, term.tensor, bounded)
 
 
-def tabulate(node: NodeView, ctx: ImportContext) -> bool:
+def tabulate_node(node: NodeView, ctx: ImportContext) -> bool:
     """Makes the node's result a table; False unless all operands are tables of one integer tensor or single numbers."""
     operands: list[Floats] = []
     found: list[TableView] = []
     for name in (i for i in node.inputs if i):
-        value, one = ctx.constant(name), table(ctx, name)
+        value, one = ctx.constant(name), find_table(ctx, name)
         if value is not None and value.size == 1:
             operands.append(np.asarray(value, np.float32).reshape(()))
         elif one is not None and value is None:
@@ -67,6 +67,6 @@ def _computed(node: NodeView, operands: list[Floats]) -> Floats:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.version)], ir_version=10)
     try:
-        return np.asarray(evaluate(model), np.float32)
+        return np.asarray(run_constant_model(model), np.float32)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-        raise Refusal(f"onnxruntime computes no table of it: {error}") from None
+        raise ImportRefusal(f"onnxruntime computes no table of it: {error}") from None

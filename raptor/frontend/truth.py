@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from raptor.frontend import steps
-from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.ranges import Range
-from raptor.frontend.selection import HUGE, is_extended, is_finite
+from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.ranges import IntegerInterval
+from raptor.frontend.selection import HUGE, is_finite, may_be_nan
 from raptor.graph.ir import Constant
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
-class Ends(NamedTuple):
+class ComparisonEnds(NamedTuple):
     """An operand of a comparison, twice: clamped on one side, so that no difference is inf - inf.
 
     near: the number, which distinguishes all finite numbers. far: half of it, which distinguishes the largest finite
@@ -30,104 +30,106 @@ class Ends(NamedTuple):
     far: Value
 
 
-def is_above(f: Formula, x: Value, y: Value) -> Value:
+def is_above(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits 1 where x > y, else 0."""
-    if is_whole(f, x) and is_whole(f, y):
+    if is_exact_integer(f, x) and is_exact_integer(f, y):
         return is_above_zero(f, f.sub(x, y))
-    if is_extended(f, x, y):
+    if may_be_nan(f, x, y):
         return is_positive_number(f, f.sub(x, y))
     if is_finite(f, x) or is_finite(f, y):
         return steps.is_positive(f, f.sub(x, y))
-    return is_above_end(f, upper(f, x), lower(f, y))
+    return is_above_end(f, make_upper_ends(f, x), make_lower_ends(f, y))
 
 
-def is_at_least(f: Formula, x: Value, y: Value) -> Value:
+def is_at_least(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits 1 where x >= y, else 0."""
-    if (is_whole(f, x) and is_whole(f, y)) or (not is_extended(f, x, y) and (is_finite(f, x) or is_finite(f, y))):
+    if (is_exact_integer(f, x) and is_exact_integer(f, y)) or (
+        not may_be_nan(f, x, y) and (is_finite(f, x) or is_finite(f, y))
+    ):
         return is_zero_or_less(f, f.sub(y, x))
     return f.sub(_are_numbers(f, x, y), is_above(f, y, x))
 
 
-def is_equal(f: Formula, x: Value, y: Value) -> Value:
+def is_equal(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits 1 where x = y, else 0."""
-    if is_whole(f, x) and is_whole(f, y):
+    if is_exact_integer(f, x) and is_exact_integer(f, y):
         return is_zero_or_less(f, f.abs(f.sub(x, y)))
-    if not is_extended(f, x, y):
+    if not may_be_nan(f, x, y):
         for one, other in ((x, y), (y, x)):
             if isinstance(other, Constant) and np.isinf(other.pixels).all() and np.unique(other.pixels).size == 1:
                 # Only infinity exceeds the largest finite number.
-                return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST))
+                return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST_FLOAT))
         if is_finite(f, x) or is_finite(f, y):
             return is_zero_or_less(f, f.abs(f.sub(x, y)))
     return f.sub(f.sub(_are_numbers(f, x, y), is_above(f, x, y)), is_above(f, y, x))
 
 
-def upper(f: Formula, x: Value) -> Ends:
+def make_upper_ends(f: FormulaBuilder, x: Value) -> ComparisonEnds:
     """Returns x as the left operand of `is_above_end`: negated, clamped from below."""
-    return Ends(f.max(f.neg(x), -LARGEST), f.max(f.mul(x, -0.5), -HUGE))
+    return ComparisonEnds(f.max(f.neg(x), -LARGEST_FLOAT), f.max(f.mul(x, -0.5), -HUGE))
 
 
-def lower(f: Formula, x: Value) -> Ends:
+def make_lower_ends(f: FormulaBuilder, x: Value) -> ComparisonEnds:
     """Returns x as the right operand of `is_above_end`: clamped from below."""
-    return Ends(f.max(x, -LARGEST), f.max(f.mul(x, 0.5), -HUGE))
+    return ComparisonEnds(f.max(x, -LARGEST_FLOAT), f.max(f.mul(x, 0.5), -HUGE))
 
 
-def is_above_end(f: Formula, x: Ends, y: Ends) -> Value:
+def is_above_end(f: FormulaBuilder, x: ComparisonEnds, y: ComparisonEnds) -> Value:
     """Emits 1 where x > y, else 0; each operand is bounded on one side, so no two equal infinities are subtracted."""
     missing = f.add(f.add(x.near, y.near), f.add(x.far, y.far))
     return steps.is_positive(f, f.neg(missing))
 
 
-def is_positive_number(f: Formula, x: Value) -> Value:
+def is_positive_number(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x > 0, else 0, also where x is NaN; an extended instruction."""
     found = f.relu(f.apply("mask", Constant(_ONE), x))
     if not isinstance(found, Constant):
-        f.ctx.declare_whole(found.name, Range(0, 1))
+        f.ctx.declare_range(found.name, IntegerInterval(0, 1))
     return found
 
 
-def is_number(f: Formula, x: Value) -> Value:
+def is_number(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x is a number or infinite, and 0 where it is NaN; an extended instruction."""
     return is_positive_number(f, f.add(f.relu(x), 1))
 
 
-def is_zero_or_less(f: Formula, x: Value) -> Value:
+def is_zero_or_less(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x <= 0, else 0."""
-    if is_whole(f, x):
+    if is_exact_integer(f, x):
         return f.relu(f.sub(1, f.relu(x)))
     return f.relu(f.sub(1, f.mul(f.mul(f.relu(x), HUGE), HUGE)))
 
 
-def is_above_zero(f: Formula, x: Value) -> Value:
+def is_above_zero(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x > 0, else 0."""
-    return f.sub(1, is_zero_or_less(f, x)) if is_whole(f, x) else steps.is_positive(f, x)
+    return f.sub(1, is_zero_or_less(f, x)) if is_exact_integer(f, x) else steps.is_positive(f, x)
 
 
-def is_nonzero(f: Formula, x: Value) -> Value:
+def is_nonzero(f: FormulaBuilder, x: Value) -> Value:
     """Emits 1 where x is not 0, else 0: the truth value of a number."""
     return is_above_zero(f, f.abs(x))
 
 
-def negated(f: Formula, x: Value) -> Value:
+def emit_not(f: FormulaBuilder, x: Value) -> Value:
     """Emits logical not: 1 - x."""
     return f.sub(1, x)
 
 
-def differs(f: Formula, x: Value, y: Value) -> Value:
+def emit_xor(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits logical exclusive or of two truth values."""
     return f.abs(f.sub(x, y))
 
 
-def is_whole(f: Formula, x: Value) -> bool:
+def is_exact_integer(f: FormulaBuilder, x: Value) -> bool:
     """Checks whether all values of an operand are integers that float32 holds exactly."""
     if isinstance(x, Constant):
         return bool((np.rint(x.pixels) == x.pixels).all())
-    return f.ctx.whole(x) is not None
+    return f.ctx.integer_range(x) is not None
 
 
-def _are_numbers(f: Formula, x: Value, y: Value) -> Value:
+def _are_numbers(f: FormulaBuilder, x: Value, y: Value) -> Value:
     """Emits 1 where neither is NaN; the constant 1 unless extended instructions compute an operand."""
-    return is_number(f, f.max(x, y)) if is_extended(f, x, y) else Constant(_ONE)
+    return is_number(f, f.max(x, y)) if may_be_nan(f, x, y) else Constant(_ONE)
 
 
 _ONE = np.ones((1, 1, 1), np.float32)

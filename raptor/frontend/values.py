@@ -10,23 +10,23 @@ from onnx import TensorProto, helper
 
 from raptor.common import spelling
 from raptor.common.errors import UserError
-from raptor.frontend.check import FLOATS, INDICES, type_name
-from raptor.frontend.declared import Dim, text
+from raptor.frontend.check import FLOAT_TYPES, INDEX_TYPES, type_name
+from raptor.frontend.declared import Dim, format_dims
 
 Array = npt.NDArray[Any]
 MOST_VALUES = 1024
 """Maximum number of values of one input; larger inputs are data or weights."""
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
-_TYPES = INDICES | (FLOATS - {TensorProto.BFLOAT16}) | {TensorProto.INT8, TensorProto.UINT8}
+_TYPES = INDEX_TYPES | (FLOAT_TYPES - {TensorProto.BFLOAT16}) | {TensorProto.INT8, TensorProto.UINT8}
 
 
-def to_constant(name: str, given: Any, elem_type: int, dims: Sequence[Dim]) -> Array:
+def convert_value(name: str, given: Any, elem_type: int, dims: Sequence[Dim]) -> Array:
     """Returns the constant that input `name` becomes; open sizes of `dims` follow from the number of values.
 
     given: a number, bool, string or array-like of these; except for string inputs also text as on the command line
     (`1.5,2`). Raises `UserError` for a wrong type, shape or number of values.
     """
-    option = f"{spelling.name('constants')} {name}"
+    option = f"{spelling.spell_name('constants')} {name}"
     if elem_type not in _TYPES:
         raise UserError(f"{option}: the input is {type_name(elem_type)}, which has no constants")
     if isinstance(given, str) and elem_type != TensorProto.STRING:
@@ -102,7 +102,7 @@ def _shape(option: str, count: int, dims: Sequence[Dim]) -> tuple[int, ...]:
     shape = tuple(d if isinstance(d, int) else count // fixed for d in sizes)
     if len(left) > 1 or math.prod(shape) != count:
         values = f"{count} value{'s' if count != 1 else ''}"
-        raise UserError(f"{option}: {values}, but the input is {f'of {text(dims)}' if dims else 'a scalar'}")
+        raise UserError(f"{option}: {values}, but the input is {f'of {format_dims(dims)}' if dims else 'a scalar'}")
     return shape
 
 

@@ -5,50 +5,50 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from raptor.frontend.libraries import infer_shapes
-from raptor.frontend.nodes import attributes_of
+from raptor.frontend.nodes import read_attributes
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
-from raptor.frontend.reading import graphs_of
+from raptor.frontend.reading import walk_graphs
 
-OLDEST, NEWEST = 9, 26
+OLDEST_OPSET, NEWEST_OPSET = 9, 26
 """Supported operator sets. Broadcasting changed in 7, constants in 9; 26 is the newest that onnxruntime 1.31 loads."""
 OLDEST_IR, NEWEST_IR = 4, 10
 """Supported IR versions. Up to 3, weights had to be inputs as well."""
 
 
-def convert_version(model: ModelProto) -> ModelProto:
-    """Returns an equivalent copy of the model in an operator set of at least `OLDEST`."""
+def upgrade_opset(model: ModelProto) -> ModelProto:
+    """Returns an equivalent copy of the model in an operator set of at least `OLDEST_OPSET`."""
     copy = ModelProto.FromString(model.SerializeToString())
-    version = version_of(copy)
+    version = opset_version(copy)
     if version < 7:
         _align_slopes(copy)
-    converted = onnx.version_converter.convert_version(copy, OLDEST) if version < OLDEST else copy
+    converted = onnx.version_converter.convert_version(copy, OLDEST_OPSET) if version < OLDEST_OPSET else copy
     converted.ir_version = min(max(converted.ir_version, OLDEST_IR), NEWEST_IR)
     return converted
 
 
-def version_of(model: ModelProto) -> int:
+def opset_version(model: ModelProto) -> int:
     """Returns the operator set version of the standard domain."""
-    return next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
+    return next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), OLDEST_OPSET)
 
 
-def is_newer(model: ModelProto) -> bool:
+def is_too_new(model: ModelProto) -> bool:
     """Checks whether the model's operator set is too new for onnxruntime."""
-    return version_of(model) > NEWEST
+    return opset_version(model) > NEWEST_OPSET
 
 
-def lower_version(model: ModelProto) -> None:
-    """Sets the operator set version to `NEWEST`, in place; operators new in later versions must have been expanded.
+def downgrade_opset(model: ModelProto) -> None:
+    """Sets the operator set version to `NEWEST_OPSET`, in place. Operators of later versions must have been expanded.
 
     Changes from 26 to 28: operators accept more types; SpaceToDepth has a mode; Range has a type for its sums.
     """
     _write_out_orders(model)
-    for node in (n for graph in graphs_of(model.graph) for n in graph.node if n.op_type == "Range"):
+    for node in (n for graph in walk_graphs(model.graph) for n in graph.node if n.op_type == "Range"):
         kept = [a for a in node.attribute if a.name != "stash_type"]
         del node.attribute[:]
         node.attribute.extend(kept)
     for opset in model.opset_import:
         if opset.domain in STANDARD_DOMAINS:
-            opset.version = NEWEST
+            opset.version = NEWEST_OPSET
 
 
 def _align_slopes(model: ModelProto) -> None:
@@ -74,8 +74,8 @@ def _write_out_orders(model: ModelProto) -> None:
     onnx's version converter refuses it.
     """
     graph = model.graph
-    with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in attributes_of(n)]
-    found = [n for n in with_mode if attributes_of(n)["mode"] == b"CRD"]
+    with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in read_attributes(n)]
+    found = [n for n in with_mode if read_attributes(n)["mode"] == b"CRD"]
     inferred = infer_shapes(model).graph if found else graph
     values = {v.name: v.type.tensor_type.shape.dim for v in (*inferred.input, *inferred.value_info)}
     for node in found:
@@ -91,7 +91,7 @@ def _gather_channels(graph: onnx.GraphProto, node: onnx.NodeProto, channels: int
     """Adds the Gather. DCR numbers channels as (place in the block, channel), CRD as (channel, place in the block)."""
     mode = next(a for a in node.attribute if a.name == "mode")
     node.attribute.remove(mode)
-    places = int(attributes_of(node)["blocksize"]) ** 2
+    places = int(read_attributes(node)["blocksize"]) ** 2
     order = np.arange(places * channels, dtype=np.int64).reshape(places, channels).T.reshape(-1)
     result, index = node.output[0], f"{node.output[0]}.order"
     node.output[0] = f"{result}.dcr"

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.frontend.codes import Ints, Shape, Steps, quantised
-from raptor.frontend.formulas import Formula, Value, result_image
-from raptor.frontend.import_refusal import Refusal
-from raptor.frontend.importing import ImportContext, View
+from raptor.frontend.codes import Ints, QuantParams, Shape, quantise_values
+from raptor.frontend.formulas import FormulaBuilder, Value, choose_result_image
+from raptor.frontend.import_refusal import ImportRefusal
+from raptor.frontend.importing import DequantisedView, ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
+from raptor.frontend.ranges import IntegerInterval
 from raptor.frontend.registry import find_importer
 from raptor.graph import requantise
 from raptor.graph.ir import Bound, Floats, Lookup, Numbers, Operator, Rename, Tensor
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.requantise import Requantise
-from raptor.target.element import Coding, integer
+from raptor.target.element import ElementCoding, integer_type
 from raptor.target.layout import Image
 
 
@@ -32,7 +32,7 @@ def _one() -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Term:
+class AffineTerm:
     """(tensor + offset) * (scale / count). The arrays broadcast to the view; `count`: divisor of a mean, else 1."""
 
     tensor: Tensor
@@ -47,7 +47,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Affine:
+class AffineView:
     """Sum of terms, each of the view's shape or broadcast to it, clamped to [low, high].
 
     takes_bias: True for products of a layer to which no bias has been added yet.
@@ -55,24 +55,26 @@ class Affine:
 
     node: NodeView
     shape: Shape
-    terms: tuple[Term, ...]
+    terms: tuple[AffineTerm, ...]
     low: float = -math.inf
     high: float = math.inf
     takes_bias: bool = False
 
     @property
-    def only(self) -> Term | None:
+    def single_term(self) -> AffineTerm | None:
         """The term if there is only one, with the same parameters for all elements; else None."""
         return self.terms[0] if len(self.terms) == 1 and self.terms[0].is_uniform else None
 
-    def bounded(self, node: NodeView, low: float, high: float) -> View:
+    def clamp(self, node: NodeView, low: float, high: float) -> DequantisedView:
         """Returns min(max(view, low), high)."""
         first, last = (min(max(bound, low), high) for bound in (self.low, self.high))
         return replace(self, node=node, low=first, high=last, takes_bias=False)
 
-    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+    def emit_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         tensors = [t.tensor for t in self.terms]
-        f = Formula(replace(self.node, outputs=(name,)), ctx, self.shape, result_image(tensors, self.shape))
+        f = FormulaBuilder(
+            replace(self.node, outputs=(name,)), ctx, self.shape, choose_result_image(tensors, self.shape)
+        )
         total = self._float_term(f, self.terms[0])
         for term in self.terms[1:]:
             total = f.add(total, self._float_term(f, term))
@@ -81,25 +83,25 @@ class Affine:
         f.finish(total if self.high == math.inf else f.min(total, self.high), name)
 
     @staticmethod
-    def _float_term(f: Formula, term: Term) -> Value:
+    def _float_term(f: FormulaBuilder, term: AffineTerm) -> Value:
         value = f.apply("float", f.broadcast(term.tensor))
         if term.offset.any():
             value = f.add(value, f.constant(term.offset.astype(np.float32)))
         scale = np.asarray(term.scale / term.count.astype(np.float32), np.float32)
         return value if (scale == 1).all() else f.apply("mul", value, f.constant(scale))
 
-    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+    def emit_quantised(self, node: NodeView, ctx: ImportContext, by: QuantParams, name: str) -> bool:
         if by.zero_point.size > 1:
             return False
         zero = int(by.zero_point.item()) - by.code.offset
         low, high = (int(v) - by.code.offset for v in self._bounds(by))
-        result = Range(low, high)
+        result = IntegerInterval(low, high)
         simple = self._same_codes(by, zero, result)
         if simple is not None:
             source = self.terms[0].tensor
             ctx.emit(node, (source.name,), source.image, simple, name, by.code.element, result)
             return True
-        image = result_image([t.tensor for t in self.terms], self.shape)
+        image = choose_result_image([t.tensor for t in self.terms], self.shape)
         terms = [self._pixel_term(node, ctx, t, by, image) for t in self.terms]
         classes, packed = _row_classes(terms, image.rows)
         operator = Requantise(packed, classes, zero, low, high)
@@ -107,49 +109,51 @@ class Affine:
         ctx.emit(node, inputs, image, operator, name, by.code.element, result)
         return True
 
-    def _bounds(self, by: Steps) -> tuple[int, int]:
-        """Returns `low` and `high` quantised. Raises `Refusal` if they differ between channels."""
-        bounds = [quantised(np.float32(b), by) for b in (self.low, self.high)]
+    def _bounds(self, by: QuantParams) -> tuple[int, int]:
+        """Returns `low` and `high` quantised. Raises `ImportRefusal` if they differ between channels."""
+        bounds = [quantise_values(np.float32(b), by) for b in (self.low, self.high)]
         if any((b != b.flat[0]).any() for b in bounds):
-            raise Refusal("bounds of a Relu or Clip before scales that differ by channel")
+            raise ImportRefusal("bounds of a Relu or Clip before scales that differ by channel")
         return int(bounds[0].flat[0]), int(bounds[1].flat[0])
 
-    def _same_codes(self, by: Steps, zero: int, result: Range) -> Operator | None:
+    def _same_codes(self, by: QuantParams, zero: int, result: IntegerInterval) -> Operator | None:
         """Returns an operator without arithmetic if scale, zero point and type stay the same; else None."""
-        term, element = self.only, by.code.element
+        term, element = self.single_term, by.code.element
         if term is None or by.scale.size > 1 or term.scale.item() != by.scale.item():
             return None
         if term.tensor.element != element or term.offset.item() + zero != 0 or term.tensor.shape != self.shape:
             return None
-        if result == Range.of(element):
+        if result == IntegerInterval.of(element):
             return Rename()
         return Bound(
             None if result.low == element.low else result.low, None if result.high == element.high else result.high
         )
 
-    def _pixel_term(self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image) -> requantise.Term:
+    def _pixel_term(
+        self, node: NodeView, ctx: ImportContext, term: AffineTerm, by: QuantParams, image: Image
+    ) -> requantise.RequantiseTerm:
         with np.errstate(over="ignore", under="ignore"):
             step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)
             multiplier = np.asarray(term.scale / step, np.float32)
         if not np.isfinite(multiplier).all() or (multiplier < np.finfo(np.float32).tiny).any():
             wrong = f"scale {term.scale.flat[0]} over {by.scale.flat[0]} is beyond the range of float32"
             raise UserError(f"{node.name} ({node.op_type}): {wrong}")
-        found = ctx.range(term.tensor)
-        return requantise.Term(
-            broadcast_pixels(multiplier, self.shape, image),
-            broadcast_pixels(term.offset, self.shape, image),
+        found = ctx.code_range(term.tensor)
+        return requantise.RequantiseTerm(
+            broadcast_params(multiplier, self.shape, image),
+            broadcast_params(term.offset, self.shape, image),
             found.low,
             found.high,
         )
 
     def _laid(self, node: NodeView, ctx: ImportContext, tensor: Tensor, image: Image) -> Tensor:
         if tensor.shape == self.shape:
-            return ctx.as_image(node, tensor, image)
+            return ctx.lay_out(node, tensor, image)
         wanted = np.broadcast_to(c_order(tensor.shape), self.shape)
-        moved = move([tensor.image], wanted, image)
-        return ctx.inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
+        moved = make_move([tensor.image], wanted, image)
+        return ctx.emit_inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
 
-    def coded(self) -> tuple[Tensor, Coding] | None:
+    def host_coding(self) -> tuple[Tensor, ElementCoding] | None:
         term, *others = self.terms
         if others or self.low > -math.inf or self.high < math.inf:
             return None
@@ -158,17 +162,17 @@ class Affine:
         if (term.count != 1).any() or len(wide) > 1 or term.tensor.shape != self.shape:
             return None
         zeros = tuple(int(-v) for v in offset.ravel())
-        if max(map(abs, zeros)) > integer(32).high:
+        if max(map(abs, zeros)) > integer_type(32).high:
             return None
         # Scales may have fewer dimensions than the tensor, aligned at the last one.
         axis = wide[0] + len(self.shape) - scale.ndim if wide else None
-        return term.tensor, Coding("float32", 0, tuple(map(float, scale.ravel())), zeros, axis)
+        return term.tensor, ElementCoding("float32", 0, tuple(map(float, scale.ravel())), zeros, axis)
 
 
-def integers_as_they_are(node: NodeView, tensor: Tensor) -> Affine:
+def view_as_integers(node: NodeView, tensor: Tensor) -> AffineView:
     """Returns the view of an integer tensor of the model whose real values are the integers themselves."""
     offset = np.asarray(tensor.coding.offset if tensor.coding else 0, np.int64)
-    return Affine(node, tensor.shape, (Term(tensor, np.ones((), np.float32), offset),))
+    return AffineView(node, tensor.shape, (AffineTerm(tensor, np.ones((), np.float32), offset),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,29 +184,29 @@ class TableView:
     tensor: Tensor
     values: Floats
 
-    def bounded(self, node: NodeView, low: float, high: float) -> View:
+    def clamp(self, node: NodeView, low: float, high: float) -> DequantisedView:
         """Returns the table of the bounded function."""
         bounded = np.minimum(np.maximum(self.values, np.float32(low)), np.float32(high))
         return replace(self, node=node, values=bounded)
 
-    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+    def emit_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
 
-    def coded(self) -> None:
+    def host_coding(self) -> None:
         return None
 
-    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+    def emit_quantised(self, node: NodeView, ctx: ImportContext, by: QuantParams, name: str) -> bool:
         if not by.is_uniform:
             return False
-        table = (quantised(self.values, by) - by.code.offset).astype(np.int32)
-        found = Range(int(table.min()), int(table.max()))
+        table = (quantise_values(self.values, by) - by.code.offset).astype(np.int32)
+        found = IntegerInterval(int(table.min()), int(table.max()))
         tensor = self.tensor
         ctx.emit(node, (tensor.name,), tensor.image, Lookup(table), name, by.code.element, found)
         return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined:
+class ConcatView:
     """Concatenation of views whose integers have different scales until they are quantised with one scale.
 
     join: the Concat node.
@@ -210,26 +214,26 @@ class Joined:
 
     node: NodeView
     shape: Shape
-    parts: tuple[View, ...]
-    join: NodeView
+    parts: tuple[DequantisedView, ...]
+    concat_node: NodeView
 
-    def bounded(self, node: NodeView, low: float, high: float) -> View:
+    def clamp(self, node: NodeView, low: float, high: float) -> DequantisedView:
         """Returns the concatenation of the bounded parts."""
-        return replace(self, node=node, parts=tuple(part.bounded(node, low, high) for part in self.parts))
+        return replace(self, node=node, parts=tuple(part.clamp(node, low, high) for part in self.parts))
 
-    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+    def emit_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
 
-    def coded(self) -> None:
+    def host_coding(self) -> None:
         return None
 
-    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+    def emit_quantised(self, node: NodeView, ctx: ImportContext, by: QuantParams, name: str) -> bool:
         if not by.is_uniform:
             return False
-        names = [ctx.declare(f"{name}.{i}", part.shape) for i, part in enumerate(self.parts)]
-        if not all(p.quantise(node, ctx, by, n) for p, n in zip(self.parts, names, strict=True)):
-            raise Refusal("operands with scales of different granularity")
-        join = replace(self.join, inputs=tuple(names), outputs=(name,))
+        names = [ctx.register_tensor(f"{name}.{i}", part.shape) for i, part in enumerate(self.parts)]
+        if not all(p.emit_quantised(node, ctx, by, n) for p, n in zip(self.parts, names, strict=True)):
+            raise ImportRefusal("operands with scales of different granularity")
+        join = replace(self.concat_node, inputs=tuple(names), outputs=(name,))
         _importer(join)(join, ctx)
         return True
 
@@ -242,11 +246,11 @@ def _replay(node: NodeView, ctx: ImportContext) -> None:
 def _importer(node: NodeView):
     found = find_importer(node.op_type, node.version)
     if found is None:
-        raise Refusal("not supported")
+        raise ImportRefusal("not supported")
     return found.function
 
 
-def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
+def broadcast_params(values: Numbers, shape: Shape, image: Image) -> Numbers:
     """Returns parameters that broadcast to `shape` as [rows or 1, width or 1, channels or 1] of the image."""
     if values.size == 1:
         return values.reshape(1, 1, 1)
@@ -264,7 +268,9 @@ def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
     return np.ascontiguousarray(pixels)
 
 
-def _row_classes(terms: list[requantise.Term], rows: int) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
+def _row_classes(
+    terms: list[requantise.RequantiseTerm], rows: int
+) -> tuple[npt.NDArray[np.intp], tuple[requantise.RequantiseTerm, ...]]:
     """Groups rows with equal parameters. Returns the class of each row, and terms whose first axis is the class."""
     varying = [a for t in terms for a in (t.multiplier, t.offset) if a.shape[0] > 1]
     if not varying:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.nodes import NodeView
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddedWindow:
     """A window, and the padding after the last pixel of each dimension, which `Window` does not need."""
 
     window: Window
@@ -31,15 +31,15 @@ def spatial_dims(image: Image) -> tuple[int, ...]:
     return image.shape[2:]
 
 
-def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padded:
+def read_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> PaddedWindow:
     """Returns the window of a Conv or pool over an image (N, C, spatial...).
 
-    Raises `Refusal` without spatial dimensions.
+    Raises `ImportRefusal` without spatial dimensions.
     """
     dims = spatial_dims(image)
     rank = len(dims)
     if rank == 0:
-        raise Refusal("its input has no spatial dimensions")
+        raise ImportRefusal("its input has no spatial dimensions")
     strides = node.ints("strides", (1,) * rank)
     dilations = node.ints("dilations", (1,) * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -47,7 +47,7 @@ def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padd
     begins, ends = _pads(node, axes)
     padded = [a.size + b + e for a, b, e in zip(axes, begins, ends, strict=True)]
     outs = tuple(_out_size(node, *a) for a in zip(axes, padded, begins, strict=True))
-    return Padded(Window(dims, outs, kernel, strides, begins, dilations, image.shape[0]), ends)
+    return PaddedWindow(Window(dims, outs, kernel, strides, begins, dilations, image.shape[0]), ends)
 
 
 def _pads(node: NodeView, axes: list[_Axis]) -> tuple[tuple[int, ...], tuple[int, ...]]:

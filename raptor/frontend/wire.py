@@ -20,7 +20,7 @@ class _OddError(Exception):
     """Raised for bytes that protobuf would not write in this form; the parser reports the fault, if there is one."""
 
 
-def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:
+def strip_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:
     """Returns the model without the raw data of float32 initializers of at least `least_bytes` bytes.
 
     Also returns the byte range of each initializer's data in `data`, None for data that stays. The list is empty if the

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from raptor.frontend.bodies import Names, set_nodes
+from raptor.frontend.bodies import UniqueNames, replace_nodes
 from raptor.frontend.libraries import InvalidTypes, infer_shapes
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
@@ -24,13 +24,13 @@ _END = 2**31 - 1
 _SMALLEST = np.finfo(np.float32).tiny
 
 
-class _Writer:
+class _NodeWriter:
     """Builds the nodes that replace a node.
 
     `version`: operator set; `rank`: rank of the node's first input, None if unknown.
     """
 
-    def __init__(self, node: NodeProto, version: int, rank: int | None, names: Names) -> None:
+    def __init__(self, node: NodeProto, version: int, rank: int | None, names: UniqueNames) -> None:
         self.view = NodeView.of(node, node.name or node.output[0], version)
         self.version, self.rank, self.x = version, rank, node.input[0]
         self.nodes: list[NodeProto] = []
@@ -43,12 +43,12 @@ class _Writer:
 
     def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         stem = f"{self.view.output}.{op_type.lower()}"
-        name, own = self._names.tensor(stem), self._names.node(f"{self.view.name}.{op_type.lower()}")
+        name, own = self._names.unique_tensor(stem), self._names.unique_node(f"{self.view.name}.{op_type.lower()}")
         self.nodes.append(helper.make_node(op_type, inputs, [name], name=own, **attributes))
         return name
 
     def constant(self, values: npt.ArrayLike) -> str:
-        name = self._names.tensor(f"{self.view.output}.constant")
+        name = self._names.unique_tensor(f"{self.view.output}.constant")
         self.constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
@@ -64,18 +64,18 @@ class _Writer:
         return self.add("Cast", [self.x], to=TensorProto.FLOAT)
 
 
-def _affine(w: _Writer) -> bool:
+def _affine(w: _NodeWriter) -> bool:
     product = w.by("Mul", w.x, w.view.number("alpha", 1))
     w.by("Add", product, w.view.number("beta", 0))
     return True
 
 
-def _scale(w: _Writer) -> bool:
+def _scale(w: _NodeWriter) -> bool:
     w.by("Mul", w.x, w.view.number("scale", 1))
     return True
 
 
-def _image_scaler(w: _Writer) -> bool:
+def _image_scaler(w: _NodeWriter) -> bool:
     bias = w.numbers("bias")
     if w.rank != 4 and bias.size > 1:
         return False
@@ -85,7 +85,7 @@ def _image_scaler(w: _Writer) -> bool:
     return True
 
 
-def _crop(w: _Writer) -> bool:
+def _crop(w: _NodeWriter) -> bool:
     border, size = w.view.ints("border"), w.view.ints("scale")
     if len(border) != 4 or len(size) not in (0, 2):
         return False
@@ -98,17 +98,17 @@ def _crop(w: _Writer) -> bool:
     return True
 
 
-def _softplus(w: _Writer) -> bool:
+def _softplus(w: _NodeWriter) -> bool:
     w.by("Mul", w.add("Softplus", [w.by("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1))
     return True
 
 
-def _tanh(w: _Writer) -> bool:
+def _tanh(w: _NodeWriter) -> bool:
     w.by("Mul", w.add("Tanh", [w.by("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1))
     return True
 
 
-def _thresholded(w: _Writer) -> bool:
+def _thresholded(w: _NodeWriter) -> bool:
     if not _WHERE <= w.version < 10:
         return False
     above = w.by("Greater", w.x, w.view.number("alpha", 1))
@@ -116,7 +116,7 @@ def _thresholded(w: _Writer) -> bool:
     return True
 
 
-def _scaler(w: _Writer) -> bool:
+def _scaler(w: _NodeWriter) -> bool:
     offset, scale = w.numbers("offset"), w.numbers("scale")
     if not offset.size or offset.size != scale.size or not _is_table(w, scale):
         return False
@@ -124,12 +124,12 @@ def _scaler(w: _Writer) -> bool:
     return True
 
 
-def _is_table(w: _Writer, values: Array) -> bool:
+def _is_table(w: _NodeWriter, values: Array) -> bool:
     """Checks whether there is one number, or one per column of a table; onnxruntime treats images differently."""
     return values.size == 1 or w.rank in (1, 2)
 
 
-def _normalizer(w: _Writer) -> bool:
+def _normalizer(w: _NodeWriter) -> bool:
     if w.rank not in (1, 2) or w.version < _EQUAL:
         return False
     x, axis = w.floats(), w.rank - 1
@@ -148,20 +148,20 @@ def _normalizer(w: _Writer) -> bool:
     return True
 
 
-def _reduced(w: _Writer, op_type: str, x: str, axis: int) -> str:
+def _reduced(w: _NodeWriter, op_type: str, x: str, axis: int) -> str:
     if w.version < (_INPUTS if op_type == "ReduceSum" else 18):
         return w.add(op_type, [x], axes=[axis], keepdims=1)
     return w.add(op_type, [x, w.constant(np.array([axis]))], keepdims=1)
 
 
-def _binarizer(w: _Writer) -> bool:
+def _binarizer(w: _NodeWriter) -> bool:
     if w.version < _WHERE:
         return False
     w.add("Cast", [w.by("Greater", w.floats(), w.view.number("threshold", 0))], to=TensorProto.FLOAT)
     return True
 
 
-def _imputer(w: _Writer) -> bool:
+def _imputer(w: _NodeWriter) -> bool:
     values = w.numbers("imputed_value_floats")
     if not values.size or not _is_table(w, values) or w.version < _EQUAL:
         return False
@@ -171,7 +171,7 @@ def _imputer(w: _Writer) -> bool:
     return True
 
 
-def _linear_regressor(w: _Writer) -> bool:
+def _linear_regressor(w: _NodeWriter) -> bool:
     targets, weights = w.view.integer("targets", 1), w.numbers("coefficients")
     if w.rank != 2 or w.view.string("post_transform", "NONE") != "NONE" or weights.size % targets:
         return False
@@ -181,7 +181,7 @@ def _linear_regressor(w: _Writer) -> bool:
     return True
 
 
-def _extractor(w: _Writer) -> bool:
+def _extractor(w: _NodeWriter) -> bool:
     if w.rank is None or w.rank < 2 or len(w.view.inputs) < 2:
         return False
     places = w.add("Reshape", [w.view.inputs[1], w.constant(np.array([-1]))])
@@ -189,7 +189,7 @@ def _extractor(w: _Writer) -> bool:
     return True
 
 
-_WRITERS: Mapping[tuple[str, str], Callable[[_Writer], bool]] = MappingProxyType(
+_WRITERS: Mapping[tuple[str, str], Callable[[_NodeWriter], bool]] = MappingProxyType(
     {
         ("", "Affine"): _affine,
         ("", "Crop"): _crop,
@@ -208,7 +208,7 @@ _WRITERS: Mapping[tuple[str, str], Callable[[_Writer], bool]] = MappingProxyType
 )
 
 
-def write_out(proto: ModelProto) -> bool:
+def expand_legacy_operators(proto: ModelProto) -> bool:
     """Replaces these operators by standard ones, in place; names of results and nodes are kept.
 
     Returns False if nothing was replaced. Operator sets before 7 are left: onnxruntime lacks their arithmetic.
@@ -218,7 +218,7 @@ def write_out(proto: ModelProto) -> bool:
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 0)
     if 0 < version < _BROADCASTING:
         return False
-    ranks, names = _ranks(proto), Names(proto.graph)
+    ranks, names = _ranks(proto), UniqueNames(proto.graph)
     nodes: list[NodeProto] = []
     changed = False
     for node in proto.graph.node:
@@ -229,17 +229,17 @@ def write_out(proto: ModelProto) -> bool:
         changed = True
         nodes += writer.nodes
         proto.graph.initializer.extend(writer.constants)
-    set_nodes(proto.graph, nodes)
+    replace_nodes(proto.graph, nodes)
     if changed and not version:
         proto.opset_import.append(helper.make_opsetid("", _INPUTS))
     return changed
 
 
-def _written(node: NodeProto, version: int, ranks: dict[str, int], names: Names) -> _Writer | None:
+def _written(node: NodeProto, version: int, ranks: dict[str, int], names: UniqueNames) -> _NodeWriter | None:
     write = _WRITERS.get((node.domain, node.op_type))
     if write is None or not node.input:
         return None
-    writer = _Writer(node, version, ranks.get(node.input[0]), names)
+    writer = _NodeWriter(node, version, ranks.get(node.input[0]), names)
     if not write(writer):
         return None
     last = writer.nodes[-1]

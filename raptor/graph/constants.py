@@ -13,7 +13,7 @@ _INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
 """Types of the constants of integer operators."""
 
 
-def owned(values: npt.ArrayLike) -> Numbers:
+def copy_contiguous(values: npt.ArrayLike) -> Numbers:
     """Returns a contiguous copy in float32. (Constants come as views of a file that will be deleted.)
 
     Integers of 16 and 32 bits keep their type.
@@ -29,11 +29,11 @@ def owned(values: npt.ArrayLike) -> Numbers:
     return out
 
 
-def smallest(pixels: Floats) -> Floats:
+def drop_repetitions(pixels: Floats) -> Floats:
     """Returns a constant [rows, width, channels] without repetitions along whole dimensions."""
     for axis in (0, 1, 2):
         first = pixels.take([0], axis=axis)
         # A constant cannot vary by row only: it repeats by pixel, by row, or not at all.
         if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and (pixels == first).all():
             pixels = first
-    return owned(pixels)
+    return copy_contiguous(pixels)

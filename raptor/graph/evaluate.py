@@ -36,7 +36,7 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.requantise import Requantise
-from raptor.graph.requantise import evaluate as requantised
+from raptor.graph.requantise import evaluate_requantise as requantised
 from raptor.target.layout import Image
 
 Values = npt.NDArray[Any]
@@ -73,11 +73,11 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Any]] = {
 }
 
 
-NOTHING: Mapping[str, npt.ArrayLike] = MappingProxyType({})
+NO_OVERRIDES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 
 
-def evaluate(
-    graph: Graph, inputs: Mapping[str, npt.ArrayLike], instead: Mapping[str, npt.ArrayLike] = NOTHING
+def evaluate_graph(
+    graph: Graph, inputs: Mapping[str, npt.ArrayLike], instead: Mapping[str, npt.ArrayLike] = NO_OVERRIDES
 ) -> dict[str, Values]:
     """Returns every tensor of the graph by name, in its ONNX shape; integer tensors as stored integers.
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.graph.steps import Ints, Op, Step
+from raptor.graph.steps import Ints, Op, VectorStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scaled:
+class ScaledSum:
     """floor((sum x * factor + constant) / 2^shift), for S parameter sets: arrays [S] of Python integers.
 
     even: round ties (a sum of exactly k + 1/2) to even. The constant then rounds with one unit less than the half and
@@ -29,7 +29,7 @@ class Scaled:
     even: bool = False
     odd: int = 0
 
-    def raised(self, least: Ints | int) -> "Scaled":
+    def raise_shift(self, least: Ints | int) -> "ScaledSum":
         """Returns an equal expression whose shifts are at least `least`."""
         more = np.maximum(0, least - self.shift)
         # The half was lowered by one unit, which must be a unit of the finer scale.
@@ -38,7 +38,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ProgramShape:
     """Form of the generated program.
 
     widths: bits of all limbs but the highest. clamp: bounds to which operand 0 is clamped first; None for no clamp.
@@ -50,12 +50,12 @@ class Shape:
     split: int = 0
 
 
-class _Writer:
+class _StepWriter:
     """Collects steps whose constants are arrays [S, 1]; omits steps that change nothing."""
 
     def __init__(self, operands: int) -> None:
         self.operands = operands
-        self.steps: list[Step] = []
+        self.steps: list[VectorStep] = []
 
     def step(self, op: Op, left: int, right: int | Ints) -> int:
         """Writes a step and returns the number of its value."""
@@ -63,7 +63,7 @@ class _Writer:
             right = right.reshape(-1, 1).astype(np.int64)
             if op not in ("max", "min") and (right == (op == "mul")).all():
                 return left
-        self.steps.append(Step(op, left, right))
+        self.steps.append(VectorStep(op, left, right))
         return self.operands + len(self.steps) - 1
 
     def number(self, op: Op, left: int, right: int) -> int:
@@ -88,13 +88,13 @@ class _Stage:
     shift: Ints
 
 
-def program(scaled: Scaled, shape: Shape) -> list[Step]:
+def write_program(scaled: ScaledSum, shape: ProgramShape) -> list[VectorStep]:
     """Returns the steps that compute `scaled`; their constants are arrays [S, 1] or [1, 1].
 
     Whether the values fit 32 bits is not checked. Raises `OverflowError` if a constant does not fit 64 bits.
     """
-    writer = _Writer(len(scaled.factors))
-    scaled = scaled.raised(sum(shape.widths))
+    writer = _StepWriter(len(scaled.factors))
+    scaled = scaled.raise_shift(sum(shape.widths))
     operands, factors = _operands(writer, scaled, shape)
     stages = _stages(writer, operands, factors, scaled, shape.widths)
     result = _run(writer, stages, None)
@@ -105,7 +105,7 @@ def program(scaled: Scaled, shape: Shape) -> list[Step]:
     return writer.steps
 
 
-def _operands(writer: _Writer, scaled: Scaled, shape: Shape) -> tuple[list[int], list[Ints]]:
+def _operands(writer: _StepWriter, scaled: ScaledSum, shape: ProgramShape) -> tuple[list[int], list[Ints]]:
     operands, factors = list(range(len(scaled.factors))), scaled.factors
     if shape.clamp is not None:
         operands[0] = writer.number("min", writer.number("max", operands[0], shape.clamp[0]), shape.clamp[1])
@@ -117,7 +117,7 @@ def _operands(writer: _Writer, scaled: Scaled, shape: Shape) -> tuple[list[int],
 
 
 def _stages(
-    writer: _Writer, operands: list[int], factors: list[Ints], scaled: Scaled, widths: tuple[int, ...]
+    writer: _StepWriter, operands: list[int], factors: list[Ints], scaled: ScaledSum, widths: tuple[int, ...]
 ) -> list[_Stage]:
     constant, shift = scaled.constant, scaled.shift
     stages: list[_Stage] = []
@@ -133,12 +133,12 @@ def _stages(
     return [*stages, _stage(writer, operands, factors, constant, shift)]
 
 
-def _stage(writer: _Writer, operands: list[int], limbs: list[Ints], constant: Ints, shift: Ints) -> _Stage:
+def _stage(writer: _StepWriter, operands: list[int], limbs: list[Ints], constant: Ints, shift: Ints) -> _Stage:
     value = writer.products(operands, limbs)
     return _Stage(None if value is None else writer.step("add", value, constant), constant, shift)
 
 
-def _run(writer: _Writer, stages: list[_Stage], carry: int | None) -> int:
+def _run(writer: _StepWriter, stages: list[_Stage], carry: int | None) -> int:
     """Writes all stages and returns the last value number. `carry` is added in the lowest stage."""
     for stage in stages:
         if stage.value is None:

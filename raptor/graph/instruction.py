@@ -9,7 +9,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instruction:
+class VrequantParams:
     """Parameters of `vrequant`: y = clamp(round((x + bias) * factor / 2^shift) + zero_point, low, high); ties to even.
 
     bias, factor, shift: [classes or 1, width or 1, channels or 1], as in `Requantise`.
@@ -22,7 +22,7 @@ class Instruction:
     low: int
     high: int
 
-    def parameters(self) -> Ints:
+    def to_records(self) -> Ints:
         """Returns the parameter records as stored in memory: [classes, width or 1, channels or 1, 4 words]."""
         bias, factor, shift = np.broadcast_arrays(self.bias, self.factor, self.shift)
         rounding = _pair(shift, np.full_like(shift, self.zero_point))

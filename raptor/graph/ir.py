@@ -34,9 +34,9 @@ import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
 from raptor.graph.requantise import Requantise
-from raptor.graph.types import Signature, type_fault
-from raptor.graph.window import Table, Window
-from raptor.target.element import MODELLED, Coding, ElementType
+from raptor.graph.types import Signature, find_type_fault
+from raptor.graph.window import Window, WindowTable
+from raptor.target.element import MODELLED_FLOAT, ElementCoding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
@@ -47,7 +47,7 @@ MapFunction = Literal[
     "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round", "mask"
 ]
 """Names of element-wise functions. mask(x, m): x where m > 0, else -infinity."""
-EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
+EXTENDED_FUNCTIONS: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round", "mask"})
 """Functions that the published instruction set cannot compute (docs/reference/programs.md)."""
 
 _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div", "mask"})
@@ -80,12 +80,12 @@ class Filter:
         """Number of input channels of all groups."""
         return self.weights.shape[1] * self.groups
 
-    def needed(self, cols: tuple[int, int]) -> tuple[int, int]:
+    def input_range(self, cols: tuple[int, int]) -> tuple[int, int]:
         """Returns the range of input channels (first, end) that the output channels `cols` (first, end) read."""
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
 
-    def reading(self, rows: tuple[int, int]) -> tuple[int, int]:
+    def output_range(self, rows: tuple[int, int]) -> tuple[int, int]:
         """Returns the range of output channels (first, end) that read the input channels `rows` (first, end)."""
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return rows[0] // ins * outs, (-(-rows[1] // ins)) * outs
@@ -117,7 +117,7 @@ class Stencil:
     """
 
     weights: Numbers
-    window: Window | Table
+    window: Window | WindowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +227,9 @@ class Lookup:
     table: npt.NDArray[np.int32]
 
 
-def needs_extension(operator: "Operator") -> bool:
+def needs_extended_isa(operator: "Operator") -> bool:
     """Checks whether a float operator needs extended instructions, which the published instruction set lacks."""
-    return isinstance(operator, Softmax) or (isinstance(operator, Map) and operator.function in EXTENDED)
+    return isinstance(operator, Softmax) or (isinstance(operator, Map) and operator.function in EXTENDED_FUNCTIONS)
 
 
 Elementwise = Map | Requantise | Bound | Lookup
@@ -265,8 +265,8 @@ class Tensor:
     shape: tuple[int, ...]
     image: Image
     in_model: bool = True
-    element: ElementType = MODELLED
-    coding: Coding | None = None
+    element: ElementType = MODELLED_FLOAT
+    coding: ElementCoding | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,7 +295,7 @@ class Graph:
     float_nodes: tuple[str, ...] = ()
 
     @property
-    def numbers(self) -> Literal["float", "int", "mixed"]:
+    def arithmetic(self) -> Literal["float", "int", "mixed"]:
         """The arithmetic of the program: "float", "int", or "mixed" for integers with float sections."""
         kinds = {tensor.element.kind for tensor in self.tensors.values()}
         if "int" not in kinds:
@@ -345,7 +345,7 @@ def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) ->
 
 
 def _type_fault(operator: Operator, inputs: list[Tensor], output: Tensor) -> str | None:
-    return type_fault(_signature(operator), [i.element for i in inputs], output.element)
+    return find_type_fault(_signature(operator), [i.element for i in inputs], output.element)
 
 
 def _signature(operator: Operator) -> Signature:
@@ -405,18 +405,18 @@ def _map_fault(operator: Map, sources: list[Image], image: Image) -> str | None:
     return None
 
 
-def _in_pixels(window: Window | Table) -> int:
+def _in_pixels(window: Window | WindowTable) -> int:
     return window.in_pixels
 
 
 def _lines(graph: Graph) -> Iterator[str]:
     yield f"graph {graph.name} {{"
-    yield from (f"  {line}" for line in lines_of(graph).values())
+    yield from (f"  {line}" for line in format_lines(graph).values())
     yield f"  return {', '.join(f'%{o}' for o in graph.outputs)}"
     yield "}"
 
 
-def lines_of(graph: Graph) -> dict[str, str]:
+def format_lines(graph: Graph) -> dict[str, str]:
     """Returns the text of each tensor, one line, keyed by its name: an input, or the node that computes it."""
     found = {name: f"%{name} = input {_dims(graph.tensors[name])}" for name in graph.inputs}
     for node in graph.nodes:
@@ -427,19 +427,19 @@ def lines_of(graph: Graph) -> dict[str, str]:
 
 def _dims(tensor: Tensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    return shape if tensor.element == MODELLED else f"{shape} {tensor.element}"
+    return shape if tensor.element == MODELLED_FLOAT else f"{shape} {tensor.element}"
 
 
 def _operator_text(operator: Operator) -> str:
     match operator:
         case Filter(weights, window, relu=relu):
-            return f"filter {'x'.join(map(str, weights.shape))} {window_text(window)}{' relu' if relu else ''}"
+            return f"filter {'x'.join(map(str, weights.shape))} {format_window(window)}{' relu' if relu else ''}"
         case Stencil(weights, window):
-            return f"stencil {'x'.join(map(str, weights.shape))} {window_text(window)}"
+            return f"stencil {'x'.join(map(str, weights.shape))} {format_window(window)}"
         case Dot(batch, rows, cols):
             return f"dot {batch}x{rows}x{cols}"
         case Pool(function, window):
-            return f"pool.{function} {window_text(window)}"
+            return f"pool.{function} {format_window(window)}"
         case Map(function, operands):
             constants = [o for o in operands if isinstance(o, Constant)]
             shown = "".join(f" const {'x'.join(map(str, c.pixels.shape))}" for c in constants)
@@ -454,9 +454,9 @@ def _operator_text(operator: Operator) -> str:
             return type(operator).__name__.lower()
 
 
-def window_text(window: Window | Table) -> str:
+def format_window(window: Window | WindowTable) -> str:
     """Returns a window as text, `kernel=3x3 stride=2x2 pad=1x1`; default values are left out."""
-    if isinstance(window, Table):
+    if isinstance(window, WindowTable):
         return f"table={window.out_pixels}x{window.tap_count}"
     parts = [f"kernel={'x'.join(map(str, window.kernel))}"]
     for name, values, default in (

@@ -3,9 +3,9 @@
 import numpy as np
 
 from raptor.graph.ir import Filter, Graph, Node
-from raptor.graph.window import Window, input_pixels
+from raptor.graph.window import Window, cached_input_pixels
 from raptor.target.arch import Target, Widths
-from raptor.target.element import MODELLED
+from raptor.target.element import MODELLED_FLOAT
 
 
 def filter_key(node: Node) -> str:
@@ -14,7 +14,7 @@ def filter_key(node: Node) -> str:
     return node.operator.key or node.output
 
 
-def layer_nodes(graph: Graph) -> dict[str, Node]:
+def find_layer_nodes(graph: Graph) -> dict[str, Node]:
     """Returns the node of each layer by its key, in the order of the graph; the first if several share crossbars."""
     found: dict[str, Node] = {}
     for node in graph.nodes:
@@ -23,9 +23,9 @@ def layer_nodes(graph: Graph) -> dict[str, Node]:
     return found
 
 
-def filters_of(graph: Graph) -> dict[str, Filter]:
+def find_filters(graph: Graph) -> dict[str, Filter]:
     """Returns the filter of each layer by its key, in the order of the graph."""
-    return {key: node.operator for key, node in layer_nodes(graph).items() if isinstance(node.operator, Filter)}
+    return {key: node.operator for key, node in find_layer_nodes(graph).items() if isinstance(node.operator, Filter)}
 
 
 def is_pointwise(window: object) -> bool:
@@ -50,17 +50,20 @@ def is_dense(filter_: Filter) -> bool:
     Such a layer can have matrices of several output tiles. Its pixel must read at least one pixel of the image.
     """
     alone = filter_.window.out_pixels == 1 and filter_.groups == 1 and not filter_.relu
-    return alone and len(inner_taps(filter_)) > 0
+    return alone and len(find_inner_taps(filter_)) > 0
 
 
-def inner_taps(filter_: Filter) -> list[int]:
+def find_inner_taps(filter_: Filter) -> list[int]:
     """Returns the kernel positions that do not lie in the padding. The layer has one output pixel."""
-    return np.flatnonzero(input_pixels(filter_.window)[0] >= 0).tolist()
+    return np.flatnonzero(cached_input_pixels(filter_.window)[0] >= 0).tolist()
 
 
-def is_mean(graph: Graph, node: Node) -> bool:
+def is_channel_sum(graph: Graph, node: Node) -> bool:
     """Checks whether all weights of a layer are one number, so that it adds up the channels of each pixel."""
-    filter_, floats = node.operator, all(graph.tensors[n].element == MODELLED for n in (*node.inputs, node.output))
+    filter_, floats = (
+        node.operator,
+        all(graph.tensors[n].element == MODELLED_FLOAT for n in (*node.inputs, node.output)),
+    )
     if not isinstance(filter_, Filter) or filter_.groups > 1 or filter_.key or filter_.relu or not floats:
         return False
     weights, first = filter_.weights, filter_.weights.flat[0]
@@ -81,14 +84,14 @@ def has_narrow_weights(graph: Graph, node: Node) -> bool:
 def layer_target(graph: Graph, node: Node, arch: Target) -> Target:
     """Returns the target with the widths of a layer: weights, the input's elements, the sums that crossbars write."""
     given, sums = graph.tensors[node.inputs[0]].element, graph.tensors[node.output].element
-    if given == MODELLED or not isinstance(node.operator, Filter):
+    if given == MODELLED_FLOAT or not isinstance(node.operator, Filter):
         return arch
     return arch.with_widths(Widths(node.operator.weight_bits or arch.widths.weights, given.bits, sums.bits))
 
 
-def tile_of(graph: Graph, arch: Target) -> int:
+def graph_tile_channels(graph: Graph, arch: Target) -> int:
     """Returns the number of channels of a tile, given the widest weights of a graph."""
-    return tile_channels(arch, max((filter_.weight_bits for filter_ in filters_of(graph).values()), default=0))
+    return tile_channels(arch, max((filter_.weight_bits for filter_ in find_filters(graph).values()), default=0))
 
 
 def tile_channels(arch: Target, weight_bits: int = 0) -> int:
@@ -98,6 +101,6 @@ def tile_channels(arch: Target, weight_bits: int = 0) -> int:
     weight, a tile has as many channels as the crossbar has rows (thesis, 4.3.1). Several crossbars form a tile if they
     are narrow, or if weights are sliced over cells. weight_bits: bits of the widest weights; 0: the target's.
     """
-    outputs = min(arch.outputs_per_xbar, arch.outputs_of(weight_bits))
+    outputs = min(arch.outputs_per_xbar, arch.weight_columns(weight_bits))
     side_by_side = max(1, min(arch.xbar_rows // outputs, arch.xbars_per_core))
     return side_by_side * outputs

@@ -7,7 +7,7 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.graph.window import Table, Window
+from raptor.graph.window import Window, WindowTable
 
 
 def count_macs(node: Node, graph: Graph) -> int:
@@ -25,7 +25,7 @@ def count_macs(node: Node, graph: Graph) -> int:
             return 0
 
 
-def _positions(window: Window | Table) -> int:
+def _positions(window: Window | WindowTable) -> int:
     """Returns the uses of each weight per sample: output pixels, or input pixels if the window is transposed."""
     if isinstance(window, Window) and window.transposed:
         return window.in_pixels

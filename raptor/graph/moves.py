@@ -14,7 +14,7 @@ def c_order(shape: Sequence[int], first: int = 0) -> Indices:
     return np.arange(first, first + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
-def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
+def make_move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
     """Returns the `Move` from tensors of images `sources` to image `result`.
 
     wanted: for each element of the result, in C order, the C-order position of its source among the elements of all

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.common.errors import VerifyError
-from raptor.graph.steps import Ints, Step, remainder_bits
+from raptor.graph.steps import Ints, VectorStep, match_remainder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Form:
+class _SymbolicSum:
     """floor((sum of coefficient * variable + constant) / 2^shift), arrays [S, 1] of Python integers.
 
     Variables are numbers of values: operands, clamped operands, and values that are not expanded further.
@@ -24,16 +24,16 @@ class _Form:
     constant: Ints
     shift: Ints
 
-    def scaled(self, factor: Ints) -> "_Form":
-        return _Form({v: c * factor for v, c in self.coefficients.items()}, self.constant * factor, self.shift)
+    def scaled(self, factor: Ints) -> "_SymbolicSum":
+        return _SymbolicSum({v: c * factor for v, c in self.coefficients.items()}, self.constant * factor, self.shift)
 
-    def plus(self, other: "_Form") -> "_Form":
+    def plus(self, other: "_SymbolicSum") -> "_SymbolicSum":
         """Adds a form whose shift is 0."""
         sums = dict(self.coefficients)
         for variable, coefficient in other.coefficients.items():
             own = sums.get(variable, np.zeros_like(coefficient))
             sums[variable] = own + (coefficient << self.shift)
-        return _Form(sums, self.constant + (other.constant << self.shift), self.shift)
+        return _SymbolicSum(sums, self.constant + (other.constant << self.shift), self.shift)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,25 +56,25 @@ class NormalForm:
         return NormalForm(factors, self.constant[chosen], self.shift[chosen], self.even, self.clamps)
 
 
-class Follower:
+class SymbolicExecution:
     """Symbolic execution of a program for `size` parameter sets; operands: proved range of each operand."""
 
-    def __init__(self, steps: Sequence[Step], operands: Sequence[tuple[int, int]], size: int) -> None:
+    def __init__(self, steps: Sequence[VectorStep], operands: Sequence[tuple[int, int]], size: int) -> None:
         self.steps, self.inputs, self.size = steps, len(operands), size
         self.clamps = {i: (i, ends) for i, ends in enumerate(operands)}
         self.forms = [self._variable(i) for i in range(self.inputs)]
         for step in self.steps:
             self.forms.append(self._form(step))
 
-    def _variable(self, number: int) -> _Form:
+    def _variable(self, number: int) -> _SymbolicSum:
         zero = np.zeros((self.size, 1), object)
-        return _Form({number: zero + 1}, zero, zero)
+        return _SymbolicSum({number: zero + 1}, zero, zero)
 
-    def _whole(self, number: int) -> _Form:
+    def _whole(self, number: int) -> _SymbolicSum:
         """Returns a value as a sum without a floor; a value with a floor becomes a variable."""
         return self._variable(number) if self.forms[number].shift.any() else self.forms[number]
 
-    def _form(self, step: Step) -> _Form:
+    def _form(self, step: VectorStep) -> _SymbolicSum:
         left, number = self.forms[step.left], len(self.forms)
         if isinstance(step.right, int):
             return self._sum(step.left, step.right, step)
@@ -85,25 +85,25 @@ class Follower:
             case "sll":
                 return self._whole(step.left).scaled(1 << right)
             case "sra":
-                return _Form(left.coefficients, left.constant, left.shift + right)
+                return _SymbolicSum(left.coefficients, left.constant, left.shift + right)
             case "add" | "sub":
                 moved = right if step.op == "add" else -right
-                return _Form(left.coefficients, left.constant + (moved << left.shift), left.shift)
+                return _SymbolicSum(left.coefficients, left.constant + (moved << left.shift), left.shift)
             case "max" | "min":
                 self._clamp(step, number)
                 return self._variable(number)
 
-    def _sum(self, left: int, right: int, step: Step) -> _Form:
+    def _sum(self, left: int, right: int, step: VectorStep) -> _SymbolicSum:
         floors = [bool(self.forms[v].shift.any()) for v in (left, right)]
         if step.op == "add" and floors[1]:
             left, right, floors = right, left, floors[::-1]
-        remainder = remainder_bits(self.steps, self.inputs, step) is not None
+        remainder = match_remainder(self.steps, self.inputs, step) is not None
         # At most one term of a sum can keep its floor. A remainder is recognised by its two variables.
         fixed = self._whole(left) if floors[1] or remainder else self.forms[left]
         sign = np.array([[1 if step.op == "add" else -1]], object)
         return fixed.plus(self._whole(right).scaled(sign))
 
-    def _clamp(self, step: Step, number: int) -> None:
+    def _clamp(self, step: VectorStep, number: int) -> None:
         assert not isinstance(step.right, int)
         bound = int(step.right.reshape(-1)[0])
         if step.left not in self.clamps or (step.right != bound).any():
@@ -112,7 +112,7 @@ class Follower:
         clamp = max if step.op == "max" else min
         self.clamps[number] = operand, (clamp(low, bound), clamp(high, bound))
 
-    def normal(self, number: int, parity: bool) -> NormalForm:
+    def to_normal_form(self, number: int, parity: bool) -> NormalForm:
         """Returns value `number` as a normal form. `parity`: the form may contain the parity of another value.
 
         Raises `VerifyError` if the value is not a scaled sum of clamped operands.
@@ -133,7 +133,7 @@ class Follower:
     def _parity(self, used: dict[int, Ints]) -> NormalForm | None:
         """Removes q - 2 * (q >> 1), the parity of a value q, from the variables; returns the form of q, or None."""
         for step in self.steps:
-            bits = remainder_bits(self.steps, self.inputs, step)
+            bits = match_remainder(self.steps, self.inputs, step)
             if bits is None or (bits != 1).any():
                 continue
             q, doubled = step.left, step.right
@@ -141,5 +141,5 @@ class Follower:
             floor = self.steps[doubled - self.inputs].left
             if floor in used and q in used and (used[q] == 1).all() and (used[floor] == -2).all():
                 del used[q], used[floor]
-                return self.normal(q, parity=False)
+                return self.to_normal_form(q, parity=False)
         return None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from raptor.graph.ir import Graph, Node
 
 
-def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
+def extract_subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
     """Returns the nodes of `units` as a graph, whose inputs are the tensors that it reads and does not compute.
 
     unit_of: output tensor of a node -> its unit; a node without an entry belongs to the latest unit of its inputs.
@@ -32,18 +32,18 @@ def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class StructuralKeys:
     """Structural keys of subgraphs. `kinds`: output tensor -> number of its operator; equal numbers map alike."""
 
     kinds: Mapping[str, int]
 
     @classmethod
-    def of_all(cls, graph: Graph) -> "Shapes":
+    def of_graph(cls, graph: Graph) -> "StructuralKeys":
         """Numbers the operators of a graph: equal numbers for operators that differ in weight values only."""
         numbers = dict[object, int]()
         return cls({n.output: numbers.setdefault(_plain(n.operator), len(numbers)) for n in graph.nodes})
 
-    def of(self, part: Graph) -> object:
+    def key_of(self, part: Graph) -> object:
         """Returns a hashable key of operators, sizes and connections, without names and weight values."""
         number = {name: k for k, name in enumerate(part.tensors)}
         nodes = tuple(

@@ -17,10 +17,10 @@ from fractions import Fraction
 import numpy as np
 
 from raptor.common.errors import VerifyError
-from raptor.graph.normal_form import Follower, NormalForm
-from raptor.graph.requantise import Problem, Requantise, problem
-from raptor.graph.slack import MOST_PAIRS, pairs, staircase, ties
-from raptor.graph.steps import Ints, RangeError, Recipe, Step, execute, ranges
+from raptor.graph.normal_form import NormalForm, SymbolicExecution
+from raptor.graph.requantise import ParameterSets, Requantise, find_parameter_sets
+from raptor.graph.slack import MOST_PAIRS, compute_staircase, enumerate_pairs, find_possible_ties
+from raptor.graph.steps import Ints, RangeError, RequantiseRecipe, VectorStep, compute_ranges, execute_steps
 
 MOST_OPERANDS = 2**24
 """Largest number of operand values that are computed, summed over all parameter sets."""
@@ -29,7 +29,7 @@ _FEW_RESULTS = 255
 """Thresholds of each parameter set that are checked in addition to the algebraic proof."""
 
 
-def prove(requantise: Requantise, recipe: Recipe) -> None:
+def prove_recipe(requantise: Requantise, recipe: RequantiseRecipe) -> None:
     """Raises `VerifyError` unless the recipe's results are exact up to the number of flips that it declares."""
     claim = _claim(requantise, recipe)
     _prove_ranges(claim)
@@ -47,7 +47,7 @@ def prove(requantise: Requantise, recipe: Recipe) -> None:
         _prove_algebra(claim, form)
 
 
-def differences(requantise: Requantise, recipe: Recipe) -> int:
+def count_differences(requantise: Requantise, recipe: RequantiseRecipe) -> int:
     """Returns the sum of |recipe's result - exact result| over all operand values and parameters.
 
     An upper bound if two or more terms have more than 2^16 combinations of values.
@@ -61,13 +61,13 @@ def differences(requantise: Requantise, recipe: Recipe) -> int:
 class _Claim:
     """A recipe and its definition, for each distinct set of parameters and constants. Constants: [S, 1]."""
 
-    given: Problem
-    recipe: Recipe
-    steps: list[Step]
+    given: ParameterSets
+    recipe: RequantiseRecipe
+    steps: list[VectorStep]
 
     def results(self, operands: Sequence[Ints]) -> Ints:
         """Returns the recipe's results in 32-bit arithmetic, which is enough once the ranges are proved."""
-        values = execute(self.steps, [x.astype(np.int32) for x in operands])[-1]
+        values = execute_steps(self.steps, [x.astype(np.int32) for x in operands])[-1]
         return np.clip(values, self.recipe.low, self.recipe.high)
 
     def parts(self, width: int) -> Iterator["_Claim"]:
@@ -82,7 +82,7 @@ class _Claim:
 
     def where(self, number: int) -> str:
         """Returns the place in the parameter arrays of one element that has parameter set `number`."""
-        row, column, channel = np.unravel_index(int(self.given.first[number]), self.given.kinds.shape)
+        row, column, channel = np.unravel_index(int(self.given.first[number]), self.given.set_numbers.shape)
         return f"requantisation: class {row}, column {column}, channel {channel}"
 
     def refuse(self, wrong: Ints, why: str) -> None:
@@ -106,14 +106,14 @@ def _sets_at_once(width: int) -> int:
     return max(1, _AT_ONCE // max(1, width))
 
 
-def _with_constants(steps: Sequence[Step], constants: Sequence[Ints]) -> list[Step]:
+def _with_constants(steps: Sequence[VectorStep], constants: Sequence[Ints]) -> list[VectorStep]:
     left = iter(constants)
-    return [s if isinstance(s.right, int) else Step(s.op, s.left, next(left)) for s in steps]
+    return [s if isinstance(s.right, int) else VectorStep(s.op, s.left, next(left)) for s in steps]
 
 
-def _claim(requantise: Requantise, recipe: Recipe) -> _Claim:
+def _claim(requantise: Requantise, recipe: RequantiseRecipe) -> _Claim:
     constants = [step.right for step in recipe.steps if not isinstance(step.right, int)]
-    given = problem(requantise, constants)
+    given = find_parameter_sets(requantise, constants)
     expected = (given.operands, requantise.low, requantise.high)
     if (recipe.operands, recipe.low, recipe.high) != expected or len(recipe.bounds) != len(recipe.steps):
         raise VerifyError("requantisation: recipe is for other ranges of operands or results")
@@ -123,7 +123,7 @@ def _claim(requantise: Requantise, recipe: Recipe) -> _Claim:
 def _prove_ranges(claim: _Claim) -> None:
     operands = claim.recipe.operands
     try:
-        found = ranges(claim.steps, operands)
+        found = compute_ranges(claim.steps, operands)
     except RangeError as e:
         raise VerifyError(f"{claim.where(e.where[0])}: step {e.step} reaches {e.value}") from None
     for i, ((low, high), bounds) in enumerate(zip(found[len(operands) :], claim.recipe.bounds, strict=True)):
@@ -136,7 +136,7 @@ def _prove_staircase(claim: _Claim, most: int) -> None:
     for part in claim.parts(min(most, claim.recipe.high - claim.recipe.low)):
         given, ends = part.given, np.array([part.given.operands[0]], np.int64)
         part.refuse_different(part.results([ends]) != given.results([ends]), [ends])
-        moving, results, at = staircase(given, most)
+        moving, results, at = compute_staircase(given, most)
         if not moving.any():
             continue
         part, given = part.select(moving), given.select(moving)
@@ -146,7 +146,7 @@ def _prove_staircase(claim: _Claim, most: int) -> None:
         part.refuse_different(part.results([at - 1]) >= results, [at - 1])
 
 
-def _few_pairs(given: Problem) -> bool:
+def _few_pairs(given: ParameterSets) -> bool:
     if len(given.operands) != 2:
         return False
     count = (given.operands[0][1] - given.operands[0][0] + 1) * (given.operands[1][1] - given.operands[1][0] + 1)
@@ -154,7 +154,7 @@ def _few_pairs(given: Problem) -> bool:
 
 
 def _prove_pairs(claim: _Claim) -> None:
-    operands = pairs(claim.given)
+    operands = enumerate_pairs(claim.given)
     for i in range(claim.given.size):
         part = claim.select(np.array([i]))
         part.refuse_different(part.results(operands) != part.given.results(operands), operands)
@@ -162,8 +162,8 @@ def _prove_pairs(claim: _Claim) -> None:
 
 def _normal_form(claim: _Claim) -> NormalForm:
     """Returns the normal form of the result. Raises `VerifyError` if it may not be monotone."""
-    follower = Follower(claim.steps, claim.recipe.operands, claim.given.size)
-    form = follower.normal(len(follower.forms) - 1, parity=True)
+    follower = SymbolicExecution(claim.steps, claim.recipe.operands, claim.given.size)
+    form = follower.to_normal_form(len(follower.forms) - 1, parity=True)
     # A carry of 1 that does not reach the result may come from any parity.
     idle = (form.constant >> form.shift) == ((form.constant + (form.even is not None)) >> form.shift)
     still = np.logical_and.reduce([f == 0 for f in form.factors]) & idle
@@ -187,7 +187,7 @@ def _prove_algebra(claim: _Claim, form: NormalForm) -> None:
         _prove_staircase(claim, most=_FEW_RESULTS)
 
 
-def _equal(given: Problem, form: NormalForm) -> Ints:
+def _equal(given: ParameterSets, form: NormalForm) -> Ints:
     """Returns [S, 1] bool: the normal form without operand clamps equals the definition without its clamp."""
     same = np.ones((given.size, 1), bool)
     for own, factor in zip(form.factors, given.factors, strict=True):
@@ -196,7 +196,7 @@ def _equal(given: Problem, form: NormalForm) -> Ints:
     rest = form.constant - _offsets(given, form)
     if form.even is None:
         whole = given.shift == 0
-        fine = (rest == half) & ~ties(given) | whole & (rest >= 0) & (rest < (1 << form.shift))
+        fine = (rest == half) & ~find_possible_ties(given) | whole & (rest >= 0) & (rest < (1 << form.shift))
         return same & fine.astype(bool)
     # At a tie, the first run gives k plus the zero point in its constant, which must be even.
     first = form.even.constant - _offsets(given, form.even) - (half - 1) + (given.zero_point << form.shift)
@@ -206,7 +206,7 @@ def _equal(given: Problem, form: NormalForm) -> Ints:
     return same & fine.astype(bool) & (form.clamps == form.even.clamps)
 
 
-def _offsets(given: Problem, form: NormalForm) -> Ints:
+def _offsets(given: ParameterSets, form: NormalForm) -> Ints:
     """Returns sum of factor * offset, plus the zero point, in units of the form's constant."""
     folded = given.zero_point << form.shift
     for factor, offset in zip(form.factors, given.offsets, strict=True):
@@ -216,13 +216,13 @@ def _offsets(given: Problem, form: NormalForm) -> Ints:
 
 def _differences(claim: _Claim, form: NormalForm) -> int:
     given = claim.given
-    often = np.bincount(given.kinds.reshape(-1), minlength=given.size).astype(object)
+    often = np.bincount(given.set_numbers.reshape(-1), minlength=given.size).astype(object)
     if len(given.operands) == 1:
         size = _sets_at_once(given.high - given.low)
         groups = [np.arange(start, min(start + size, given.size)) for start in range(0, given.size, size)]
         return int(np.hstack([_moved(claim.select(g), form.select(g)) for g in groups]) @ often)
     if _few_pairs(given):
-        operands = pairs(given)
+        operands = enumerate_pairs(given)
         parts = (claim.select(np.array([i])) for i in range(given.size))
         wrong = [int(abs(p.results(operands) - p.given.results(operands)).sum()) for p in parts]
     else:
@@ -235,7 +235,7 @@ def _moved(claim: _Claim, form: NormalForm) -> Ints:
     given, (low, high), (least, most) = claim.given, claim.given.operands[0], form.clamps[0]
     if form.even is not None:
         raise VerifyError("requantisation: a recipe with flips makes ties even")
-    k, ends = np.arange(given.low + 1, given.high + 1), given.ends()
+    k, ends = np.arange(given.low + 1, given.high + 1), given.result_ends()
     moving = ends[:, 0] < ends[:, 1]
     right = np.zeros((given.size, len(k)), np.int64)
     right[moving] = given.select(moving).thresholds(np.clip(k, ends[moving, :1] + 1, ends[moving, 1:]))
@@ -258,7 +258,7 @@ def _reaching(results: Ints, form: NormalForm) -> Ints:
     return np.where(factor > 0, reached, np.where(missing <= 0, -far, far))
 
 
-def _at_most(given: Problem, form: NormalForm, number: int) -> int:
+def _at_most(given: ParameterSets, form: NormalForm, number: int) -> int:
     """Returns an upper bound of the differences of one parameter set.
 
     A sum that is off by at most d can differ only within d of a tie; along one operand with multiplier M, at most 2 d /

@@ -22,11 +22,11 @@ from itertools import product
 import numpy as np
 
 from raptor.common.errors import UserError
-from raptor.graph.horner import Scaled, Shape, program
-from raptor.graph.prove import differences
-from raptor.graph.requantise import Problem, Requantise, problem
-from raptor.graph.slack import Samples, edges, samples, ties
-from raptor.graph.steps import Ints, RangeError, Recipe, Step, ranges
+from raptor.graph.horner import ProgramShape, ScaledSum, write_program
+from raptor.graph.prove import count_differences
+from raptor.graph.requantise import ParameterSets, Requantise, find_parameter_sets
+from raptor.graph.slack import SlackSamples, collect_samples, compute_end_thresholds, find_possible_ties
+from raptor.graph.steps import Ints, RangeError, RequantiseRecipe, VectorStep, compute_ranges
 
 FEW_BITS = 15
 """Fewest bits of a rounded multiplier for which its operand is not clamped first."""
@@ -45,9 +45,9 @@ class NoRecipeError(UserError):
     """Raised if no 32-bit program computes a requantisation exactly. The message has the ranges, but not the node."""
 
 
-def exact(requantise: Requantise) -> Recipe:
+def find_exact_recipe(requantise: Requantise) -> RequantiseRecipe:
     """Returns the cheapest recipe found with exact results. Raises `NoRecipeError` if there is none."""
-    given = problem(requantise)
+    given = find_parameter_sets(requantise)
     for scaled, shape in _candidates(given):
         recipe = _fitting(given, scaled, shape)
         if recipe is not None:
@@ -71,67 +71,67 @@ def _too_wide(requantise: Requantise) -> str:
     return f"requantisation does not fit 32-bit integers: {terms}; {advice}"
 
 
-def short(requantise: Requantise) -> Recipe:
+def find_short_recipe(requantise: Requantise) -> RequantiseRecipe:
     """Returns a recipe of one limb, its multiplier rounded to the bits that fit, with the number of `flips`.
 
     Returns the exact recipe if that has no more steps.
     """
-    best, given = exact(requantise), problem(requantise)
+    best, given = find_exact_recipe(requantise), find_parameter_sets(requantise)
     found = [(clamp, *_one_limb(given, clamp)) for clamp in _clamps(given, margin=True)]
     fitting = [(clamp, good, recipe) for clamp, good, recipe in found if recipe is not None]
     chosen = [recipe for clamp, good, recipe in fitting if clamp is not None or good or len(fitting) == 1]
     if not chosen or len(best.steps) <= len(chosen[0].steps):
         return best
-    return replace(chosen[0], flips=differences(requantise, chosen[0]))
+    return replace(chosen[0], flips=count_differences(requantise, chosen[0]))
 
 
-def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Recipe | None]:
+def _one_limb(given: ParameterSets, clamp: tuple[int, int] | None) -> tuple[bool, RequantiseRecipe | None]:
     """Returns whether all multipliers rounded to one limb are exact or long enough, and the recipe if it fits."""
     scaled = _rounded(given, _room(given, clamp or given.operands[0]))
-    recipe = _fitting(given, _steady(given, scaled), Shape((), clamp))
+    recipe = _fitting(given, _steady(given, scaled), ProgramShape((), clamp))
     both = zip(scaled.factors, given.factors, strict=True)
     good = [(_bit_length(a) >= FEW_BITS) | (a << _flat(given.shift) == _flat(b) << scaled.shift) for a, b in both]
     return all(g.all() for g in good), recipe
 
 
-def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
-    known, clamps = samples(given), _clamps(given)
-    slack = None if known is None else known.slack([_flat(f) for f in given.factors], _flat(given.shift))
+def _candidates(given: ParameterSets) -> Iterator[tuple[ScaledSum, ProgramShape]]:
+    known, clamps = collect_samples(given), _clamps(given)
+    slack = None if known is None else known.compute_slack([_flat(f) for f in given.factors], _flat(given.shift))
     half_up = _half_up(given, slack, 0)
     for clamp in clamps:
         if half_up is not None:
-            yield half_up, Shape((), clamp)
+            yield half_up, ProgramShape((), clamp)
         fitted = None if known is None else _fitted(given, known, clamp or given.operands[0])
         if fitted is not None:
-            yield fitted, Shape((), clamp)
+            yield fitted, ProgramShape((), clamp)
     wide = _even(given) if half_up is None else _half_up(given, slack, _MANTISSA)
     assert wide is not None
     for limbs in range(1, _MOST_LIMBS + 1):
-        yield from ((wide, Shape(w, clamp)) for clamp in clamps for w in _widths(given, wide, limbs, clamp))
+        yield from ((wide, ProgramShape(w, clamp)) for clamp in clamps for w in _widths(given, wide, limbs, clamp))
     if len(given.operands) == 1:
         bits = max(abs(end) for end in given.operands[0]).bit_length()
         for limbs in range(2, _MOST_LIMBS + 1):
             totals = range(*((limbs - 1) * width for width in _CUT_WIDTHS))
-            yield from ((wide, Shape(w, split=bits // 2)) for w in _cuts(limbs, totals))
+            yield from ((wide, ProgramShape(w, split=bits // 2)) for w in _cuts(limbs, totals))
 
 
-def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None]:
+def _clamps(given: ParameterSets, margin: bool = False) -> list[tuple[int, int] | None]:
     """Returns None, and the range that contains all thresholds if it is narrower than the operand's range.
 
     margin: widens the range for thresholds that move a little.
     """
-    ends = given.ends() if len(given.operands) == 1 else np.zeros((1, 2))
+    ends = given.result_ends() if len(given.operands) == 1 else np.zeros((1, 2))
     moving = ends[:, 0] < ends[:, 1]
     if not moving.any():
         return [None]
-    thresholds = edges(given.select(moving))
+    thresholds = compute_end_thresholds(given.select(moving))
     low, high = int(thresholds[:, 0].min()) - 1, int(thresholds[:, 1].max())
     more = 2 + ((high - low) >> 6) if margin else 0
     clamp = max(low - more, given.operands[0][0]), min(high + more, given.operands[0][1])
     return [None] if clamp == given.operands[0] else [None, clamp]
 
 
-def _base(given: Problem, factors: Sequence[Ints], shift: Ints) -> Ints:
+def _base(given: ParameterSets, factors: Sequence[Ints], shift: Ints) -> Ints:
     """Returns the constant of offsets and zero point, without the rounding half."""
     folded = given.zero_point << shift
     for factor, offset in zip(factors, given.offsets, strict=True):
@@ -148,23 +148,23 @@ def _half(shift: Ints) -> Ints:
     return (1 << shift) >> 1
 
 
-def _plain(given: Problem, bits: int) -> Scaled:
+def _plain(given: ParameterSets, bits: int) -> ScaledSum:
     """Returns the exact multipliers with rounding half up; factors have at least `bits` bits."""
     factors, shift = [_flat(factor) for factor in given.factors], _flat(given.shift)
-    plain = Scaled(factors, _base(given, factors, shift) + _half(shift), shift)
-    plain = plain.raised(shift + np.maximum(0, bits - _bit_length(np.maximum.reduce(factors))))
+    plain = ScaledSum(factors, _base(given, factors, shift) + _half(shift), shift)
+    plain = plain.raise_shift(shift + np.maximum(0, bits - _bit_length(np.maximum.reduce(factors))))
     # A shift of 0 needs no rounding half, but after raising it does.
     return replace(plain, constant=plain.constant + np.where(shift == 0, _half(plain.shift), 0))
 
 
-def _half_up(given: Problem, slack: tuple[Ints, Ints] | None, bits: int) -> Scaled | None:
+def _half_up(given: ParameterSets, slack: tuple[Ints, Ints] | None, bits: int) -> ScaledSum | None:
     """Returns the exact multipliers with a constant that rounds half up or equivalently; None if ties must go to even.
 
     slack: least and largest exact constant [S] for the given multipliers; None if unknown.
     """
     plain = _plain(given, bits)
     if slack is None:
-        return None if ties(given).any() else _steady(given, plain)
+        return None if find_possible_ties(given).any() else _steady(given, plain)
     raised = plain.shift - _flat(given.shift)
     least, most = slack[0] << raised, ((slack[1] + 1) << raised) - 1
     if (least > most).any():
@@ -173,17 +173,17 @@ def _half_up(given: Problem, slack: tuple[Ints, Ints] | None, bits: int) -> Scal
     return _steady(given, replace(plain, constant=_roundest(base + least, base + most)))
 
 
-def _even(given: Problem) -> Scaled:
-    plain, odd = _plain(given, 0).raised(1), given.zero_point & 1
+def _even(given: ParameterSets) -> ScaledSum:
+    plain, odd = _plain(given, 0).raise_shift(1), given.zero_point & 1
     constant = _base(given, plain.factors, plain.shift) - (odd << plain.shift) + _half(plain.shift) - 1
     return _steady(given, replace(plain, constant=constant, even=True, odd=odd))
 
 
-def _steady(given: Problem, scaled: Scaled) -> Scaled:
+def _steady(given: ParameterSets, scaled: ScaledSum) -> ScaledSum:
     """Replaces the factor by 0 in parameter sets that have a single result; one term only."""
     if len(given.operands) > 1:
         return scaled
-    ends = given.ends()
+    ends = given.result_ends()
     still = ends[:, 0] == ends[:, 1]
     shift = np.where(still, 0 if still.all() else scaled.shift[~still].min(), scaled.shift)
     constant = np.where(still, (_flat(ends[:, 0]) - scaled.odd) << shift, scaled.constant)
@@ -201,7 +201,7 @@ _roundest = np.frompyfunc(_roundest_of, 2, 1)
 """Returns, for each element, the number from low to high with most trailing zeros: lower limbs then add no constant."""
 
 
-def _room(given: Problem, operand: tuple[int, int]) -> Ints:
+def _room(given: ParameterSets, operand: tuple[int, int]) -> Ints:
     """Returns the largest shifts [S] with which products and sums should fit 32 bits. `operand`: range of operand 0."""
     operands = [operand, *given.operands[1:]]
     products, sums = np.zeros(given.size), np.full(given.size, abs(given.zero_point) + 1.0)
@@ -212,7 +212,7 @@ def _room(given: Problem, operand: tuple[int, int]) -> Ints:
     return np.clip(np.floor(30.999 - np.log2(np.maximum(products, sums))), 0, 31).astype(np.int64)
 
 
-def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
+def _rounded(given: ParameterSets, shift: Ints, turns: Sequence[int] = ()) -> ScaledSum:
     """Returns the multipliers as multiples of 2^-shift, rounded, plus `turns` units (one per term), at least 1 unit."""
     scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
     turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
@@ -221,23 +221,23 @@ def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
     kept = (shift >= given.shift[:, 0]) & np.logical_and.reduce([w == s for w, s in zip(whole, scaled, strict=True)])
     factors = [np.where(kept, _flat(f), w.astype(object)) for f, w in zip(given.factors, whole, strict=True)]
     exponent = np.where(kept, _flat(given.shift), shift.astype(object))
-    return Scaled(factors, _base(given, factors, exponent) + _half(exponent), exponent)
+    return ScaledSum(factors, _base(given, factors, exponent) + _half(exponent), exponent)
 
 
-def _fitted(given: Problem, known: Samples, operand: tuple[int, int]) -> Scaled | None:
+def _fitted(given: ParameterSets, known: SlackSamples, operand: tuple[int, int]) -> ScaledSum | None:
     """Returns exact one-limb multipliers, found among shorter and neighbouring values; None if there are none."""
     if given.size > _TRIAL:
         # Usually there are none, and a few parameter sets show it quickly.
         trial = np.arange(given.size) < _TRIAL
         if _fitted(given.select(trial), known.select(trial), operand) is None:
             return None
-    room, few = _room(given, operand), known.thinned(_FEW)
+    room, few = _room(given, operand), known.thin_out(_FEW)
     if few is not None and _fitted(given, few, operand) is None:
         return None
     found, missing = _rounded(given, room), known.moving.copy()
     for less, turns in product((0, 1), product((0, 1, -1), repeat=len(given.factors))):
         scaled = _rounded(given, np.maximum(room - less, 0), turns)
-        least, most = known.slack(scaled.factors, scaled.shift)
+        least, most = known.compute_slack(scaled.factors, scaled.shift)
         base = _base(given, scaled.factors, scaled.shift)
         good = missing & (least <= most).astype(bool)
         found = _merged(found, replace(scaled, constant=_roundest(base + least, base + most)), good)
@@ -247,12 +247,14 @@ def _fitted(given: Problem, known: Samples, operand: tuple[int, int]) -> Scaled 
     return None
 
 
-def _merged(old: Scaled, new: Scaled, chosen: Ints) -> Scaled:
+def _merged(old: ScaledSum, new: ScaledSum, chosen: Ints) -> ScaledSum:
     factors = [np.where(chosen, b, a) for a, b in zip(old.factors, new.factors, strict=True)]
-    return Scaled(factors, np.where(chosen, new.constant, old.constant), np.where(chosen, new.shift, old.shift))
+    return ScaledSum(factors, np.where(chosen, new.constant, old.constant), np.where(chosen, new.shift, old.shift))
 
 
-def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] | None) -> Iterator[tuple[int, ...]]:
+def _widths(
+    given: ParameterSets, scaled: ScaledSum, limbs: int, clamp: tuple[int, int] | None
+) -> Iterator[tuple[int, ...]]:
     """Yields candidate widths of all limbs but the highest, with which the products may fit; narrow ones first."""
     if limbs == 1:
         yield ()
@@ -272,21 +274,21 @@ def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:
         yield tuple(each + (i < more) for i in range(limbs - 1))
 
 
-def _fitting(given: Problem, scaled: Scaled, shape: Shape) -> Recipe | None:
+def _fitting(given: ParameterSets, scaled: ScaledSum, shape: ProgramShape) -> RequantiseRecipe | None:
     try:
-        steps = program(scaled, shape)
-        bounds = ranges(steps, given.operands)[len(given.operands) :]
+        steps = write_program(scaled, shape)
+        bounds = compute_ranges(steps, given.operands)[len(given.operands) :]
     except (RangeError, OverflowError):
         return None
     ends = tuple((int(low.min()), int(high.max())) for low, high in bounds)
-    spread = tuple(s if isinstance(s.right, int) else Step(s.op, s.left, _spread(given, s.right)) for s in steps)
-    return Recipe(given.operands, spread, ends, given.low, given.high)
+    spread = tuple(s if isinstance(s.right, int) else VectorStep(s.op, s.left, _spread(given, s.right)) for s in steps)
+    return RequantiseRecipe(given.operands, spread, ends, given.low, given.high)
 
 
-def _spread(given: Problem, constants: Ints) -> Ints:
+def _spread(given: ParameterSets, constants: Ints) -> Ints:
     """Returns constants [S, 1] as [classes or 1, width or 1, channels or 1], each axis as short as possible."""
     flat = constants.reshape(-1)
-    wide = flat[given.kinds] if len(flat) > 1 else flat.reshape(1, 1, 1)
+    wide = flat[given.set_numbers] if len(flat) > 1 else flat.reshape(1, 1, 1)
     for axis in range(wide.ndim):
         one = wide.take([0], axis)
         wide = one if (wide == one).all() else wide

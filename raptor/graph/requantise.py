@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.instruction import Instruction
-from raptor.graph.steps import Ints, Recipe, by_row
+from raptor.graph.instruction import VrequantParams
+from raptor.graph.steps import Ints, RequantiseRecipe, select_by_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Term:
+class RequantiseTerm:
     """One operand x of a requantisation; it contributes (x + offset) * multiplier.
 
     multiplier, offset: [classes or 1, width or 1, channels or 1]. multiplier: finite, above 0, the exact value of a
@@ -33,24 +33,26 @@ class Requantise:
     the vector unit; None until it is decided.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[RequantiseTerm, ...]
     row_class: npt.NDArray[np.int64]
     zero_point: int
     low: int
     high: int
-    recipe: Recipe | Instruction | None = None
+    recipe: RequantiseRecipe | VrequantParams | None = None
 
 
-def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.int64]:
+def evaluate_requantise(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.int64]:
     """Returns the exact result for integer images [rows, width, channels], one per term."""
     factors, shift = _whole([term.multiplier for term in requantise.terms])
     rows = requantise.row_class
-    sums = [x.astype(np.int64) + by_row(t.offset, rows) for x, t in zip(inputs, requantise.terms, strict=True)]
-    whole = rounded([f if len(f) == 1 else f[rows] for f in factors], shift if len(shift) == 1 else shift[rows], sums)
+    sums = [x.astype(np.int64) + select_by_row(t.offset, rows) for x, t in zip(inputs, requantise.terms, strict=True)]
+    whole = round_scaled_sum(
+        [f if len(f) == 1 else f[rows] for f in factors], shift if len(shift) == 1 else shift[rows], sums
+    )
     return np.clip(whole + requantise.zero_point, requantise.low, requantise.high).astype(np.int64)
 
 
-def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
+def round_scaled_sum(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
     """Returns the sum of factor * operand / 2^shift, rounded half to even; dtype object where int64 could overflow."""
     largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
     if max(largest, *(_magnitude(f) for f in factors)) < 2**59:
@@ -90,7 +92,7 @@ def _odd(multiplier: Ints) -> tuple[Ints, Ints]:
     return m >> zeros, 24 - exponent.astype(np.int64) - zeros
 
 
-def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
+def find_distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Returns (first, kinds): the distinct combinations of values among arrays that broadcast together.
 
     first: [S], the flat index of one element of each combination. kinds: array of the broadcast shape, the number of
@@ -107,7 +109,7 @@ def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class ParameterSets:
     """The S distinct parameter sets of a requantisation, each solved once.
 
     factors, offsets: one array [S, 1] per term; shift: [S, 1]; multiplier = factor / 2^shift. kinds: [classes, width,
@@ -123,7 +125,7 @@ class Problem:
     low: int
     high: int
     first: Ints
-    kinds: Ints
+    set_numbers: Ints
     extra: list[Ints]
 
     @property
@@ -134,18 +136,20 @@ class Problem:
     def results(self, operands: Sequence[Ints]) -> Ints:
         """Returns the exact results for operands [S or 1, any]."""
         sums = [x + offset for x, offset in zip(operands, self.offsets, strict=True)]
-        return np.clip(rounded(self.factors, self.shift, sums) + self.zero_point, self.low, self.high).astype(np.int64)
+        return np.clip(round_scaled_sum(self.factors, self.shift, sums) + self.zero_point, self.low, self.high).astype(
+            np.int64
+        )
 
-    def ends(self) -> Ints:
+    def result_ends(self) -> Ints:
         """Returns the smallest and largest result of each parameter set, [S, 2]; one term only."""
         return self.results([np.array([self.operands[0]], np.int64)])
 
-    def select(self, chosen: Ints) -> "Problem":
+    def select(self, chosen: Ints) -> "ParameterSets":
         """Returns the problem of some parameter sets, selected by number or by mask; `kinds` is not changed."""
         cut = ([a[chosen] for a in arrays] for arrays in (self.factors, self.offsets, self.extra))
         factors, offsets, extra = cut
-        fixed = (self.operands, self.zero_point, self.low, self.high, self.first[chosen], self.kinds)
-        return Problem(factors, offsets, self.shift[chosen], *fixed, extra)
+        fixed = (self.operands, self.zero_point, self.low, self.high, self.first[chosen], self.set_numbers)
+        return ParameterSets(factors, offsets, self.shift[chosen], *fixed, extra)
 
     def thresholds(self, results: Ints) -> Ints:
         """Returns the smallest operand whose result is at least `results` [S, any]; one term only.
@@ -158,14 +162,14 @@ class Problem:
         return -(-halves // (2 * self.factors[0])) - self.offsets[0]
 
 
-def problem(requantise: Requantise, extra: Sequence[Ints] = ()) -> Problem:
+def find_parameter_sets(requantise: Requantise, extra: Sequence[Ints] = ()) -> ParameterSets:
     """Returns the distinct parameter sets of a requantisation and of the `extra` arrays, broadcast together."""
     terms = requantise.terms
     arrays = [*(t.multiplier for t in terms), *(t.offset for t in terms), *extra]
-    first, kinds = distinct(arrays)
+    first, kinds = find_distinct(arrays)
     flat = [np.broadcast_to(array, kinds.shape).reshape(-1)[first][:, None] for array in arrays]
     factors, shift = _whole(flat[: len(terms)])
     operands = tuple((t.low, t.high) for t in terms)
     offsets = [offset.astype(np.int64) for offset in flat[len(terms) : 2 * len(terms)]]
     fixed = (operands, requantise.zero_point, requantise.low, requantise.high, first, kinds)
-    return Problem(factors, offsets, shift, *fixed, flat[2 * len(terms) :])
+    return ParameterSets(factors, offsets, shift, *fixed, flat[2 * len(terms) :])

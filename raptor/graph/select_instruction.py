@@ -4,13 +4,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.graph.instruction import Instruction, Ints
+from raptor.graph.instruction import Ints, VrequantParams
 from raptor.graph.requantise import Requantise
 
 _HALF = 2**15
 
 
-def instruction(requantise: Requantise) -> Instruction | None:
+def find_vrequant(requantise: Requantise) -> VrequantParams | None:
     """Returns the `vrequant` parameters of a requantisation; None for several terms, or parameters that do not fit."""
     if len(requantise.terms) != 1:
         return None
@@ -20,7 +20,7 @@ def instruction(requantise: Requantise) -> Instruction | None:
     fits = all(-_HALF <= end < _HALF for end in ends) and shift.min() >= 0 and factor.max() < 2**31
     if not fits or np.abs(term.offset).max() >= 2**31:
         return None
-    return Instruction(term.offset.astype(np.int64), factor, shift, *ends)
+    return VrequantParams(term.offset.astype(np.int64), factor, shift, *ends)
 
 
 def _dyadic(multiplier: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
@@ -31,7 +31,7 @@ def _dyadic(multiplier: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
     return factor << np.minimum(raised, 32), shift + raised
 
 
-def prove_instruction(requantise: Requantise, found: Instruction) -> None:
+def prove_vrequant(requantise: Requantise, found: VrequantParams) -> None:
     """Raises `VerifyError` unless the instruction computes the requantisation.
 
     The instruction has the same definition as the requantisation, so it suffices that the parameters are equal.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor.graph.requantise import Problem
+from raptor.graph.requantise import ParameterSets
 from raptor.graph.steps import Ints
 
 MOST_SAMPLES = 2**22
@@ -18,7 +18,7 @@ MOST_PAIRS = 2**16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Samples:
+class SlackSamples:
     """Operand values that together decide whether a constant is right for all operands.
 
     The scaled sum must be at least `reached` * 2^shift at the operands `above`, and less than `missed` * 2^shift at the
@@ -32,21 +32,21 @@ class Samples:
     below: list[Ints]
     missed: Ints
 
-    def select(self, chosen: Ints) -> "Samples":
+    def select(self, chosen: Ints) -> "SlackSamples":
         """Returns the samples of the parameter sets where `chosen` [S] is True."""
         kept = chosen[self.moving]
         above, below = [x[kept] for x in self.above], [x[kept] for x in self.below]
-        return Samples(self.moving[chosen], above, self.reached[kept], below, self.missed[kept])
+        return SlackSamples(self.moving[chosen], above, self.reached[kept], below, self.missed[kept])
 
-    def thinned(self, count: int) -> "Samples | None":
+    def thin_out(self, count: int) -> "SlackSamples | None":
         """Returns about `count` samples of each parameter set; None if there are fewer than twice as many."""
         step = self.reached.shape[1] // count
         if step < 2:
             return None
         above, below = [x[:, ::step] for x in self.above], [x[:, ::step] for x in self.below]
-        return Samples(self.moving, above, self.reached[:, ::step], below, self.missed[:, ::step])
+        return SlackSamples(self.moving, above, self.reached[:, ::step], below, self.missed[:, ::step])
 
-    def slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
+    def compute_slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
         """Returns the least and largest exact constant of each parameter set, [S] of Python integers.
 
         Both are 0 for sets with a single result. No constant is exact where least > largest. factors (per term) and
@@ -71,7 +71,7 @@ def _missing(results: Ints, operands: list[Ints], factors: list[Ints], shift: In
     return missing
 
 
-def samples(given: Problem) -> Samples | None:
+def collect_samples(given: ParameterSets) -> SlackSamples | None:
     """Returns the samples that decide a requantisation; None if they are too many to examine."""
     values = [high - low + 1 for low, high in given.operands]
     if len(values) == 1:
@@ -80,8 +80,8 @@ def samples(given: Problem) -> Samples | None:
     return _pairs(given) if few and given.size * values[0] * values[1] <= MOST_SAMPLES else None
 
 
-def _thresholds(given: Problem) -> Samples:
-    moving, results, at = staircase(given)
+def _thresholds(given: ParameterSets) -> SlackSamples:
+    moving, results, at = compute_staircase(given)
     part, (low, high) = given.select(moving), given.operands[0]
     # The smallest and the largest operand must keep their results, unless the clamp ensures it.
     free_low, free_high = results[:, :1] - 1 > given.low, results[:, -1:] < given.high
@@ -89,17 +89,17 @@ def _thresholds(given: Problem) -> Samples:
     below = np.hstack([at - 1, np.where(free_high, high, at[:, -1:] - 1)]) + part.offsets[0]
     reached = np.hstack([results[:, :1] - free_low, results]) - given.zero_point
     missed = np.hstack([results, results[:, -1:] + free_high]) - given.zero_point
-    return Samples(moving, [above], reached, [below], missed)
+    return SlackSamples(moving, [above], reached, [below], missed)
 
 
-def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints]:
+def compute_staircase(given: ParameterSets, most: int | None = None) -> tuple[Ints, Ints, Ints]:
     """Returns the definition of one term as a step function: (moving, results, thresholds).
 
     moving: [S] bool, sets with more than one result. results, thresholds: [moving sets, steps], each result but the
     smallest, and the smallest operand that has it. At most `most` steps, evenly spaced; sets with fewer steps repeat
     the last one.
     """
-    ends = given.ends()
+    ends = given.result_ends()
     moving = ends[:, 0] < ends[:, 1]
     low, high = ends[moving, :1], ends[moving, 1:]
     count = max(1, int((ends[:, 1] - ends[:, 0]).max()))
@@ -108,12 +108,12 @@ def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints
     return moving, results, given.select(moving).thresholds(results).astype(np.int64)
 
 
-def edges(given: Problem) -> Ints:
+def compute_end_thresholds(given: ParameterSets) -> Ints:
     """Returns the lowest and highest threshold, [S, 2], of sets that all have more than one result; one term only."""
-    return given.thresholds(given.ends() + np.array([1, 0])).astype(np.int64)
+    return given.thresholds(given.result_ends() + np.array([1, 0])).astype(np.int64)
 
 
-def ties(given: Problem) -> Ints:
+def find_possible_ties(given: ParameterSets) -> Ints:
     """Returns [S, 1] bool: whether the exact sum may be k + 1/2 at a threshold, so that the tie rule matters.
 
     Conservative: True may be returned without need.
@@ -121,11 +121,11 @@ def ties(given: Problem) -> Ints:
     rounds = given.shift > 0
     if len(given.operands) > 1:
         return rounds
-    ends = given.ends()
+    ends = given.result_ends()
     moving = (ends[:, :1] < ends[:, 1:]) & rounds
     part = given.select(moving[:, 0])
     if part.size:
-        near = edges(part).astype(object) + part.offsets[0].astype(object)
+        near = compute_end_thresholds(part).astype(object) + part.offsets[0].astype(object)
         # The factor is odd, so ties are at the odd multiples of 2^(shift - 1).
         unit = part.shift.astype(object) - 1
         first = -(-(near[:, :1] - 1) >> unit) | 1
@@ -133,14 +133,14 @@ def ties(given: Problem) -> Ints:
     return moving
 
 
-def pairs(given: Problem) -> list[Ints]:
+def enumerate_pairs(given: ParameterSets) -> list[Ints]:
     """Returns all combinations of the values of two operands, as two arrays [1, combinations]."""
     axes = [np.arange(low, high + 1) for low, high in given.operands]
     return [axis.reshape(1, -1) for axis in np.meshgrid(*axes, indexing="ij")]
 
 
-def _pairs(given: Problem) -> Samples | None:
-    operands = pairs(given)
+def _pairs(given: ParameterSets) -> SlackSamples | None:
+    operands = enumerate_pairs(given)
     results = given.results(operands)
     if (results.min(axis=1) == results.max(axis=1)).any():
         return None
@@ -151,4 +151,4 @@ def _pairs(given: Problem) -> Samples | None:
     below = [np.where(falling, x, x[:, :1]) for x in sums]
     reached = np.where(rising, results, results[:, -1:]) - given.zero_point
     missed = np.where(falling, results, results[:, :1]) + 1 - given.zero_point
-    return Samples(np.ones(given.size, bool), above, reached, below, missed)
+    return SlackSamples(np.ones(given.size, bool), above, reached, below, missed)

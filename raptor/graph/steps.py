@@ -19,7 +19,7 @@ INT32 = (-(2**31), 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class VectorStep:
     """One vector operation `op` on value number `left` and on `right`.
 
     right: the number of another value (add, sub), or constants [classes or 1, width or 1, channels or 1]; max and min
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class RequantiseRecipe:
     """A requantisation as a program: y = clamp(value of the last step, low, high); without steps, of operand 0.
 
     operands: proved range of each operand, ends included. bounds: proved range of each step's value, ends included.
@@ -40,7 +40,7 @@ class Recipe:
     """
 
     operands: tuple[tuple[int, int], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[VectorStep, ...]
     bounds: tuple[tuple[int, int], ...]
     low: int
     high: int
@@ -56,7 +56,7 @@ class Recipe:
         """The largest value before the clamp."""
         return (*self.operands[:1], *self.bounds)[-1][1]
 
-    def registers(self) -> tuple[int, ...]:
+    def assign_registers(self) -> tuple[int, ...]:
         """Returns the register number of each step's value; registers of dead values are reused.
 
         A step may write a register that it reads. Operands have no register and are never overwritten.
@@ -71,7 +71,7 @@ class Recipe:
         return tuple(chosen)
 
 
-def _read(step: Step) -> tuple[int, ...]:
+def _read(step: VectorStep) -> tuple[int, ...]:
     return (step.left, step.right) if isinstance(step.right, int) else (step.left,)
 
 
@@ -100,7 +100,7 @@ _FUNCTIONS: dict[Op, Callable[[Ints, Ints], Ints]] = {
 }
 
 
-def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
+def execute_steps(steps: Sequence[VectorStep], operands: Sequence[Ints]) -> list[Ints]:
     """Returns all values of a program: operands, then steps. Computed in the operands' type; constants broadcast."""
     values = list(operands)
     for step in steps:
@@ -109,7 +109,7 @@ def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
     return values
 
 
-def ranges(steps: Sequence[Step], operands: Sequence[tuple[int, int]]) -> list[tuple[Ints, Ints]]:
+def compute_ranges(steps: Sequence[VectorStep], operands: Sequence[tuple[int, int]]) -> list[tuple[Ints, Ints]]:
     """Returns the lowest and highest value of each operand and step, by interval arithmetic.
 
     Raises `RangeError` if a value or constant may leave 32 bits, or a shift amount leaves 0..31.
@@ -125,9 +125,11 @@ def ranges(steps: Sequence[Step], operands: Sequence[tuple[int, int]]) -> list[t
     return values
 
 
-def _range(steps: Sequence[Step], inputs: int, step: Step, values: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def _range(
+    steps: Sequence[VectorStep], inputs: int, step: VectorStep, values: list[tuple[Ints, Ints]]
+) -> tuple[Ints, Ints]:
     low, high = values[step.left]
-    bits = remainder_bits(steps, inputs, step)
+    bits = match_remainder(steps, inputs, step)
     if bits is not None:
         return np.zeros_like(bits), (1 << bits) - 1
     other = values[step.right] if isinstance(step.right, int) else (step.right.astype(np.int64),) * 2
@@ -140,7 +142,7 @@ def _range(steps: Sequence[Step], inputs: int, step: Step, values: list[tuple[In
     return function(low, other[0]), function(high, other[1])
 
 
-def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | None:
+def match_remainder(steps: Sequence[VectorStep], inputs: int, step: VectorStep) -> Ints | None:
     """Returns k if the step computes v - ((v >> k) << k), the k low bits of a value v; otherwise None."""
     if step.op != "sub" or not isinstance(step.right, int) or step.right < inputs:
         return None
@@ -153,16 +155,19 @@ def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | Non
     return floor.right.astype(np.int64) if np.array_equal(floor.right, shifted.right) else None
 
 
-def by_row(constants: Ints, row_class: Ints | None) -> Ints:
+def select_by_row(constants: Ints, row_class: Ints | None) -> Ints:
     """Returns constants [rows or 1, width or 1, channels or 1] as int64, their first index looked up in `row_class`."""
     wide = constants.astype(np.int64)
     return wide if row_class is None or len(wide) == 1 else wide[row_class]
 
 
-def run(recipe: Recipe, inputs: Sequence[Ints], row_class: Ints | None = None) -> Ints:
+def run_recipe(recipe: RequantiseRecipe, inputs: Sequence[Ints], row_class: Ints | None = None) -> Ints:
     """Executes a recipe on images [rows, width, channels] and clamps. Raises `RangeError` if a value leaves 32 bits."""
-    steps = [s if isinstance(s.right, int) else Step(s.op, s.left, by_row(s.right, row_class)) for s in recipe.steps]
-    values = execute(steps, [x.astype(np.int64) for x in inputs])
+    steps = [
+        s if isinstance(s.right, int) else VectorStep(s.op, s.left, select_by_row(s.right, row_class))
+        for s in recipe.steps
+    ]
+    values = execute_steps(steps, [x.astype(np.int64) for x in inputs])
     for i, value in enumerate(values):
         _refuse_outside(value, *INT32, i - len(inputs))
     return np.clip(values[-1] if steps else values[0], recipe.low, recipe.high)

@@ -10,19 +10,19 @@ MOST_LINES = 4
 that needs a whole image is not ready before the image is complete."""
 
 
-def is_tokens(image: Image) -> bool:
+def is_token_layout(image: Image) -> bool:
     """Checks whether an image is laid out as lines of tokens, with the channels of a token in consecutive elements."""
     return len(image.shape) == 3 and image.channel_axis == 2 and image.pixels > 1
 
 
-def is_streamed(image: Image) -> bool:
+def can_stream(image: Image) -> bool:
     """Checks whether an image has a layout that streams: lines of tokens, or two-dimensional images, channels first."""
-    if is_tokens(image):
+    if is_token_layout(image):
         return True
     return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
 
 
-def without_unused(graph: Graph) -> Graph:
+def drop_unused_moves(graph: Graph) -> Graph:
     """Returns the graph without rearrangements that nothing reads."""
     used = set(graph.outputs)
     kept: list[Node] = []

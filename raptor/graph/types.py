@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from raptor.target.element import MODELLED, ElementType, integer
+from raptor.target.element import MODELLED_FLOAT, ElementType, integer_type
 
 Signature = str
 """Class name of an operator of the Graph, or the function name of an element-wise `Map`."""
@@ -42,8 +42,8 @@ def _to_integer(sources: Sequence[ElementType], result: ElementType) -> bool:
 
 def _take(sources: Sequence[ElementType], result: ElementType) -> bool:
     """Accepts indices that a register can be loaded from: 32-bit integers, or the floats of a float program."""
-    modelled = sources[0] == MODELLED
-    return modelled == (result == MODELLED) and (modelled or sources[0] == integer(32))
+    modelled = sources[0] == MODELLED_FLOAT
+    return modelled == (result == MODELLED_FLOAT) and (modelled or sources[0] == integer_type(32))
 
 
 _RULES: Mapping[Signature, Rule] = {
@@ -70,7 +70,7 @@ _RULES: Mapping[Signature, Rule] = {
 """Rule of each signature; operators without an entry take and return floats."""
 
 
-def type_fault(signature: Signature, sources: Sequence[ElementType], result: ElementType) -> str | None:
+def find_type_fault(signature: Signature, sources: Sequence[ElementType], result: ElementType) -> str | None:
     """Returns an error message if the operator does not accept these operand and result types; None if it does."""
     if _RULES.get(signature, _floats)(sources, result):
         return None

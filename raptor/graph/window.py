@@ -30,7 +30,7 @@ class Window:
     transposed: bool = False
 
     @classmethod
-    def point(cls, dims: tuple[int, ...], batch: int = 1) -> "Window":
+    def pointwise(cls, dims: tuple[int, ...], batch: int = 1) -> "Window":
         """Returns the window of one tap: every output pixel reads the input pixel at its own position."""
         ones = (1,) * len(dims)
         return cls(dims, dims, ones, ones, (0,) * len(dims), ones, batch)
@@ -61,7 +61,7 @@ class Window:
         return self.batch * math.prod(self.out_dims)
 
     @property
-    def is_over_all(self) -> bool:
+    def is_global(self) -> bool:
         """True if the only output pixel reads every input pixel once, as in a global pooling."""
         return self.out_pixels == 1 and self.kernel == self.in_dims and not any(self.pads)
 
@@ -88,7 +88,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class WindowTable:
     """A window as an explicit table. pixels: [output pixels, taps] -> input pixel, or -1 for padding."""
 
     pixels: Pixels
@@ -107,7 +107,7 @@ class Table:
 
 
 @lru_cache(maxsize=8)
-def input_pixels(window: Window | Table) -> Pixels:
+def cached_input_pixels(window: Window | WindowTable) -> Pixels:
     """Returns `window.input_pixels()` from a small cache, which serves the tiles of one layer."""
     return window.input_pixels()
 

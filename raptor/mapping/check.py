@@ -1,6 +1,6 @@
 """Checks a stored decision against the graph and the chip. A decision without faults can be lowered by every pass.
 
-The checks build on each other, so the first fault is the one to report: `next(faults_of(...), None)`.
+The checks build on each other, so the first fault is the one to report: `next(decision_faults(...), None)`.
 """
 
 from collections import Counter
@@ -10,43 +10,57 @@ from itertools import cycle, groupby, pairwise
 
 from raptor.common.option_values import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
-from raptor.graph.layers import filter_key, has_narrow_weights, is_dense, is_depthwise, is_mean, layer_nodes, tile_of
+from raptor.graph.layers import (
+    filter_key,
+    find_layer_nodes,
+    graph_tile_channels,
+    has_narrow_weights,
+    is_channel_sum,
+    is_dense,
+    is_depthwise,
+)
 from raptor.graph.window import Window
 from raptor.mapping.decision import (
-    ByLine,
-    ByPixel,
     Decision,
     DotGrid,
     FullyConnected,
     KernelUnfolding,
-    Layer,
+    LayerRecord,
+    LineFlow,
     LineGrid,
     LineUnfolding,
     Matrix,
+    PixelFlow,
     Range,
 )
-from raptor.mapping.fully_connected import dense_matrices
-from raptor.mapping.kernel_unfolding import kernel_unfolding
+from raptor.mapping.fully_connected import unfold_dense
+from raptor.mapping.kernel_unfolding import unfold_kernel
 from raptor.mapping.line_unfolding import (
-    bands,
     block_shape,
-    blocks_of,
-    outputs_of,
+    cut_bands,
+    grid_blocks,
+    outputs_reading,
 )
-from raptor.mapping.pixelwise import check_operations
-from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, runs_by_line, views_of
+from raptor.mapping.pixelwise import check_operation_count
+from raptor.mapping.streaming import (
+    ChannelRanges,
+    can_stream_layer,
+    can_stream_product,
+    find_views,
+    line_channel_ranges,
+)
 from raptor.target.arch import Target
 from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
-MOST = 2**31 - 1
-LONGEST_PATIENCE_NS = 1e9
+MOST_GRID_SIZE = 2**31 - 1
+MOST_PATIENCE_NS = 1e9
 LATEST_SAMPLE = 15
 """Each sample that is scheduled takes time."""
 
 
-def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
+def layer_name_faults(decision: Decision, graph: Graph) -> Iterator[str]:
     """Yields a sentence if the decision and the graph do not have the same layers."""
-    wanted = layer_nodes(graph).keys()
+    wanted = find_layer_nodes(graph).keys()
     odd = sorted(wanted ^ decision.layers.keys())
     if odd:
         fault = "is not mapped" if odd[0] in wanted else "is not of this model"
@@ -62,24 +76,24 @@ def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[st
     for core in decision.cores:
         if not 0 <= core < arch.usable_cores:
             yield f"core {core} of {arch.usable_cores}"
-    for key, node in layer_nodes(graph).items():
+    for key, node in find_layer_nodes(graph).items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
 
 
-def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
+def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields a sentence for each fault of a decision, with the layer and the field at fault. `graph` has all rewrites.
 
     There must be no `record_faults`. Raises `UserError` if a decision by pixel makes too many operations.
     """
-    nodes = layer_nodes(graph)
+    nodes = find_layer_nodes(graph)
     yield from _joined(decision, nodes)
-    if decision.tile != (tile := tile_of(graph, arch)):
+    if decision.tile != (tile := graph_tile_channels(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
-    chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
+    chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch.xbar_rows))
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
-    if isinstance(decision.flow, ByPixel):
-        check_operations(graph, decision)
+    if isinstance(decision.flow, PixelFlow):
+        check_operation_count(graph, decision)
     yield from _loaders(chip, decision)
     yield from _products(chip, decision)
     yield from _full_cores(chip, decision, nodes)
@@ -95,29 +109,29 @@ class _Chip:
     graph: Graph
     arch: Target
     tile: int
-    parts: dict[str, Parts]
+    parts: dict[str, ChannelRanges]
 
 
 def _settings(decision: Decision, arch: Target) -> Iterator[str]:
     """Yields faults of the settings that all layers share: strategy, crossbar sizes, patience, sample of the order."""
-    if decision.strategy not in STRATEGY.names:
-        yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"
-    if isinstance(decision.flow, ByLine):
+    if decision.strategy not in STRATEGY.choices:
+        yield f"strategy: expected one of: {', '.join(STRATEGY.choices)}"
+    if isinstance(decision.flow, LineFlow):
         xbar = arch.xbar_rows, arch.outputs_per_xbar
         if decision.flow.xbar != xbar:
             yield f"flow.xbar: {decision.flow.xbar}, on this chip {xbar}"
-        if not 0 <= decision.flow.patience_ns <= LONGEST_PATIENCE_NS:
-            yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {LONGEST_PATIENCE_NS:g}"
+        if not 0 <= decision.flow.patience_ns <= MOST_PATIENCE_NS:
+            yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {MOST_PATIENCE_NS:g}"
         if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
             yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
 
 
-def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterator[str]:
+def _place(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> Iterator[str]:
     """Yields a sentence if the operator of a layer, or the flow of the decision, does not allow the layer's kind."""
     operator = node.operator
     assert isinstance(operator, Filter)
-    by_line = isinstance(decision.flow, ByLine)
-    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator) and not is_mean(graph, node):
+    by_line = isinstance(decision.flow, LineFlow)
+    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator) and not is_channel_sum(graph, node):
         yield "kind: vector, but it is neither a depthwise layer nor a mean"
     if isinstance(layer, OnVectorUnit) and not has_narrow_weights(graph, node):
         yield f"kind: vector, but its weights have {operator.weight_bits} bits, more than its input"
@@ -134,12 +148,12 @@ def _joined(decision: Decision, left: Container[str]) -> Iterator[str]:
             yield f"layer {key}: layer: {layer.layer}, which does not multiply the same pixels before it"
 
 
-def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
+def _layer(chip: _Chip, layer: LayerRecord, node: Node) -> Iterator[str]:
     """Yields the faults of the record of a layer, by its class."""
     assert isinstance(node.operator, Filter)
     match layer:
         case KernelUnfolding():
-            yield from _matrices(layer, tuple(kernel_unfolding(node.operator, chip.arch, chip.tile)))
+            yield from _matrices(layer, tuple(unfold_kernel(node.operator, chip.arch, chip.tile)))
         case FullyConnected():
             yield from _fully_connected(chip, layer, node, node.operator)
         case LineUnfolding():
@@ -168,9 +182,9 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
         return
     steps = sum(isinstance(n.operator, Filter) and filter_key(n) == filter_key(node) for n in chip.graph.nodes)
     copies = min(max(1, len(layer.cores) // len(layer.matrices)), steps)
-    yield from _matrices(layer, tuple(dense_matrices(filter_, chip.arch, chip.tile, -(-width // chip.tile))), copies)
+    yield from _matrices(layer, tuple(unfold_dense(filter_, chip.arch, chip.tile, -(-width // chip.tile))), copies)
     for step in range(steps):
-        placed = zip(layer.matrices, layer.of_step(step, steps).cores, strict=False)
+        placed = zip(layer.matrices, layer.step_record(step, steps).cores, strict=False)
         for cols, group in groupby(placed, key=lambda pair: pair[0].cols):
             runs = [core for core, _ in groupby(core for _, core in group)]
             if len(set(runs)) < len(runs):
@@ -179,16 +193,16 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields the faults of a layer with line unfolding: its grid, its cores, its blocks."""
-    if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch.xbar_rows):
+    if not can_stream_layer(chip.graph, node, filter_, chip.parts, chip.arch.xbar_rows):
         yield "kind: line, but it cannot be computed by line"
         return
     grid, window = layer.grid, filter_.window
     for name, value, least, most in (
         ("height", grid.height, 1, window.in_dims[-2]),
-        ("pixels", grid.pixels, 1, MOST),
-        ("outputs", grid.outputs, 0, MOST),
-        ("step", grid.step, 1, MOST),
-        ("copies", grid.copies, 1, MOST),
+        ("pixels", grid.pixels, 1, MOST_GRID_SIZE),
+        ("outputs", grid.outputs, 0, MOST_GRID_SIZE),
+        ("step", grid.step, 1, MOST_GRID_SIZE),
+        ("copies", grid.copies, 1, MOST_GRID_SIZE),
     ):
         if not least <= value <= most:
             yield f"grid.{name}: {value}, expected {least} to {most}"
@@ -217,7 +231,7 @@ def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str
             yield f"cores: one core twice for columns {cols[0]}:{cols[1]}"
         for k, core in enumerate(own):
             group = grid.ins[k // len(grid.outs)]
-            blocks = [block for part in group for block in blocks_of(window, chip.arch.xbar_rows, grid, part, cols)]
+            blocks = [block for part in group for block in grid_blocks(window, chip.arch.xbar_rows, grid, part, cols)]
             matrices = k, tuple(dict.fromkeys(block_shape(window, block) for block in blocks))
             if known.setdefault(core, matrices) != matrices:
                 yield f"cores: core {core} has other matrices for columns {cols[0]}:{cols[1]} than before"
@@ -234,7 +248,7 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
     """Yields a sentence for blocks with more rows than a crossbar, and for several blocks side by side in a band."""
     for part in (part for group in grid.ins for part in group):
         for cols in grid.cols:
-            blocks = blocks_of(window, chip.arch.xbar_rows, grid, part, cols)
+            blocks = grid_blocks(window, chip.arch.xbar_rows, grid, part, cols)
             rows = max((b.pixels[1] - b.pixels[0] for b in blocks), default=0) * grid.height * (part[1] - part[0])
             if rows > chip.arch.xbar_rows:
                 yield f"grid: blocks of {rows} rows, a crossbar has {chip.arch.xbar_rows}"
@@ -245,7 +259,7 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of loaders, which must load all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs}
-    for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, ByLine) else ():
+    for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, LineFlow) else ():
         if name not in chip.graph.inputs or name not in chip.parts or name not in read:
             yield f"flow.loaders: {name} is not an input that is read by line"
             continue
@@ -257,9 +271,9 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of the cores of products, which must compute all lines and pixels of the result."""
     graph = chip.graph
     nodes = {node.output: node for node in graph.nodes}
-    views = views_of(graph, chip.parts)
-    for name, grid in decision.flow.products.items() if isinstance(decision.flow, ByLine) else ():
-        if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
+    views = find_views(graph, chip.parts)
+    for name, grid in decision.flow.products.items() if isinstance(decision.flow, LineFlow) else ():
+        if name not in nodes or not can_stream_product(graph, nodes[name], chip.parts, views):
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
         image = graph.tensors[name].image
@@ -289,7 +303,7 @@ def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iter
             yield f"cores: core {core} holds {xbars} crossbars, it has {chip.arch.xbars_per_core}"
 
 
-def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
+def _xbars(chip: _Chip, layer: LayerRecord, node: Node) -> Counter[int]:
     """Counts the crossbars of one layer on each of its cores."""
     found: Counter[int] = Counter()
     match layer:
@@ -308,23 +322,23 @@ def _width(channels: Range) -> int:
     return channels[1] - channels[0]
 
 
-def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts) -> dict[int, int]:
+def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: ChannelRanges) -> dict[int, int]:
     """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies.
 
     tiles: channel ranges of its output.
     """
-    grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
-    phases = {shape for _, shape in bands(window, grid.height, clipped=grid.clipped)}
+    grid, window, most = layer.grid, filter_.window, chip.arch.weight_columns(filter_.weight_bits)
+    phases = {shape for _, shape in cut_bands(window, grid.height, clipped=grid.clipped)}
     found: dict[int, int] = {}
     for s, cols in enumerate(grid.cols):
         for g, group in enumerate(grid.ins):
             shapes = Counter(
                 (part, block_shape(window, block))
                 for part in group
-                for block in blocks_of(window, chip.arch.xbar_rows, grid, part, cols)
+                for block in grid_blocks(window, chip.arch.xbar_rows, grid, part, cols)
             )
             for p, outs in enumerate(grid.outs):
-                widths = {part: _width(outputs_of(filter_, part, outs, tiles)) for part in group}
+                widths = {part: _width(outputs_reading(filter_, part, outs, tiles)) for part in group}
                 core = layer.core(s, g, p)
                 xbars = sum(
                     min(grid.copies, uses) * -(-len(band.outs) * len(places) * widths[part] // most)

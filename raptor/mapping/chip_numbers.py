@@ -14,28 +14,28 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
-from raptor.mapping.crossing import exchanged_flits
-from raptor.mapping.decision import ByLine, Layer, renumbered
+from raptor.mapping.crossing import estimate_traffic
+from raptor.mapping.decision import LayerRecord, LineFlow, renumber_record
 from raptor.target.arch import Target
 from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 Floats = npt.NDArray[np.float64]
-Found = tuple[dict[str, Layer], ByLine]
+LineDecision = tuple[dict[str, LayerRecord], LineFlow]
 
 
-def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
+def number_cores_by_use(graph: Graph, found: LineDecision, arch: Target) -> LineDecision:
     """Returns a decision with its cores renumbered for the chips of a target. `found`: the decision about `graph`."""
     order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
-    layers, flow = numbered(found, order.__getitem__)
-    cut_flits = _cut_flits(exchanged_flits(graph, layers, flow, arch)[: len(order), : len(order)])
+    layers, flow = renumber_decision(found, order.__getitem__)
+    cut_flits = _cut_flits(estimate_traffic(graph, layers, flow, arch)[: len(order), : len(order)])
     places = np.zeros(len(order), np.int64)
-    begins = chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
+    begins = find_chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
     for chip, (first, last) in enumerate(pairwise([*begins, len(order)])):
         places[first:last] = chip * arch.cores_per_chip + np.arange(last - first)
-    return numbered((layers, flow), places.tolist().__getitem__)
+    return renumber_decision((layers, flow), places.tolist().__getitem__)
 
 
-def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:
+def find_chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:
     """Returns the first core of each chip: the choice with the least load of the busiest link, then of all links.
 
     Found by dynamic programming over the chips. `cut_flits`: [cores + 1], flits that the first k cores exchange with
@@ -68,16 +68,18 @@ def _cut_flits(exchanged: Floats) -> list[float]:
     return [0.0, *np.cumsum(with_later - with_earlier).round(6).tolist()]
 
 
-def numbered(found: Found, number: Callable[[int], int]) -> Found:
+def renumber_decision(found: LineDecision, number: Callable[[int], int]) -> LineDecision:
     """Returns a decision in which core k is `number(k)`."""
     layers, flow = found
     loaders = {name: tuple((cols, number(core)) for cols, core in pairs) for name, pairs in flow.loaders.items()}
-    products = {name: renumbered(grid, number) for name, grid in flow.products.items()}
-    others = {k: v if isinstance(v, OnVectorUnit | JoinedLayer) else renumbered(v, number) for k, v in layers.items()}
+    products = {name: renumber_record(grid, number) for name, grid in flow.products.items()}
+    others = {
+        k: v if isinstance(v, OnVectorUnit | JoinedLayer) else renumber_record(v, number) for k, v in layers.items()
+    }
     return others, replace(flow, loaders=loaders, products=products)
 
 
-def _cores(graph: Graph, layers: Mapping[str, Layer], flow: ByLine) -> Iterator[int]:
+def _cores(graph: Graph, layers: Mapping[str, LayerRecord], flow: LineFlow) -> Iterator[int]:
     """Yields the cores of loaders, layers and products in the order of the graph, some of them several times."""
     for pairs in flow.loaders.values():
         yield from (core for _, core in pairs)

@@ -17,51 +17,51 @@ import numpy as np
 from raptor.common.errors import CapacityError
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
 from raptor.graph.layers import filter_key
-from raptor.graph.part import Shapes, subgraph
-from raptor.graph.streams import is_streamed
-from raptor.mapping.chip_numbers import Found, number_by_use, numbered
-from raptor.mapping.crossing import ELSEWHERE, busy_flits, exchanged_flits, link_flits, size_flits
-from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding
-from raptor.mapping.estimate import estimate, least_xbars
-from raptor.mapping.knobs import Knobs
-from raptor.mapping.plan_cache import PlanCache, layer_plans
-from raptor.mapping.stages import Problem
-from raptor.mapping.streaming import cut_channels, line_parts
-from raptor.mapping.token_stages import constants_of
+from raptor.graph.part import StructuralKeys, extract_subgraph
+from raptor.graph.streams import can_stream
+from raptor.mapping.chip_numbers import LineDecision, number_cores_by_use, renumber_decision
+from raptor.mapping.crossing import ELSEWHERE, estimate_traffic, link_flits, offchip_flits, tensor_flits
+from raptor.mapping.decision import Decision, LayerRecord, LineFlow, LineUnfolding
+from raptor.mapping.estimate import estimate_times, least_xbars
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.plan_cache import PlanCache, plan_layers
+from raptor.mapping.stages import StageProblem
+from raptor.mapping.streaming import cut_channels, line_channel_ranges
+from raptor.mapping.token_stages import count_epilogue_constants
 from raptor.target.arch import Target
 
-SLACK = 1.03
+STAGE_SLACK = 1.03
 """Slack of the slowest stage: among cuts within this factor of its least time, the fewest flits over links win."""
 
-MOST_USED = 0.7
+MOST_LINK_USE = 0.7
 """Largest utilisation of a link. Above it, flits would wait for each other, which the simulator does not model."""
 
-MapLines = Callable[[Graph, Target, Collection[str]], Found | None]
+MapStage = Callable[[Graph, Target, Collection[str]], LineDecision | None]
 """(graph, chip, inputs from other chips) -> layers and flow on cores from 0; None if the graph does not fit."""
 
 
-def map_chips(
-    graph: Graph, arch: Target, knobs: Knobs, cache: PlanCache, map_lines: MapLines, whole: Found | None
-) -> Found | None:
+def map_to_chips(
+    graph: Graph, arch: Target, knobs: TuningKnobs, cache: PlanCache, map_lines: MapStage, whole: LineDecision | None
+) -> LineDecision | None:
     """Maps a graph to the chips of a target: as one large chip, or with one stage on each chip if links are too slow.
 
     `whole`: the decision that takes all chips as one; None if there is none. It is kept if its links can carry its
     traffic, because its layers share the cores best. (ResNet-50 on four chips of 36 cores, 50 ns a flit: 379 samples/s.
     With stages it had 174, as the last stage shares cores between its last layers.)
     """
-    chips = Chips(graph, arch, knobs, cache, map_lines)
+    chips = ChipPipeline(graph, arch, knobs, cache, map_lines)
     if whole is None:
-        return chips.best()
-    whole = number_by_use(graph, whole, arch)
-    times = chips.times(whole)
+        return chips.find_decision()
+    whole = number_cores_by_use(graph, whole, arch)
+    times = chips.estimate_intervals(whole)
     if times.link_ns <= times.alone_ns:
         return whole
-    staged = chips.best()
-    return whole if staged is None or times.together_ns < chips.times(staged).together_ns else staged
+    staged = chips.find_decision()
+    return whole if staged is None or times.bound_ns < chips.estimate_intervals(staged).bound_ns else staged
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ChipIntervals:
     """Estimated bounds of the interval between samples.
 
     alone_ns: work of the busiest core without its messages to other chips. sending_ns: with these messages. link_ns:
@@ -73,13 +73,13 @@ class Times:
     link_ns: float
 
     @property
-    def together_ns(self) -> float:
+    def bound_ns(self) -> float:
         """Interval for which neither a core nor a link is overloaded."""
-        return max(self.sending_ns, self.link_ns / MOST_USED)
+        return max(self.sending_ns, self.link_ns / MOST_LINK_USE)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageEstimate:
     """Estimates of a stage: interval between samples, and traffic per sample.
 
     `flits`: flits over the link before the stage: its inputs, and tensors that pass through to later stages.
@@ -88,11 +88,11 @@ class Stage:
 
     interval_ns: float
     flits: int
-    busiest: float
+    busiest_flits: float
 
 
 @dataclass(slots=True, eq=False)
-class Chips:
+class ChipPipeline:
     """Search for the stages of a graph on equal chips, with memoised estimates.
 
     unit_of: unit of each node's output (`units_of`). shapes: keys of equal subgraphs. work_ns: prefix sums of the least
@@ -102,51 +102,55 @@ class Chips:
 
     graph: Graph
     arch: Target
-    knobs: Knobs
+    knobs: TuningKnobs
     cache: PlanCache
-    map_lines: MapLines
+    map_lines: MapStage
     unit_of: dict[str, int] = field(init=False)
-    shapes: Shapes = field(init=False)
+    shapes: StructuralKeys = field(init=False)
     work_ns: list[float] = field(init=False)
-    _stages: dict[tuple[int, int], Stage | None] = field(default_factory=dict[tuple[int, int], Stage | None])
-    _mapped: dict[tuple[int, int], Found | None] = field(default_factory=dict[tuple[int, int], Found | None])
-    _shaped: dict[object, Stage | None] = field(default_factory=dict[object, Stage | None])
+    _stages: dict[tuple[int, int], StageEstimate | None] = field(
+        default_factory=dict[tuple[int, int], StageEstimate | None]
+    )
+    _mapped: dict[tuple[int, int], LineDecision | None] = field(
+        default_factory=dict[tuple[int, int], LineDecision | None]
+    )
+    _shaped: dict[object, StageEstimate | None] = field(default_factory=dict[object, StageEstimate | None])
     _crossing: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
     def __post_init__(self) -> None:
-        self.unit_of, self.shapes = units_of(self.graph), Shapes.of_all(self.graph)
+        self.unit_of, self.shapes = number_units(self.graph), StructuralKeys.of_graph(self.graph)
         self.work_ns = list(accumulate(self._work_ns(), initial=0.0))
 
-    def best(self) -> Found | None:
+    def find_decision(self) -> LineDecision | None:
         """Returns the decision whose slowest stage takes least time; on near ties, the one with the least traffic.
 
         None if some stage does not fit a chip, however the graph is cut.
         """
         count = 1 + max(self.unit_of.values(), default=0)
-        problem = Problem(count, self.cuts(count), self.arch.chips, self.cost_ns, self.least_ns)
-        slowest = problem.slowest()
+        problem = StageProblem(count, self.cuts(count), self.arch.chips, self.stage_cost_ns, self.least_ns)
+        slowest = problem.minimise_slowest()
         if slowest is None:
             return None
-        found = problem.fewest(self.moved, self.least_flits, slowest[1] * SLACK)
+        found = problem.minimise_traffic(self.traffic_cost, self.least_flits, slowest[1] * STAGE_SLACK)
         assert found is not None, "the stages of which the slowest takes least time are within the limit"
-        return self.joined(list(pairwise([0, *found[0], count])))
+        return self.join_stages(list(pairwise([0, *found[0], count])))
 
-    def times(self, found: Found) -> Times:
+    def estimate_intervals(self, found: LineDecision) -> ChipIntervals:
         """Estimates the times of a decision about the whole graph."""
         layers, flow = found
-        exchanged = exchanged_flits(self.graph, layers, flow, self.arch)
+        exchanged = estimate_traffic(self.graph, layers, flow, self.arch)
         decision = Decision("rows", 1, flow, layers)
 
         def interval_ns(more_ns: Mapping[int, float]) -> float:
-            return estimate(self.graph, decision, self.arch, self.cache, more_ns).interval_ns
+            return estimate_times(self.graph, decision, self.arch, self.cache, more_ns).interval_ns
 
-        moved_ns = {core: flits * self._flit_ns for core, flits in busy_flits(exchanged, self.arch).items()}
+        moved_ns = {core: flits * self._flit_ns for core, flits in offchip_flits(exchanged, self.arch).items()}
         most = max(link_flits(exchanged, self.arch), default=0.0)
-        return Times(interval_ns({}), interval_ns(moved_ns), most * self._flit_ns)
+        return ChipIntervals(interval_ns({}), interval_ns(moved_ns), most * self._flit_ns)
 
     def link_ns(self, flits: float) -> float:
         """Returns the shortest interval at which a link can carry `flits` per sample."""
-        return flits * self._flit_ns / MOST_USED
+        return flits * self._flit_ns / MOST_LINK_USE
 
     @property
     def _flit_ns(self) -> float:
@@ -154,45 +158,45 @@ class Chips:
         return self.arch.network.link.ns if self.arch.network.link else 0.0
 
     @property
-    def chip(self) -> Target:
+    def one_chip(self) -> Target:
         return self.arch.with_places(range(self.arch.cores_per_chip))
 
-    def part(self, first: int, last: int) -> Graph:
-        return subgraph(self.graph, self.unit_of, range(first, last))
+    def stage_graph(self, first: int, last: int) -> Graph:
+        return extract_subgraph(self.graph, self.unit_of, range(first, last))
 
-    def mapped(self, part: Graph) -> Found | None:
+    def map_stage(self, part: Graph) -> LineDecision | None:
         """Maps a stage to a chip; None if it does not fit, or if its attentions get no cores of their own."""
         if least_xbars(part, self.arch) > self.arch.cores_per_chip * self.arch.xbars_per_core:
             return None
         try:
-            found = self.map_lines(part, self.chip, frozenset(part.inputs).difference(self.graph.inputs))
+            found = self.map_lines(part, self.one_chip, frozenset(part.inputs).difference(self.graph.inputs))
         except CapacityError:
             return None
         attends = any(isinstance(node.operator, Dot) for node in part.nodes)
         return None if found is None or (attends and not found[1].products) else found
 
-    def stage(self, first: int, last: int) -> Stage | None:
+    def estimate_stage(self, first: int, last: int) -> StageEstimate | None:
         """Returns the estimates of units `first` to `last` (excluded) as a stage; None if they do not fit a chip."""
         if (first, last) not in self._stages:
-            part = self.part(first, last)
-            shape = self.shapes.of(part), len(part.inputs) - len(self._fed(part))
+            part = self.stage_graph(first, last)
+            shape = self.shapes.key_of(part), len(part.inputs) - len(self._fed(part))
             if shape not in self._shaped:
-                found = self.mapped(part)
+                found = self.map_stage(part)
                 self._shaped[shape] = None if found is None else self._estimated(part, found)
                 self._mapped[first, last] = found
             stage, passing = self._shaped[shape], self.crossing_flits(first, part.inputs)
             self._stages[first, last] = None if stage is None else replace(stage, flits=stage.flits + passing)
         return self._stages[first, last]
 
-    def cost_ns(self, first: int, last: int) -> float:
+    def stage_cost_ns(self, first: int, last: int) -> float:
         """Returns the longer interval of a stage and of the link before it; infinite if the stage does not fit."""
-        stage = self.stage(first, last)
+        stage = self.estimate_stage(first, last)
         return math.inf if stage is None else max(stage.interval_ns, self.link_ns(stage.flits))
 
-    def moved(self, first: int, last: int) -> float:
+    def traffic_cost(self, first: int, last: int) -> float:
         """Returns the traffic cost of a stage: flits over the link before it, plus flits of its busiest core."""
-        stage = self.stage(first, last)
-        return math.inf if stage is None else stage.flits + stage.busiest
+        stage = self.estimate_stage(first, last)
+        return math.inf if stage is None else stage.flits + stage.busiest_flits
 
     def least_flits(self, first: int, _: int) -> int:
         """Returns a lower bound of `moved`: each tensor crosses the link before unit `first` once."""
@@ -200,24 +204,26 @@ class Chips:
 
     def crossing_flits(self, cut: int, without: Collection[str] = ()) -> int:
         """Returns the flits of the tensors that cross a cut, each tensor once, except the tensors `without`."""
-        return sum(size_flits(self.graph, name, self.arch) for name in self.crossing(cut) if name not in without)
+        return sum(
+            tensor_flits(self.graph, name, self.arch) for name in self.crossing_tensors(cut) if name not in without
+        )
 
     def _fed(self, part: Graph) -> list[str]:
         return [name for name in part.inputs if name not in self.graph.inputs]
 
-    def _estimated(self, part: Graph, found: Found) -> Stage:
+    def _estimated(self, part: Graph, found: LineDecision) -> StageEstimate:
         """Estimates a stage. Its cores are also busy with the flits that they exchange over links.
 
         The global memory is on the first chip, so constants cross links as well.
         """
         layers, flow = found
-        exchanged = exchanged_flits(part, layers, flow, self.arch, self._fed(part))
+        exchanged = estimate_traffic(part, layers, flow, self.arch, self._fed(part))
         moved = (exchanged + exchanged.T)[ELSEWHERE]
         moved_ns = {core: float(moved[core]) * self._flit_ns for core in np.flatnonzero(moved).tolist()}
-        times = estimate(part, Decision("rows", 1, flow, layers), self.chip, self.cache, moved_ns)
-        loaded = sum(count * _columns(layers.get(key)) for key, count in constants_of(part).items())
+        times = estimate_times(part, Decision("rows", 1, flow, layers), self.one_chip, self.cache, moved_ns)
+        loaded = sum(count * _columns(layers.get(key)) for key, count in count_epilogue_constants(part).items())
         constants = loaded * self.arch.element_bytes // self.arch.network.flit_bytes
-        return Stage(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
+        return StageEstimate(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
 
     def least_ns(self, first: int, last: int) -> float:
         """Returns a lower bound of the interval of units `first` to `last` on one chip: their work, spread evenly."""
@@ -227,11 +233,11 @@ class Chips:
         found = [0.0] * (1 + max(self.unit_of.values(), default=0))
         if any(isinstance(node.operator, Dot) for node in self.graph.nodes):
             return found
-        for key, plans in layer_plans(self.graph, self.arch, self.knobs, cache=self.cache).items():
+        for key, plans in plan_layers(self.graph, self.arch, self.knobs, cache=self.cache).items():
             found[self.unit_of[key]] += min(plan.core_ns * plan.cores for plan in plans)
         return found
 
-    def crossing(self, cut: int) -> list[str]:
+    def crossing_tensors(self, cut: int) -> list[str]:
         """Returns the tensors that units before a cut make and units after it read."""
         if cut not in self._crossing:
             self._crossing[cut] = self._found_crossing(cut) if cut else []
@@ -249,16 +255,16 @@ class Chips:
         A graph with attentions is cut only before the layers of an attention; elsewhere more tensors would wait or
         pass through.
         """
-        parts, rows = line_parts(self.graph, self.arch.xbar_rows), self.arch.xbar_rows
+        parts, rows = line_channel_ranges(self.graph, self.arch.xbar_rows), self.arch.xbar_rows
 
         def alone(name: str) -> object:
             image = self.graph.tensors[name].image
-            return cut_channels(image.channels, rows) if is_streamed(image) else None
+            return cut_channels(image.channels, rows) if can_stream(image) else None
 
         together = list(self._together())
         begun = {r.start for r, node in together if isinstance(node.operator, Dot)}
         found = (begun or set(range(1, count))).difference({0}, *(set(r) - {r.start} for r, _ in together))
-        return {cut for cut in found if all(parts.get(n) == alone(n) for n in self.crossing(cut))}
+        return {cut for cut in found if all(parts.get(n) == alone(n) for n in self.crossing_tensors(cut))}
 
     def _together(self) -> Iterator[tuple[range, Node]]:
         """Yields the units that may not be separated, for each product of computed tensors and each recurrent layer."""
@@ -273,14 +279,14 @@ class Chips:
             if recurrent or isinstance(node.operator, Dot):
                 yield range(first, own + 1), node
 
-    def joined(self, stages: list[tuple[int, int]]) -> Found:
+    def join_stages(self, stages: list[tuple[int, int]]) -> LineDecision:
         """Concatenates the decisions of all stages, each on the cores of its chip."""
-        layers: dict[str, Layer] = {}
-        flows: list[ByLine] = []
+        layers: dict[str, LayerRecord] = {}
+        flows: list[LineFlow] = []
         for number, (first, last) in enumerate(stages):
-            found = self._mapped.get((first, last)) or self.mapped(self.part(first, last))
+            found = self._mapped.get((first, last)) or self.map_stage(self.stage_graph(first, last))
             assert found is not None, "the stage was mapped before, or one of its shape"
-            own, flow = numbered(found, partial(add, number * self.arch.cores_per_chip))
+            own, flow = renumber_decision(found, partial(add, number * self.arch.cores_per_chip))
             layers |= own
             flows.append(flow)
         return layers, replace(
@@ -291,12 +297,12 @@ class Chips:
         )
 
 
-def _columns(layer: Layer | None) -> int:
+def _columns(layer: LayerRecord | None) -> int:
     """Returns the number of column segments of a layer: each loads the same constants."""
     return len(layer.grid.cols) if isinstance(layer, LineUnfolding) else 1
 
 
-def units_of(graph: Graph) -> dict[str, int]:
+def number_units(graph: Graph) -> dict[str, int]:
     """Returns the unit of each node's output. A unit is a layer with its epilogue; units are in graph order."""
     found: dict[str, int] = {}
     keys: dict[str, int] = {}

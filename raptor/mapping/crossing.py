@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Concat, Dot, Filter, Graph, Move, Node, Pool, Stencil
 from raptor.graph.layers import filter_key
-from raptor.graph.window import Table, Window
-from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding
-from raptor.mapping.latest import Born, births
-from raptor.mapping.line_unfolding import input_range
-from raptor.mapping.streaming import Parts, Range, line_parts
-from raptor.mapping.window_axis import lines_read
+from raptor.graph.window import Window, WindowTable
+from raptor.mapping.decision import DotGrid, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, LineUnfolding
+from raptor.mapping.latest import CriticalPosition, find_critical_positions
+from raptor.mapping.line_unfolding import input_columns
+from raptor.mapping.streaming import ChannelRanges, Range, line_channel_ranges
+from raptor.mapping.window_axis import input_lines_read
 from raptor.target.arch import Target
 from raptor.target.layout import Image
 
@@ -31,14 +31,14 @@ ELSEWHERE, IN_MEMORY = -1, -2
 """Values in place of the core that holds an element: some core of another stage, or global memory."""
 
 
-def size_flits(graph: Graph, name: str, arch: Target) -> int:
+def tensor_flits(graph: Graph, name: str, arch: Target) -> int:
     """Returns the flits of a tensor."""
     tensor = graph.tensors[name]
     return -(-tensor.image.elements * arch.bytes_of(tensor.element) // arch.network.flit_bytes)
 
 
-def exchanged_flits(
-    graph: Graph, layers: Mapping[str, Layer], flow: ByLine, arch: Target, fed: Collection[str] | None = None
+def estimate_traffic(
+    graph: Graph, layers: Mapping[str, LayerRecord], flow: LineFlow, arch: Target, fed: Collection[str] | None = None
 ) -> Floats:
     """Estimates the traffic of a sample in flits: [cores + 1, cores + 1], from core (row) to core (column).
 
@@ -58,13 +58,13 @@ def exchanged_flits(
 
 
 def link_flits(exchanged: Floats, arch: Target) -> list[float]:
-    """Returns the flits over each link between neighbouring chips. `exchanged`: see `exchanged_flits`."""
+    """Returns the flits over each link between neighbouring chips. `exchanged`: see `estimate_traffic`."""
     both = (exchanged + exchanged.T)[:-1, :-1]
     begins = range(arch.cores_per_chip, arch.core_count, arch.cores_per_chip)
     return [float(both[:begin, begin:].sum()) for begin in begins]
 
 
-def busy_flits(exchanged: Floats, arch: Target) -> dict[int, float]:
+def offchip_flits(exchanged: Floats, arch: Target) -> dict[int, float]:
     """Returns, for each core that exchanges flits with other chips, their number."""
     chip = np.append(np.arange(len(exchanged) - 1) // arch.cores_per_chip, -1)
     both = np.where(chip[:, None] != chip, exchanged + exchanged.T, 0.0).sum(axis=0)[:-1]
@@ -77,22 +77,22 @@ class _Exchange:
 
     held: core of each element by tensor, [rows, width, channels]; an axis along which the core is constant has size 1.
     bytes: [cores + 1, cores + 1], from core to core; the last one is `ELSEWHERE`. born: position of each tensor in the
-    critical path (`births`). seen: (core, tensor, region) that was read already.
+    critical path (`find_critical_positions`). seen: (core, tensor, region) that was read already.
     """
 
     graph: Graph
-    layers: Mapping[str, Layer]
-    flow: ByLine
+    layers: Mapping[str, LayerRecord]
+    flow: LineFlow
     arch: Target
-    parts: dict[str, Parts] = field(init=False)
+    parts: dict[str, ChannelRanges] = field(init=False)
     held: dict[str, Ints] = field(default_factory=dict[str, Ints])
     bytes: Floats = field(init=False)
-    born: dict[str, Born] = field(init=False)
+    born: dict[str, CriticalPosition] = field(init=False)
     seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
 
     def __post_init__(self) -> None:
-        self.parts = line_parts(self.graph, self.arch.xbar_rows)
-        self.born = births(self.graph)
+        self.parts = line_channel_ranges(self.graph, self.arch.xbar_rows)
+        self.born = find_critical_positions(self.graph)
         self.bytes = np.zeros((self.arch.core_count + 1, self.arch.core_count + 1))
 
     def begin(self, name: str, *, fed: bool) -> None:
@@ -127,11 +127,11 @@ class _Exchange:
         (name,), image, grid = node.inputs, self.image(node.output), layer.grid
         held = np.full((1, image.width, image.channels), IN_MEMORY)
         # With a stride, a layer may skip lines.
-        rows = 0, len({line for lines in lines_read(window) for line, _ in lines})
+        rows = 0, len({line for lines in input_lines_read(window) for line, _ in lines})
         for s, cols in enumerate(grid.cols):
             for g, group in enumerate(grid.ins):
                 for n, part in product(range(len(grid.outs)), group):
-                    self.read(layer.core(s, g, n), name, rows, input_range(window, cols), channels=part)
+                    self.read(layer.core(s, g, n), name, rows, input_columns(window, cols), channels=part)
             for n, outs in enumerate(grid.outs):
                 adding = [layer.core(s, g, n) for g in range(len(grid.ins))]
                 for p, (low, high) in enumerate(self.parts[node.output]):
@@ -198,7 +198,7 @@ class _Exchange:
         for channels in self.parts.get(name, ()):
             line = np.broadcast_to(held, _shape(self.image(node.output)))[0, :, channels[0]]
             for cols in _segments(line):
-                self.read(int(line[cols[0]]), name, cols=input_range(window, cols), channels=channels)
+                self.read(int(line[cols[0]]), name, cols=input_columns(window, cols), channels=channels)
         return held
 
     def relaying(self, grid: DotGrid, name: str) -> Ints:
@@ -206,7 +206,7 @@ class _Exchange:
         image = self.image(name)
         found = np.full((1, image.width, image.channels), IN_MEMORY)
         for p, channels in enumerate(self.parts[name]):
-            found[:, :, slice(*channels)] = np.array([grid.relay(x, p) for x in range(image.width)])[:, None]
+            found[:, :, slice(*channels)] = np.array([grid.relay_core(x, p) for x in range(image.width)])[:, None]
         return found
 
     def lead(self, node: Node) -> str | None:
@@ -257,7 +257,7 @@ class _Exchange:
         return self.arch.bytes_of(self.graph.tensors[name].element)
 
 
-def _has_lines(window: Window | Table) -> TypeGuard[Window]:
+def _has_lines(window: Window | WindowTable) -> TypeGuard[Window]:
     """True if a window moves over the columns of an image."""
     return isinstance(window, Window) and len(window.kernel) >= 2 and not window.transposed
 

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field, replace
 
 from raptor.common.errors import UserError
 from raptor.graph.ir import Graph
-from raptor.graph.layers import filters_of
-from raptor.mapping.check import faults_of
+from raptor.graph.layers import find_filters
+from raptor.mapping.check import decision_faults
 from raptor.mapping.decision import Decision
-from raptor.mapping.estimate import estimate
+from raptor.mapping.estimate import estimate_times
 from raptor.mapping.paces import Pace
 from raptor.mapping.plan_cache import PlanCache
 from raptor.mapping.rows import NothingStreamsError
 from raptor.mapping.strategies import Strategy
-from raptor.mapping.trial import Trial
+from raptor.mapping.trial import SearchTrial
 from raptor.target.arch import Target
-from raptor.transforms.choices import Rewrites
+from raptor.transforms.choices import RewriteChoice
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import find_branches
 from raptor.transforms.use_vector_unit import find_depthwise, find_means
 
-WORTH_JOINING = 0.99
+WORTH_FUSING = 0.99
 """Largest load of the busiest core with horizontal fusion, relative to the load without it, for fusion to be chosen.
 
 On 500 cores, many of them idle because images are small, fusion without this margin cost ResNet-50 2 % more latency x
@@ -32,7 +32,7 @@ interval.
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredDecision:
     """A decision that was made before: read from a file, or found by a search with these `trials`.
 
     `label`: name of the file in messages; empty for the decision of a search, which needs no check.
@@ -40,15 +40,15 @@ class Stored:
 
     decision: Decision
     label: str = ""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SearchTrial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class MappingResult:
     """A decision, with the trials of the search that found it."""
 
     decision: Decision
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SearchTrial, ...] = ()
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
@@ -56,78 +56,80 @@ class Decided:
 
 
 @dataclass(slots=True, eq=False)
-class Mapper:
+class MappingState:
     """State of the passes that make one decision: by a strategy with the times of `pace`, or as a stored decision says.
 
     `placed`: the rewrites for which a decision was already made while choosing them, and that decision.
     """
 
-    source: Strategy | Stored
+    source: Strategy | StoredDecision
     pace: Pace = "own"
     cache: PlanCache = field(default_factory=PlanCache)
-    placed: tuple[Rewrites, Decision] | None = None
+    known_decision: tuple[RewriteChoice, Decision] | None = None
 
 
-def choose_branches(graph: Graph, mapper: Mapper) -> Rewrites:
+def choose_branches(graph: Graph, mapper: MappingState) -> RewriteChoice:
     """Chooses the parallel branches to fuse into one layer; none without streaming.
 
     For a stored decision, these are the rewrites that it was made for.
     """
-    if isinstance(mapper.source, Stored):
+    if isinstance(mapper.source, StoredDecision):
         return mapper.source.decision.rewrites
     streaming = mapper.source.streaming
-    return Rewrites(streaming, dict.fromkeys(filters_of(graph))).with_(find_branches(graph) if streaming else {})
+    return RewriteChoice(streaming, dict.fromkeys(find_filters(graph))).with_records(
+        find_branches(graph) if streaming else {}
+    )
 
 
-def choose_units(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Rewrites:
+def choose_units(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
     """Adds to `rewrites` the layers that the vector unit computes faster than crossbars: depthwise layers and means.
 
     Means are moved only if tensors stream.
     """
-    if isinstance(mapper.source, Stored):
+    if isinstance(mapper.source, StoredDecision):
         return rewrites
     means = find_means(graph, arch) if rewrites.streaming else {}
-    return rewrites.with_(find_depthwise(graph, arch) | means)
+    return rewrites.with_records(find_depthwise(graph, arch) | means)
 
 
-def choose_fusion(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Rewrites:
+def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
     """Adds to `rewrites` the layers to fuse horizontally, if that lowers the load of the busiest core of the mapping.
 
     Makes the decisions with and without fusion, and keeps the better one for `map`.
     """
-    if isinstance(mapper.source, Stored) or not rewrites.streaming:
+    if isinstance(mapper.source, StoredDecision) or not rewrites.streaming:
         return rewrites
     fused = find_fusions(graph, arch)
     if not fused:
         return rewrites
     best, least_ns = rewrites, 0.0
-    for choice in (rewrites, rewrites.with_(fused)):
+    for choice in (rewrites, rewrites.with_records(fused)):
         rewritten = compose_gathers(fuse_horizontally(graph, choice))
         try:
             decision = mapper.source.place(rewritten, arch, mapper.cache)
         except NothingStreamsError:
             break
-        interval_ns = estimate(rewritten, decision, arch, mapper.cache).interval_ns
-        if mapper.placed is None or interval_ns <= WORTH_JOINING * least_ns:
-            best, least_ns, mapper.placed = choice, interval_ns, (choice, decision)
+        interval_ns = estimate_times(rewritten, decision, arch, mapper.cache).interval_ns
+        if mapper.known_decision is None or interval_ns <= WORTH_FUSING * least_ns:
+            best, least_ns, mapper.known_decision = choice, interval_ns, (choice, decision)
     return best
 
 
-def map(graph: Graph, arch: Target, mapper: Mapper, rewrites: Rewrites) -> Decided:
+def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> MappingResult:
     """Decides how each layer is computed, and on which cores. `graph` has all rewrites.
 
     Raises `UserError` for a stored decision that is not for this graph and chip, `CapacityError` if the chip is too
     small, and `NothingStreamsError` if a strategy by line should be replaced by its fallback.
     """
-    if isinstance(mapper.source, Stored):
+    if isinstance(mapper.source, StoredDecision):
         decision, label = mapper.source.decision, mapper.source.label
-        fault = next(faults_of(decision, graph, arch), None) if label else None
+        fault = next(decision_faults(decision, graph, arch), None) if label else None
         if fault is not None:
             raise UserError(f"{label}: {fault}")
-        return Decided(decision, mapper.source.trials)
-    if mapper.placed is not None and mapper.placed[0] is rewrites:
-        _, placed = mapper.placed
+        return MappingResult(decision, mapper.source.trials)
+    if mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
+        _, placed = mapper.known_decision
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
     layers = {key: record or placed.layers[key] for key, record in rewrites.layers.items()}
-    return Decided(replace(placed, layers=layers, pace=mapper.pace))
+    return MappingResult(replace(placed, layers=layers, pace=mapper.pace))

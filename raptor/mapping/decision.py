@@ -16,10 +16,10 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from raptor.common.strict import (
-    Items,
-    Known,
-    Named,
-    Pair,
+    JsonArray,
+    JsonObject,
+    JsonPair,
+    StrictDataclass,
 )
 from raptor.graph.ir import (
     Filter,
@@ -27,13 +27,13 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.paces import StoredPace
 from raptor.mapping.refinement import Refinement
-from raptor.transforms.choices import JoinedLayer, OnVectorUnit, Rewrites, described
+from raptor.transforms.choices import JoinedLayer, OnVectorUnit, RewriteChoice, describe_record
 
-Range = Pair[int, int]
+Range = JsonPair[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix(Known):
+class Matrix(StrictDataclass):
     """The part of a layer's weights that one `mvmul` multiplies by: weights[tap, rows, cols].
 
     `rows` and `cols` are ranges of the layer's input and output channels. The matrix takes `xbars` crossbars side by
@@ -51,7 +51,7 @@ class Matrix(Known):
 
 
 @dataclass(frozen=True, slots=True)
-class LineGrid(Known):
+class LineGrid(StrictDataclass):
     """A grid of cores for a layer that is computed line by line, and the blocks that each core multiplies.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
@@ -62,9 +62,9 @@ class LineGrid(Known):
     `clipped`: matrices have no columns for outputs beyond the image or the columns of the core.
     """
 
-    cols: Items[Range]
-    ins: Items[Items[Range]]
-    outs: Items[Range]
+    cols: JsonArray[Range]
+    ins: JsonArray[JsonArray[Range]]
+    outs: JsonArray[Range]
     height: int
     pixels: int
     outputs: int
@@ -79,30 +79,30 @@ class LineGrid(Known):
 
 
 @dataclass(frozen=True, slots=True)
-class KernelUnfolding(Known):
-    """A matrix for each kernel position, input tile and output tile (`raptor.mapping.kernel_unfolding`), in order.
+class KernelUnfolding(StrictDataclass):
+    """A matrix for each kernel position, input tile and output tile (`raptor.mapping.unfold_kernel`), in order.
 
     `cores`: the core of each matrix. Partial sums go from core to core.
     """
 
-    matrices: Items[Matrix]
-    cores: Items[int]
+    matrices: JsonArray[Matrix]
+    cores: JsonArray[int]
     kind: Literal["kernel"] = "kernel"
 
 
 @dataclass(frozen=True, slots=True)
-class FullyConnected(Known):
+class FullyConnected(StrictDataclass):
     """A layer of one output pixel, with matrices of several output tiles (`raptor.mapping.fully_connected`).
 
     `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them. The
     steps of a recurrent layer may have several copies of the matrices: then the cores of each copy follow one another.
     """
 
-    matrices: Items[Matrix]
-    cores: Items[int]
+    matrices: JsonArray[Matrix]
+    cores: JsonArray[int]
     kind: Literal["fully_connected"] = "fully_connected"
 
-    def of_step(self, step: int, steps: int) -> "FullyConnected":
+    def step_record(self, step: int, steps: int) -> "FullyConnected":
         """Returns the record of step `step` of `steps` time steps; neighbouring steps share a copy of the matrices."""
         count = len(self.matrices)
         first = step * (len(self.cores) // count) // steps * count
@@ -110,21 +110,21 @@ class FullyConnected(Known):
 
 
 @dataclass(frozen=True, slots=True)
-class LineUnfolding(Known):
+class LineUnfolding(StrictDataclass):
     """A layer computed line by line. `cores`: the cores of the grid in order; output channels change fastest.
 
     A core may have several column segments, if it needs the same matrices for them.
     """
 
     grid: LineGrid
-    cores: Items[int]
+    cores: JsonArray[int]
     kind: Literal["line"] = "line"
 
     def core(self, segment: int, group: int, part: int) -> int:
         """Returns the core at a place in the grid: column segment, group of input channels, part of the outputs."""
         return self.cores[(segment * len(self.grid.ins) + group) * len(self.grid.outs) + part]
 
-    def taker(self, segment: int, channels: Range) -> int:
+    def receiving_core(self, segment: int, channels: Range) -> int:
         """Returns the core that receives a range of input channels first; the cores of a group take turns."""
         for g, group in enumerate(self.grid.ins):
             if channels in group:
@@ -132,18 +132,18 @@ class LineUnfolding(Known):
         return self.core(segment, 0, 0)
 
 
-Layer = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | JoinedLayer
+LayerRecord = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | JoinedLayer
 
 
 @dataclass(frozen=True, slots=True)
-class ByTile(Known):
+class TileFlow(StrictDataclass):
     """The flow in which a value is a whole channel tile of a tensor, with all its pixels."""
 
     kind: Literal["tile"] = "tile"
 
 
 @dataclass(frozen=True, slots=True)
-class DotGrid(Known):
+class DotGrid(StrictDataclass):
     """A grid of cores for a product of two computed tensors, such as the scores of an attention.
 
     Core (r, c) computes the lines `rows[r]` of the result, which are its heads, and of these the pixels `cols[c]`,
@@ -152,32 +152,32 @@ class DotGrid(Known):
     behind the attention, so that they do not wait on the cores that made them.
     """
 
-    rows: Items[Range]
-    cols: Items[Range]
-    cores: Items[int]
-    relays: Items[str] = ()
+    rows: JsonArray[Range]
+    cols: JsonArray[Range]
+    cores: JsonArray[int]
+    relays: JsonArray[str] = ()
 
     def places(self) -> Iterator[tuple[Range, Range, int]]:
         """Yields lines, pixels and core of each place of the grid."""
         places = ((rows, cols) for rows in self.rows for cols in self.cols)
         yield from ((rows, cols, core) for (rows, cols), core in zip(places, self.cores, strict=True))
 
-    def relay(self, pixel: int, part: int) -> int:
+    def relay_core(self, pixel: int, part: int) -> int:
         """Returns the relay core of a pixel and channel range; the cores of the pixel take turns."""
         column = next(i for i, (_, stop) in enumerate(self.cols) if pixel < stop)
         return self.cores[part % len(self.rows) * len(self.cols) + column]
 
 
-OnCores = TypeVar("OnCores", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid)
+PlacedRecord = TypeVar("PlacedRecord", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid)
 
 
-def renumbered(record: OnCores, number: Callable[[int], int]) -> OnCores:
+def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> PlacedRecord:
     """Returns a record of a layer or a product in which core k is `number(k)`."""
     return replace(record, cores=tuple(map(number, record.cores)))
 
 
 @dataclass(frozen=True, slots=True)
-class ByLine(Known):
+class LineFlow(StrictDataclass):
     """The flow in which a value is a piece of an image line, and operations work line by line if they can.
 
     `xbar`: rows and outputs of a crossbar; a range of channels of a line is never wider than these rows. `patience_ns`:
@@ -191,28 +191,30 @@ class ByLine(Known):
     load them.
     """
 
-    xbar: Pair[int, int]
+    xbar: JsonPair[int, int]
     patience_ns: float
-    loaders: Named[Items[Pair[Range, int]]] = field(default_factory=dict[str, tuple[tuple[Range, int], ...]])
+    loaders: JsonObject[JsonArray[JsonPair[Range, int]]] = field(
+        default_factory=dict[str, tuple[tuple[Range, int], ...]]
+    )
     streamed: bool = True
-    products: Named[DotGrid] = field(default_factory=dict[str, DotGrid])
+    products: JsonObject[DotGrid] = field(default_factory=dict[str, DotGrid])
     sample: int = 0
     makes_constants: bool = False
     kind: Literal["line"] = "line"
 
 
 @dataclass(frozen=True, slots=True)
-class ByPixel(Known):
+class PixelFlow(StrictDataclass):
     """The flow in which a value is one pixel of a channel tile."""
 
     kind: Literal["pixel"] = "pixel"
 
 
-Flow = ByTile | ByLine | ByPixel
+Flow = TileFlow | LineFlow | PixelFlow
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Known):
+class Decision(StrictDataclass):
     """The decision about a model and a chip.
 
     `tile`: number of channels of a tile. `flow`: the kind of values that cores pass on. `layers`: the record of each
@@ -224,7 +226,7 @@ class Decision(Known):
     strategy: str
     tile: int
     flow: Annotated[Flow, Field(discriminator="kind")]
-    layers: Named[Annotated[Layer, Field(discriminator="kind")]]
+    layers: JsonObject[Annotated[LayerRecord, Field(discriminator="kind")]]
     pace: StoredPace = "own"
     refinement: Refinement | None = None
 
@@ -234,15 +236,15 @@ class Decision(Known):
         for layer in self.layers.values():
             if not isinstance(layer, OnVectorUnit | JoinedLayer):
                 yield from layer.cores
-        if isinstance(self.flow, ByLine):
+        if isinstance(self.flow, LineFlow):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
             yield from (core for grid in self.flow.products.values() for core in grid.cores)
 
     @property
-    def rewrites(self) -> Rewrites:
+    def rewrites(self) -> RewriteChoice:
         """The rewrites of the graph for which the decision was made."""
         records = {k: x if isinstance(x, OnVectorUnit | JoinedLayer) else None for k, x in self.layers.items()}
-        return Rewrites(isinstance(self.flow, ByLine), records)
+        return RewriteChoice(isinstance(self.flow, LineFlow), records)
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())
@@ -263,7 +265,7 @@ class Decision(Known):
 
 def _flow_lines(flow: Flow) -> Iterator[str]:
     """Yields the settings, then a line for each model input with loaders, and for each product with cores."""
-    if not isinstance(flow, ByLine):
+    if not isinstance(flow, LineFlow):
         yield f"by {flow.kind}"
         return
     order = "streamed" if flow.streamed else "layer by layer"
@@ -279,13 +281,13 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}{relays}"
 
 
-def _layer_lines(layer: Layer) -> Iterator[str]:
+def _layer_lines(layer: LayerRecord) -> Iterator[str]:
     """Yields how and where a layer is computed, then a line for each run of matrices on one core, if it has any."""
     match layer:
         case LineUnfolding(grid, cores):
             yield f"by line, {_grid(grid)}, core{'s' if len(cores) > 1 else ''} {' '.join(map(str, cores))}"
         case OnVectorUnit() | JoinedLayer():
-            yield described(layer)
+            yield describe_record(layer)
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
             runs = [
                 (core, [m for _, m in run])

@@ -11,38 +11,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raptor.graph.ir import Filter, Graph, Node
-from raptor.graph.layers import filter_key, layer_nodes, layer_target
-from raptor.mapping.decision import ByLine, Decision, DotGrid, FullyConnected, KernelUnfolding, LineUnfolding
-from raptor.mapping.following import NOTHING, Following, following
+from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
+from raptor.mapping.decision import Decision, DotGrid, FullyConnected, KernelUnfolding, LineFlow, LineUnfolding
+from raptor.mapping.following import NO_EPILOGUE, Epilogue, find_epilogues
 from raptor.mapping.plan_cache import PlanCache
-from raptor.mapping.streaming import Parts, line_parts
-from raptor.mapping.token_stages import dot_ns
-from raptor.mapping.widths import accumulating
+from raptor.mapping.streaming import ChannelRanges, line_channel_ranges
+from raptor.mapping.token_stages import attention_product_ns
+from raptor.mapping.widths import with_accumulators
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class TimeEstimate:
     """Estimated latency of a single sample, and interval between consecutive samples."""
 
     latency_ns: float
     interval_ns: float
 
 
-def estimate(
+def estimate_times(
     graph: Graph,
     decision: Decision,
     arch: Target,
     cache: PlanCache | None = None,
     more_ns: Mapping[int, float] | None = None,
-) -> Estimate:
+) -> TimeEstimate:
     """Estimates latency and interval of a decision about a graph that has all rewrites.
 
-    `cache`: see `layer_plans`. `more_ns`: additional work in ns, by core.
+    `cache`: see `plan_layers`. `more_ns`: additional work in ns, by core.
     """
     cache = cache or PlanCache()
-    parts, after = line_parts(graph, arch.xbar_rows), following(graph, arch)
+    parts, after = line_channel_ranges(graph, arch.xbar_rows), find_epilogues(graph, arch)
     busy: defaultdict[int, float] = defaultdict(float, more_ns or {})
     begin_ns: dict[str, float] = dict.fromkeys(graph.inputs, 0.0)
     end_ns = dict(begin_ns)
@@ -57,7 +57,7 @@ def estimate(
         begin_ns[node.output] = first + delay
         end_ns[node.output] = max(last, first + delay + longest)
     interval_ns = max(busy.values(), default=0.0)
-    return Estimate(max([interval_ns, *end_ns.values()]), interval_ns)
+    return TimeEstimate(max([interval_ns, *end_ns.values()]), interval_ns)
 
 
 def _delay(node: Node, decision: Decision) -> float:
@@ -73,7 +73,7 @@ def _delay(node: Node, decision: Decision) -> float:
 
 
 def _products(decision: Decision) -> Mapping[str, DotGrid]:
-    return decision.flow.products if isinstance(decision.flow, ByLine) else {}
+    return decision.flow.products if isinstance(decision.flow, LineFlow) else {}
 
 
 def _cores_ns(
@@ -81,18 +81,18 @@ def _cores_ns(
     node: Node,
     decision: Decision,
     arch: Target,
-    parts: Mapping[str, Parts],
-    after: Mapping[str, Following],
+    parts: Mapping[str, ChannelRanges],
+    after: Mapping[str, Epilogue],
     cache: PlanCache,
 ) -> dict[int, float]:
     """Returns the work in ns of each core for a layer, or for a product of two computed tensors."""
     grid = _products(decision).get(node.output)
     if grid is not None:
-        ns = dot_ns(graph, node, grid, arch)
+        ns = attention_product_ns(graph, node, grid, arch)
         return dict.fromkeys(grid.cores, ns)
     if not isinstance(node.operator, Filter):
         return {}
-    chip, more = layer_target(graph, node, arch), after.get(filter_key(node), NOTHING)
+    chip, more = layer_target(graph, node, arch), after.get(filter_key(node), NO_EPILOGUE)
     match decision.layers.get(filter_key(node)):
         case LineUnfolding(grid, cores):
             ns = cache.grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
@@ -104,10 +104,10 @@ def _cores_ns(
 
 
 def _whole_ns(
-    filter_: Filter, layer: KernelUnfolding | FullyConnected, arch: Target, after: Following
+    filter_: Filter, layer: KernelUnfolding | FullyConnected, arch: Target, after: Epilogue
 ) -> dict[int, float]:
     """Returns the work in ns of each core for a layer with matrices of whole tiles: products and partial sums."""
-    pixels, sums, found = filter_.window.out_pixels, accumulating(arch), Counter[int]()
+    pixels, sums, found = filter_.window.out_pixels, with_accumulators(arch), Counter[int]()
     for k, core in enumerate(layer.cores):
         matrix = layer.matrices[k % len(layer.matrices)]  # steps of a recurrent layer may have copies
         width = matrix.cols[1] - matrix.cols[0]
@@ -121,7 +121,7 @@ def least_xbars(graph: Graph, arch: Target) -> int:
     """Returns a lower bound on the crossbars that a graph needs: the cells of all weights."""
     cells = arch.xbar_rows * arch.xbar_cols
     total = 0
-    for node in layer_nodes(graph).values():
+    for node in find_layer_nodes(graph).values():
         operator = node.operator
         if isinstance(operator, Filter) and operator.groups == 1:
             total += operator.weights.size * (operator.weight_bits or arch.widths.weights) // arch.cell_bits

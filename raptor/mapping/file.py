@@ -13,24 +13,24 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import name
-from raptor.common.strict import Pair, Schema, faults
+from raptor.common.spelling import spell_name
+from raptor.common.strict import JsonPair, StrictSchema, format_errors
 from raptor.graph.ir import Graph
-from raptor.mapping.check import other_layers, record_faults
+from raptor.mapping.check import layer_name_faults, record_faults
 from raptor.mapping.decision import Decision
 from raptor.target.arch import Target, hardware_json
 
-VERSION = 4
+MAPPING_VERSION = 4
 LIMIT_BYTES = 2**30
 
 
-class MappingFile(Schema):
+class MappingFile(StrictSchema):
     """A decision, and the model and chip that it was made for. Digests are SHA-256."""
 
-    version: Literal[4] = VERSION
+    version: Literal[4] = MAPPING_VERSION
     model: str = Field(description="digest of operators and shapes; not of weights: a model trained again replays")
     target: str = Field(description="digest of architecture, network table and element width")
-    xbar: Pair[int, int] = Field(description="rows and columns of a crossbar")
+    xbar: JsonPair[int, int] = Field(description="rows and columns of a crossbar")
     cores: int
     xbars_per_core: int
     cell_bits: int
@@ -63,7 +63,7 @@ def target_digest(arch: Target) -> str:
     return digest.hexdigest()
 
 
-def mapping_file(decision: Decision, graph: Graph, arch: Target) -> MappingFile:
+def make_mapping_file(decision: Decision, graph: Graph, arch: Target) -> MappingFile:
     """Makes the content of a mapping file. `graph`: the prepared graph for which the decision was made."""
     return MappingFile(
         model=model_digest(graph),
@@ -100,23 +100,23 @@ def _read(path: Path, label: str) -> MappingFile:
             raise UserError(f"{label}: larger than {LIMIT_BYTES} bytes")
         content = path.read_bytes()
         version = _Versioned.model_validate_json(content).version
-        if isinstance(version, int) and version < VERSION:
+        if isinstance(version, int) and version < MAPPING_VERSION:
             raise UserError(
-                f"{label}: of an earlier version (format {version}, not {VERSION}): make it anew with "
+                f"{label}: of an earlier version (format {version}, not {MAPPING_VERSION}): make it anew with "
                 "raptor compile MODEL --emit-mapping FILE and the options that it was made with"
             )
         return MappingFile.model_validate_json(content)
     except OSError as e:
         raise UserError(f"{label}: {e.strerror or e}") from e
     except ValidationError as e:
-        mistakes = "; ".join(faults(e, 3))
+        mistakes = "; ".join(format_errors(e, 3))
         raise UserError(f"{label}: not a mapping that this version can read: {mistakes}") from e
 
 
 def _faults(stored: MappingFile, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields the reasons why a stored decision cannot be replayed; the first one is to be reported."""
     yield from _other_sizes(stored, arch)
-    yield from other_layers(stored.decision, graph)
+    yield from layer_name_faults(stored.decision, graph)
     if stored.model != model_digest(graph):
         yield "made for another model (or other input shapes), of layers of the same names"
     yield from record_faults(stored.decision, graph, arch)
@@ -133,4 +133,4 @@ def _other_sizes(stored: MappingFile, arch: Target) -> Iterator[str]:
     }
     for size, (made_for, given) in wanted.items():
         if made_for != given:
-            yield f"made for {name(size)} {made_for}, compiled with {given}"
+            yield f"made for {spell_name(size)} {made_for}, compiled with {given}"

@@ -1,7 +1,7 @@
 """Cost of the epilogue of a layer: element-wise operations, pools and depthwise layers that run on the layer's cores.
 
 Lines stay where they are made, so the cores of a layer also compute its epilogue, each for its own columns and channel
-ranges. Some element-wise functions run where their result is read (`at_readers`), and are charged to that layer. A
+ranges. Some element-wise functions run where their result is read (`find_sunk_maps`), and are charged to that layer. A
 vector operation on few channels takes as long as one on many channels, which matters in a depthwise layer.
 """
 
@@ -28,14 +28,14 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.layers import filter_key, is_pointwise
-from raptor.graph.steps import Recipe
-from raptor.graph.streams import is_tokens
+from raptor.graph.steps import RequantiseRecipe
+from raptor.graph.streams import is_token_layout
 from raptor.graph.window import Window
-from raptor.mapping.latest import births
-from raptor.mapping.streaming import line_parts, views_of
-from raptor.mapping.widths import recipe_ns
+from raptor.mapping.latest import find_critical_positions
+from raptor.mapping.streaming import find_views, line_channel_ranges
+from raptor.mapping.widths import requantise_ns
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, pixels_together, runs_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class _Stencil:
     def core_ns(self, columns: float, channels: int) -> float:
         """Returns the time in ns for a fraction `columns` of the columns, and one range of `channels` channels."""
         pixels = math.ceil(self.width * columns)
-        together = 1 if self.strided else pixels_together(self.arch, pixels, channels)
-        return self.lines * self.operations * runs_ns(self.arch, pixels, channels, together)
+        together = 1 if self.strided else best_pixels_per_op(self.arch, pixels, channels)
+        return self.lines * self.operations * pixel_runs_ns(self.arch, pixels, channels, together)
 
 
 @dataclass(slots=True)
-class Following:
+class Epilogue:
     """The epilogue of a layer.
 
     `elements_ns`: total time of its operations on whole lines. `stencils`: its depthwise layers.
@@ -69,7 +69,7 @@ class Following:
     stencils: list[_Stencil] = field(default_factory=list[_Stencil])
 
     @property
-    def shape(self) -> object:
+    def cost_key(self) -> object:
         """Hashable key: epilogues with equal keys have equal times."""
         return self.elements_ns, tuple(self.stencils)
 
@@ -83,12 +83,12 @@ class Following:
         return columns * channels * self.elements_ns + sum(weighted)
 
 
-NOTHING = Following()
+NO_EPILOGUE = Epilogue()
 _Owners = tuple[tuple[str, int], ...]
 """Layers on whose cores a tensor is, each with the number of its channels there."""
 
 
-def at_readers(graph: Graph) -> dict[str, str]:
+def find_sunk_maps(graph: Graph) -> dict[str, str]:
     """Returns the tensors that are computed on the cores of the layer that reads them: name -> key of that layer.
 
     These are results of chains of element-wise functions between a tensor with several readers and a layer that reads
@@ -106,12 +106,12 @@ def at_readers(graph: Graph) -> dict[str, str]:
         while readers[name] == 1 and name in maker and _maps_one(maker[name]):
             between.append(name)
             (name,) = maker[name].inputs
-        if between and readers[name] > 1 and not is_tokens(graph.tensors[name].image):
+        if between and readers[name] > 1 and not is_token_layout(graph.tensors[name].image):
             found |= dict.fromkeys(between, filter_key(node))
     return found
 
 
-def next_layers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
+def find_pointwise_readers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
     """Yields the pointwise layers that read a tensor, directly or through element-wise operators; the first one leads.
 
     `readers`: the nodes that read each tensor.
@@ -120,7 +120,7 @@ def next_layers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[No
         if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
             yield node
         elif isinstance(node.operator, Elementwise | Rename | ChannelSum):
-            yield from next_layers(readers, node.output)
+            yield from find_pointwise_readers(readers, node.output)
 
 
 def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
@@ -128,13 +128,13 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
 
     Such views are materialised where the next layer reads them, also through these functions (`TokenLowering.wanted`).
     """
-    views = views_of(graph, line_parts(graph, arch.xbar_rows))
+    views = find_views(graph, line_channel_ranges(graph, arch.xbar_rows))
     readers = graph.readers()
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
         if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
-            layer = next(next_layers(readers, node.inputs[0]), None)
-            if layer is not None and is_tokens(graph.tensors[node.output].image):
+            layer = next(find_pointwise_readers(readers, node.inputs[0]), None)
+            if layer is not None and is_token_layout(graph.tensors[node.output].image):
                 found[node.output] = filter_key(layer)
     return found
 
@@ -144,15 +144,15 @@ def _maps_one(node: Node) -> bool:
     return isinstance(node.operator, Elementwise) and len(node.inputs) == 1
 
 
-def following(graph: Graph, arch: Target) -> dict[str, Following]:
+def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
     """Returns the epilogue of each layer, by its key, including operators that run on its cores before it.
 
     Operators on a model input alone run where the input is loaded; the key is then the name of the input.
     """
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
-    at_reader = at_readers(graph) | _of_views(graph, arch)
-    found: defaultdict[str, Following] = defaultdict(Following)
-    made = births(graph)
+    at_reader = find_sunk_maps(graph) | _of_views(graph, arch)
+    found: defaultdict[str, Epilogue] = defaultdict(Epilogue)
+    made = find_critical_positions(graph)
     for node in graph.nodes:
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
@@ -174,16 +174,16 @@ def following(graph: Graph, arch: Target) -> dict[str, Following]:
             owners[node.output] = owners[lead]
             # NOTE: where a layer and a shortcut are added, counting that where it is done makes MobileNet-v2 and
             # EfficientNet-B0 8 % worse (latency x interval).
-            charged = lead if is_tokens(graph.tensors[node.output].image) else given[0]
+            charged = lead if is_token_layout(graph.tensors[node.output].image) else given[0]
             _charge(found, owners[charged], graph, node, arch)
     return found
 
 
-def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, node: Node, arch: Target) -> None:
+def _charge(found: defaultdict[str, Epilogue], owners: _Owners, graph: Graph, node: Node, arch: Target) -> None:
     """Adds the work of a node to the epilogues of the layers that own its result."""
     image, total = graph.tensors[node.output].image, sum(channels for _, channels in owners)
     if isinstance(node.operator, Stencil):
-        window, holding = node.operator.window, arch.holding(graph.tensors[node.output].element)
+        window, holding = node.operator.window, arch.with_element(graph.tensors[node.output].element)
         strided = not isinstance(window, Window) or window.strides[-1] > 1
         stencil = _Stencil(holding, image.rows, image.width, 2 * window.tap_count - 1, strided)
         for key in dict.fromkeys(key for key, _ in owners):
@@ -198,12 +198,12 @@ def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the vector operations of a node that works on lines."""
     result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
     if isinstance(node.operator, Requantise):
-        if isinstance(node.operator.recipe, Recipe):
-            return recipe_ns(node.operator.recipe, result, elements, arch)
-        return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
+        if isinstance(node.operator.recipe, RequantiseRecipe):
+            return requantise_ns(node.operator.recipe, result, elements, arch)
+        return vector_ns(arch.with_element(graph.tensors[node.inputs[0]].element), elements, 2, result)
     if isinstance(node.operator, ChannelSum | Softmax):
         return _over_channels_ns(graph, node, arch)
-    return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
+    return _passes(node.operator) * vector_ns(arch.with_element(result), elements, 2)
 
 
 def _over_channels_ns(graph: Graph, node: Node, arch: Target) -> float:

@@ -7,25 +7,25 @@ from raptor.mapping.decision import Matrix, Range
 from raptor.target.arch import Target
 
 
-def kernel_unfolding(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
+def unfold_kernel(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
     """Yields a matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
     A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A grouped convolution
     has matrices only for the blocks that hold weights of some group.
     """
     taps, _, outs = filter_.weights.shape
-    most = arch.outputs_of(filter_.weight_bits)
-    for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
+    most = arch.weight_columns(filter_.weight_bits)
+    for block in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows):
         for col in range(0, outs, tile):
             cols = (col, min(col + tile, outs))
-            needed = filter_.needed(cols)
+            needed = filter_.input_range(cols)
             rows = (max(block[0], needed[0]), min(block[1], needed[1]))
             xbars = -(-(cols[1] - cols[0]) // most)
             for tap in range(taps if rows[0] < rows[1] else 0):
                 yield Matrix(tap, rows, cols, xbars)
 
 
-def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
+def cut_row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
     """Cuts channels into ranges of at most `xbar_rows`, none of which crosses a tile."""
     for start in range(0, channels, tile):
         stop = min(start + tile, channels)

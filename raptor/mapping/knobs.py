@@ -8,10 +8,10 @@ A tuned number that only one module uses is in that module. Times and sizes of t
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from raptor.common.arguments import by_name, fault, finite
-from raptor.target.arch import MESH_FLIT_NS, Target, typical_flit_ns
+from raptor.common.arguments import argument_error, parse_dict, parse_finite
+from raptor.target.arch import MESH_FLIT_NS, Target, estimate_flit_ns
 
-MESSAGE_NS = 120
+MESSAGE_OVERHEAD_NS = 120
 """Fixed time of a message in ns, without its elements: overhead, and the wait of one end for the other.
 
 Measured with 144 cores: with 120 in place of 60, ResNet-18 takes 1.913 ms instead of 1.935, with 1151 samples/s instead
@@ -19,22 +19,22 @@ of 1103; MobileNet-v2 stays at 5.847 ms. Most of it is waiting: with both ends r
 instructions take 30 ns on `bench`.
 """
 
-INPUT_READERS = 32
-"""Largest assumed number of cores that read each line of a model input; a guess, see `input_readers`.
+MOST_INPUT_READERS = 32
+"""Largest assumed number of cores that read each line of a model input; a guess, see `estimate_input_readers`.
 
 With 64 and 111, SqueezeNet and ResNet-18 on 1000 cores had up to 13 % more latency x interval, though the first layer
 of each has 111 and 112.
 """
 
-READING = 1 / 4
+INPUT_READER_SHARE = 1 / 4
 """Limit on the readers of an input line as a share of all cores: on small chips, the first layer has few cores.
 
-With `INPUT_READERS` alone, loaders took many of them. Latency and interval by this part, on `bench`, in us: LeNet-5 on
-20 cores 66 and 46, now 48 and 24; on 32 cores 58 and 41, now 46 and 31. ResNet-18 (32 pixels, a quarter of the width)
-on 20 cores 142 and 42, now 122 and 33. With 1 / 8, some figures on 32 to 100 cores are better, and some are worse.
-"""
+With `MOST_INPUT_READERS` alone, loaders took many of them. Latency and interval by this part, on `bench`, in us:
+LeNet-5 on 20 cores 66 and 46, now 48 and 24; on 32 cores 58 and 41, now 46 and 31. ResNet-18 (32 pixels, a quarter of
+the width) on 20 cores 142 and 42, now 122 and 33. With 1 / 8, some figures on 32 to 100 cores are better, and some are
+worse. """
 
-SENDINGS = 1.2
+MEAN_RECEIVERS = 1.2
 """Average number of cores to which a result is sent: one, but two for results at an edge of a core's columns.
 
 A guess for windows of 3x3 and about ten columns per core; never measured alone.
@@ -42,11 +42,11 @@ A guess for windows of 3x3 and about ten columns per core; never measured alone.
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class TuningKnobs:
     """Tuned constants that a search may change.
 
     `step_ns`: longest time of a step, which is how long a sender may wait for a busy receiver. `patience_ns`: as in
-    `ByLine`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
+    `LineFlow`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
     fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, because
     the estimate of all other work is less exact; it changes the numbers of cores and the blocks of layers.
     `latency`: weight of the latency against the interval, as an exponent; 0 for the interval alone. It acts on models
@@ -70,36 +70,40 @@ class Knobs:
     neighbours: float = 1.0
 
 
-DEFAULT = Knobs()
+DEFAULT_KNOBS = TuningKnobs()
 
 
-def patience_on(arch: Target, knobs: Knobs = DEFAULT) -> float:
-    """Returns the patience (`ByLine.patience_ns`) on a chip in ns, scaled by the time of a flit."""
-    return knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
+def chip_patience_ns(arch: Target, knobs: TuningKnobs = DEFAULT_KNOBS) -> float:
+    """Returns the patience (`LineFlow.patience_ns`) on a chip in ns, scaled by the time of a flit."""
+    return knobs.patience_ns * estimate_flit_ns(arch) / MESH_FLIT_NS
 
 
-def parse_knobs(given: object) -> Knobs:
+def parse_knobs(given: object) -> TuningKnobs:
     """Returns the default knobs with the given values. Raises `UserError` for unknown names and wrong numbers."""
     if given is None:
-        return DEFAULT
-    names = [field.name for field in fields(Knobs)]
+        return DEFAULT_KNOBS
+    names = [field.name for field in fields(TuningKnobs)]
     expected = f"numbers by name, of: {', '.join(names)}"
-    entries = by_name("knobs", given, expected)
+    entries = parse_dict("knobs", given, expected)
     for name in entries:
         if name not in names:
-            raise fault("knobs", name, expected)
-    return replace(DEFAULT, **{name: _number(name, value) for name, value in entries.items()})
+            raise argument_error("knobs", name, expected)
+    return replace(DEFAULT_KNOBS, **{name: _number(name, value) for name, value in entries.items()})
 
 
 def _number(name: str, value: object) -> float:
     """Checks the value of a knob: `share` is 0.01 to 1, `latency` and `neighbours` may be 0, others may not."""
     least = {"latency": 0.0, "neighbours": 0.0, "share": 0.01}.get(name, 1e-3)
-    found = finite("knobs", value, least)
+    found = parse_finite("knobs", value, least)
     if name == "share" and found > 1:
-        raise fault("knobs", value, "a share of the cores, of 0.01 to 1")
+        raise argument_error("knobs", value, "a share of the cores, of 0.01 to 1")
     return found
 
 
-def changed(knobs: Knobs) -> Mapping[str, float]:
+def changed_knobs(knobs: TuningKnobs) -> Mapping[str, float]:
     """Returns the knobs that differ from the defaults: name -> value."""
-    return {f.name: getattr(knobs, f.name) for f in fields(Knobs) if getattr(knobs, f.name) != getattr(DEFAULT, f.name)}
+    return {
+        f.name: getattr(knobs, f.name)
+        for f in fields(TuningKnobs)
+        if getattr(knobs, f.name) != getattr(DEFAULT_KNOBS, f.name)
+    }

@@ -7,24 +7,30 @@ from functools import cache, lru_cache
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.following import NOTHING, Following
-from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, READING, SENDINGS, Knobs
+from raptor.mapping.following import NO_EPILOGUE, Epilogue
+from raptor.mapping.knobs import (
+    INPUT_READER_SHARE,
+    MEAN_RECEIVERS,
+    MESSAGE_OVERHEAD_NS,
+    MOST_INPUT_READERS,
+    TuningKnobs,
+)
 from raptor.mapping.line_unfolding import (
     BandShape,
-    Block,
-    block_outputs,
-    block_pixels,
+    LineBlock,
     block_shape,
     count_bands,
     count_blocks,
-    input_range,
-    outputs_of,
-    share_inside,
-    unequal_segments,
+    distinct_segments,
+    input_columns,
+    inside_share,
+    outputs_per_block,
+    outputs_reading,
+    pixels_per_block,
 )
-from raptor.mapping.plans import Plan
-from raptor.mapping.streaming import Parts, Range, cut_channels
-from raptor.mapping.widths import accumulating
+from raptor.mapping.plans import LayerPlan
+from raptor.mapping.streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.widths import with_accumulators
 from raptor.target.arch import Target, memory_flit_ns
 from raptor.target.layout import Image
 from raptor.target.timing import (
@@ -37,48 +43,52 @@ from raptor.target.timing import (
     vector_element_ns,
 )
 
-WASTEFUL = 0.6
+WASTEFUL_SHARE = 0.6
 """Share of outputs inside the image below which clipped blocks are tried, too: with a kernel of 3 pixels on an image of
 two, for instance, or with a dilation of a third of the image."""
 
 WORTH_CLIPPING = 0.9
 """Largest time of the products of clipped blocks, relative to unclipped ones, because they need more matrices."""
 
-Counted = tuple[tuple[Block, int], ...]
+CountedBlocks = tuple[tuple[LineBlock, int], ...]
 """Blocks, each with the number of blocks that it stands for (`count_blocks`)."""
 
 
-def loading(image: Image, arch: Target, parts: Parts = (), after: Following = NOTHING) -> Iterator[Plan]:
+def load_plans(
+    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE
+) -> Iterator[LayerPlan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
     A plan without loaders has a grid without cores. `parts`: channel ranges of the input. `after`: epilogue of the
     load, which depends on the input alone.
     """
     widths = [high - low for low, high in parts]
-    line, readers = image.width * image.channels, input_readers(arch)
+    line, readers = image.width * image.channels, estimate_input_readers(arch)
     flit = memory_flit_ns(arch)
     read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
-    yield Plan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
+    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
     for cols in _splits((0, image.width), readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
-        message = message_ns(arch, -(-line // readers)) + MESSAGE_NS
+        message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        yield Plan(
+        yield LayerPlan(
             LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1),
             0,
             image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
         )
 
 
-def input_readers(arch: Target) -> int:
+def estimate_input_readers(arch: Target) -> int:
     """Returns an estimate of how many cores read each line of a model input."""
-    return min(INPUT_READERS, max(1, int(arch.usable_cores * READING)))
+    return min(MOST_INPUT_READERS, max(1, int(arch.usable_cores * INPUT_READER_SHARE)))
 
 
-def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
+def enumerate_plans(
+    operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, knobs: TuningKnobs
+) -> Iterator[LayerPlan]:
     """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
@@ -89,8 +99,8 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
             for groups, chosen in _grids(operator, parts, outs)
         }
         for height, pixels, outputs, clipped in _styles(window, parts, cols, arch):
-            most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
-            segments = unequal_segments(window, cols, max(most.values()))
+            most = {r: min(pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
+            segments = distinct_segments(window, cols, max(most.values()))
             blocks = {
                 r: {c: count_blocks(window, c, most[r], outputs, clipped=clipped) for c in (widest, *segments)}
                 for r in parts
@@ -113,10 +123,10 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
                     if not clipped or _saves_products(operator, parts, arch, grid):
-                        yield Plan(grid, xbars, core_ns)
+                        yield LayerPlan(grid, xbars, core_ns)
 
 
-def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
     """Returns the work in ns of the busiest core of a grid for a sample, as in `Plan.core_ns`."""
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
@@ -126,26 +136,26 @@ def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid
     return max(cost.core_ns(blocks, group, widest, len(grid.ins)) for cost, group in costs)
 
 
-def _saves_products(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> bool:
+def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:
     """True if a clipped grid takes much less time for products than the same grid without clipping."""
     plain = replace(grid, clipped=False)
     return _mvms_ns(operator, parts, arch, grid) <= WORTH_CLIPPING * _mvms_ns(operator, parts, arch, plain)
 
 
-def _mvms_ns(operator: Filter, parts: Parts, arch: Target, grid: LineGrid) -> float:
+def _mvms_ns(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> float:
     """Returns the time in ns of all MVMs of a sample on the core of a grid that has most of them."""
     blocks = _busiest(operator.window, parts, arch, grid)
     return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
 
 
-def _busiest(window: Window, parts: Parts, arch: Target, grid: LineGrid) -> dict[Range, Counted]:
+def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid) -> dict[Range, CountedBlocks]:
     """Returns the blocks of the widest column segment of a grid, by channel range."""
     segment = _widest(grid.cols)
-    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    most = {r: min(grid.pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
     return {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
 
 
-def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, Parts]]":
+def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
     """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
     outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
     phases = count_bands(window, grid.height, clipped=grid.clipped)
@@ -153,7 +163,9 @@ def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "
         yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
 
 
-def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
+def _grids(
+    operator: Filter, ins: ChannelRanges, outs: ChannelRanges
+) -> Iterator[tuple[tuple[ChannelRanges, ...], tuple[ChannelRanges, ...]]]:
     """Yields pairs of a grouping of the input ranges and a grouping of the output ranges.
 
     A grouped convolution has one group of inputs: its cores read only what their outputs need, and make no partial sums
@@ -165,21 +177,21 @@ def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Pa
 
 
 def _shares(
-    operator: Filter, groups: tuple[Parts, ...], outs: tuple[Range, ...], tiles: Parts
-) -> Iterator[tuple[Parts, int]]:
+    operator: Filter, groups: tuple[ChannelRanges, ...], outs: tuple[Range, ...], tiles: ChannelRanges
+) -> Iterator[tuple[ChannelRanges, int]]:
     """Yields, for each different core of a grid, its input ranges and its largest number of output channels for one."""
     if operator.groups == 1:
         yield from ((group, max(b - a for a, b in outs)) for group in groups)
         return
     (ins,) = groups
     for out in outs:
-        found = {part: outputs_of(operator, part, out, tiles) for part in ins}
+        found = {part: outputs_reading(operator, part, out, tiles) for part in ins}
         read = {part: b - a for part, (a, b) in found.items() if a < b}
         yield tuple(read), max(read.values())
 
 
 def _after_ns(
-    after: Following, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
+    after: Epilogue, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
 ) -> float:
     """Returns the time in ns of the epilogue on the core with most columns and channels.
 
@@ -191,22 +203,26 @@ def _after_ns(
 
 
 def _styles(
-    window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target
+    window: Window, parts: ChannelRanges, cols: tuple[Range, ...], arch: Target
 ) -> Iterator[tuple[int, int, int, bool]]:
-    """Yields (height, pixels, outputs, clipped) of blocks. Clipping is tried for few windows (`WASTEFUL`)."""
-    ways = (False, True) if share_inside(window) < WASTEFUL else (False,)
+    """Yields (height, pixels, outputs, clipped) of blocks. Clipping is tried for few windows (`WASTEFUL_SHARE`)."""
+    ways = (False, True) if inside_share(window) < WASTEFUL_SHARE else (False,)
     yield from ((*style, clipped) for style in _shapes(window, parts, cols, arch) for clipped in ways)
 
 
-def _shapes(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
+def _shapes(
+    window: Window, parts: ChannelRanges, cols: tuple[Range, ...], arch: Target
+) -> Iterator[tuple[int, int, int]]:
     """Yields (height, pixels, outputs) of blocks: side by side, overlapping (owning outputs), or of several lines."""
-    most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
+    most = pixels_per_block(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
     for pixels in _halves(most):
         yield 1, pixels, 0
-        owned = block_outputs(window, min(pixels, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)))
+        owned = outputs_per_block(
+            window, min(pixels, pixels_per_block(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows))
+        )
         if window.kernel[-1] > 1 and owned > 1:
             yield 1, arch.xbar_rows, owned
-    needed = max(b - a for a, b in (input_range(window, c) for c in cols))
+    needed = max(b - a for a, b in (input_columns(window, c) for c in cols))
     channels = max(b - a for a, b in parts)
     tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[-2], 2 * window.kernel[-2])
     owned = max(b - a for a, b in cols)
@@ -222,7 +238,7 @@ def _halves(most: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=4096)
-def _distinct(window: Window, blocks: Counted) -> tuple[Block, ...]:
+def _distinct(window: Window, blocks: CountedBlocks) -> tuple[LineBlock, ...]:
     """Returns one block of each shape: blocks of equal shape share a matrix."""
     return tuple({block_shape(window, block): block for block, _ in blocks}.values())
 
@@ -232,8 +248,8 @@ class _Cost:
     """Crossbars and work of a core of a grid.
 
     `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of output channels
-    for which a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see `Knobs`.
-    """
+    for which a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see
+    `TuningKnobs`."""
 
     window: Window
     arch: Target
@@ -248,40 +264,42 @@ class _Cost:
         """Largest number of output channels of a core."""
         return max(stop - start for start, stop in self.outs)
 
-    def matrix_xbars(self, band: BandShape, block: Block) -> int:
+    def matrix_xbars(self, band: BandShape, block: LineBlock) -> int:
         """Returns the crossbars of the matrix of a block."""
         columns = len(band.outs) * len(block.outs) * self.reading
         return -(-columns // self.arch.outputs_per_xbar)
 
-    def xbars(self, shapes: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
+    def xbars(self, shapes: dict[Range, list[tuple[LineBlock, ...]]], group: tuple[Range, ...]) -> int:
         """Returns the largest number of crossbars of a core over all column segments. `shapes`: see `_distinct`."""
         segments = len(next(iter(shapes.values())))
         return max(sum(self.part_xbars(shapes[part][s]) for part in group) for s in range(segments))
 
-    def part_xbars(self, shapes: tuple[Block, ...]) -> int:
+    def part_xbars(self, shapes: tuple[LineBlock, ...]) -> int:
         """Returns the crossbars of blocks of unequal shapes, each with a matrix of its own."""
         return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
 
-    def core_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...], segment: Range, groups: int) -> float:
+    def core_ns(
+        self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...], segment: Range, groups: int
+    ) -> float:
         """Returns the work in ns of a core for a sample: products, reductions, messages and `extra_ns`.
 
         `blocks`: blocks of the core's column segment, by channel range. `group`: the ranges that it multiplies.
         `groups`: number of groups whose partial sums are added.
         """
-        arch, sums = self.arch, accumulating(self.arch)
+        arch, sums = self.arch, with_accumulators(self.arch)
         products = sum(self.part_ns(blocks[part]) for part in group)
         pixels = sum(self.pixels(blocks[part]) * (part[1] - part[0]) for part in group)
         results = self.window.out_lines * (segment[1] - segment[0]) * self.widest
         moved = message_element_ns(arch)
         added = vector_element_ns(sums) + 2 * message_element_ns(sums)
         reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
-        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
-        sent = SENDINGS * results / groups * moved
+        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_OVERHEAD_NS)
+        sent = MEAN_RECEIVERS * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
 
-    def part_ns(self, blocks: Counted) -> float:
+    def part_ns(self, blocks: CountedBlocks) -> float:
         """Returns the time in ns of the MVMs of some blocks and of their additions, for all lines of a sample."""
-        total, sums = 0.0, accumulating(self.arch)
+        total, sums = 0.0, with_accumulators(self.arch)
         for band, count in self.phases.items():
             for block, alike in blocks:
                 elements = len(band.outs) * len(block.outs) * self.reading
@@ -289,7 +307,7 @@ class _Cost:
                 total += alike * count * (product + elements * vector_element_ns(sums))
         return total
 
-    def mvms_ns(self, blocks: dict[Range, Counted], group: tuple[Range, ...]) -> float:
+    def mvms_ns(self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...]) -> float:
         """Returns the time in ns of the MVMs of a core for a sample. Arguments: see `core_ns`."""
         each = (
             (alike * count, self.matrix_xbars(band, block))
@@ -299,13 +317,13 @@ class _Cost:
         )
         return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
 
-    def block_ns(self, shapes: list[tuple[Block, ...]]) -> float:
+    def block_ns(self, shapes: list[tuple[LineBlock, ...]]) -> float:
         """Returns the time in ns of the longest MVM. `shapes`: blocks of unequal shapes, by column segment."""
         found = (self.matrix_xbars(band, b) for band in self.phases for segment in shapes for b in segment)
         return _mvmul_ns(self.arch, max(found, default=1))
 
     @staticmethod
-    def pixels(blocks: Counted) -> int:
+    def pixels(blocks: CountedBlocks) -> int:
         """Returns the number of input pixels of a line that the blocks span."""
         return blocks[-1][0].pixels[1] - blocks[0][0].pixels[0] if blocks else 0
 
@@ -340,7 +358,7 @@ def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
         yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
 
 
-def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
+def _groupings(parts: ChannelRanges) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
     for pieces in _splits((0, len(parts)), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

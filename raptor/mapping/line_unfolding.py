@@ -31,7 +31,7 @@ import numpy.typing as npt
 from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.window_axis import Place, axis_of, line_axes, places
+from raptor.mapping.window_axis import LineIndex, line_axes, line_indices, window_axis
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
@@ -42,7 +42,7 @@ MOST_ADDED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LineBlock:
     """A range `pixels` of input pixels of a line, and the output pixels `outs` for which they are multiplied.
 
     `outs` are in order. They may lie beyond the image, unless they are clipped. In a dilated window, there are gaps
@@ -54,14 +54,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class LineBand:
     """A range `lines` of input lines that are multiplied together, and the output lines `outs` that use them.
 
     The lines of a band are in one slice of a volume. `outs` may lie beyond the image, unless they are clipped.
     """
 
     lines: Range
-    outs: tuple[Place, ...]
+    outs: tuple[LineIndex, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class BandShape:
     """
 
     lines: int
-    shift: Place
-    outs: tuple[Place, ...]
+    shift: LineIndex
+    outs: tuple[LineIndex, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +139,27 @@ def _line_taps(window: Window, band: BandShape) -> tuple[Ints, npt.NDArray[np.bo
 
 def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Returns two arrays [inputs, outs]: the kernel position with which an output reads an input, and a mask."""
-    axis = axis_of(window, dim)
-    return axis.taps_between(np.arange(inputs)[:, None] * axis.spread - shift - outs * axis.stride)
+    axis = window_axis(window, dim)
+    return axis.kernel_positions(np.arange(inputs)[:, None] * axis.spread - shift - outs * axis.stride)
 
 
-def input_range(window: Window, outs: Range) -> Range:
+def input_columns(window: Window, outs: Range) -> Range:
     """Returns the input pixels of a line that the output pixels `outs` read; empty if they read padding only."""
-    return axis_of(window, -1).inputs_of(outs)
+    return window_axis(window, -1).inputs_read(outs)
 
 
-def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
+def outputs_reading(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
     """Returns the output channels among `outs` that read input channels of `part`; empty if there are none.
 
     In a grouped convolution, these may be fewer than `outs`. tiles: channel ranges of the output, which are not cut.
     """
-    first, last = filter_.reading(part)
+    first, last = filter_.output_range(part)
     found = [t for t in tiles if max(t[0], first) < min(t[1], last) and outs[0] <= t[0] and t[1] <= outs[1]]
     return (found[0][0], found[-1][1]) if found else (outs[0], outs[0])
 
 
 @lru_cache(maxsize=4096)
-def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool) -> tuple[Block, ...]:
+def cut_line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool) -> tuple[LineBlock, ...]:
     """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
 
     With `outputs` above 0, each block has the input pixels of `outputs` output pixels; then blocks may overlap.
@@ -168,11 +168,11 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int, *, clipp
     if outputs:
         owned = (_owning(window, (first, min(first + outputs, outs[1]))) for first in range(*outs, outputs))
         return tuple(block for block in owned if block.pixels[0] < block.pixels[1])
-    axis, runs = axis_of(window, -1), _whole_runs(window, outs, pixels)
+    axis, runs = window_axis(window, -1), _whole_runs(window, outs, pixels)
     cuts = ((at, min(at + pixels, high)) for low, high in runs for at in range(low, high, pixels))
-    met = ((cut, axis.met_by(cut)) for cut in cuts)
+    met = ((cut, axis.outputs_reading(cut)) for cut in cuts)
     found = ((cut, tuple([x for x in xs if outs[0] <= x < outs[1]]) if clipped else xs) for cut, xs in met)
-    return tuple(Block(cut, xs) for cut, xs in found if xs)
+    return tuple(LineBlock(cut, xs) for cut, xs in found if xs)
 
 
 def _whole_runs(window: Window, outs: Range, pixels: int) -> list[Range]:
@@ -180,7 +180,7 @@ def _whole_runs(window: Window, outs: Range, pixels: int) -> list[Range]:
 
     The last block of a range then needs no matrix of its own.
     """
-    runs, found = axis_of(window, -1).runs_of(outs), list[Range]()
+    runs, found = window_axis(window, -1).input_runs(outs), list[Range]()
     for (low, high), (end, _) in zip_longest(runs, runs[1:], fillvalue=(window.in_dims[-1],) * 2):
         missing = -(high - low) % pixels
         high, missing = min(end, high + missing), max(0, high + missing - end)
@@ -191,34 +191,34 @@ def _whole_runs(window: Window, outs: Range, pixels: int) -> list[Range]:
 @lru_cache(maxsize=4096)
 def count_blocks(
     window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool
-) -> tuple[tuple[Block, int], ...]:
-    """Returns blocks of `line_blocks`, from left to right, each with the number of blocks that it stands for.
+) -> tuple[tuple[LineBlock, int], ...]:
+    """Returns blocks of `cut_line_blocks`, from left to right, each with the number of blocks that it stands for.
 
     The time does not depend on the length of the line, unless blocks are clipped: away from the ends of the line, the
     shapes repeat, since a block depends on where it begins between two outputs (modulo the stride) or, in a transposed
     window, between two inputs. Some of the returned blocks may have equal shapes. The first and the last block of
-    `line_blocks` are among them.
+    `cut_line_blocks` are among them.
     """
     if clipped:
-        return tuple((block, 1) for block in line_blocks(window, outs, pixels, outputs, clipped=True))
+        return tuple((block, 1) for block in cut_line_blocks(window, outs, pixels, outputs, clipped=True))
     counted = _count_owning(window, outs, outputs) if outputs else _count_side_by_side(window, outs, pixels)
     return tuple(counted)
 
 
-def _count_side_by_side(window: Window, outs: Range, pixels: int) -> Iterator[tuple[Block, int]]:
+def _count_side_by_side(window: Window, outs: Range, pixels: int) -> Iterator[tuple[LineBlock, int]]:
     """Yields blocks that cover the input of `outs` side by side, each with the number of blocks that it stands for."""
-    axis = axis_of(window, -1)
+    axis = window_axis(window, -1)
     for low, high in _whole_runs(window, outs, pixels):
         count = -(-(high - low) // pixels)
         for number, alike in _representatives(count, (0, count), pixels * axis.spread, axis.stride):
             cut = low + number * pixels, min(low + (number + 1) * pixels, high)
-            if met := axis.met_by(cut):
-                yield Block(cut, met), alike
+            if met := axis.outputs_reading(cut):
+                yield LineBlock(cut, met), alike
 
 
-def _count_owning(window: Window, outs: Range, outputs: int) -> Iterator[tuple[Block, int]]:
+def _count_owning(window: Window, outs: Range, outputs: int) -> Iterator[tuple[LineBlock, int]]:
     """Yields blocks that own `outputs` output pixels each, with the number of blocks that each stands for."""
-    axis = axis_of(window, -1)
+    axis = window_axis(window, -1)
     # An output from `first` on reads nothing before the line, and one up to `last` nothing behind it.
     first, last = -(-axis.pad // axis.stride), (axis.place(axis.inputs - 1) - axis.reach) // axis.stride
     inside = -(-max(0, first - outs[0]) // outputs), max(0, last + 1 - outs[0]) // outputs
@@ -245,13 +245,13 @@ def _representatives(count: int, inside: Range, step: int, modulus: int) -> Iter
 
 
 @lru_cache(maxsize=4096)
-def unequal_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tuple[Range, ...]:
+def distinct_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tuple[Range, ...]:
     """Returns one column segment of each kind whose blocks may have a different shape.
 
     Segments near the ends of a line are kinds of their own. All others are so far from the ends that they read no
     padding, even if a block gets up to `pixels` pixels more; their kind is the width, and the place between two inputs.
     """
-    axis, margin = axis_of(window, -1), pixels * axis_of(window, -1).spread
+    axis, margin = window_axis(window, -1), pixels * window_axis(window, -1).spread
     first, last = axis.pad + margin, axis.place(axis.inputs) - margin - axis.reach
     kinds: dict[object, Range] = {}
     for begin, end in cols:
@@ -260,18 +260,18 @@ def unequal_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tu
     return tuple(kinds.values())
 
 
-def blocks_of(window: Window, xbar_rows: int, grid: LineGrid, part: Range, cols: Range) -> tuple[Block, ...]:
+def grid_blocks(window: Window, xbar_rows: int, grid: LineGrid, part: Range, cols: Range) -> tuple[LineBlock, ...]:
     """Returns the blocks of input channels `part` that a core of a grid multiplies for the output columns `cols`."""
-    pixels = min(grid.pixels, block_pixels(part, xbar_rows))
-    return line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
+    pixels = min(grid.pixels, pixels_per_block(part, xbar_rows))
+    return cut_line_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
 
 
-def _owning(window: Window, own: Range) -> Block:
+def _owning(window: Window, own: Range) -> LineBlock:
     """Returns the block that owns the output pixels `own`; it has no pixels if they read padding only."""
-    return Block(input_range(window, own), tuple(range(*own)))
+    return LineBlock(input_columns(window, own), tuple(range(*own)))
 
 
-def bundles(groups: int) -> tuple[range, ...]:
+def bundle_sums(groups: int) -> tuple[range, ...]:
     """Partitions the partial sums of `groups` input groups into bundles: each is added on a core, then their sums.
 
     Up to `MOST_ADDED` sums are one bundle. More are cut into about sqrt(groups) bundles, so that no core adds all.
@@ -280,32 +280,32 @@ def bundles(groups: int) -> tuple[range, ...]:
     return tuple(range(groups * i // count, groups * (i + 1) // count) for i in range(count))
 
 
-def most_added(groups: int) -> int:
-    """Returns the largest number of additions of a core for an output with `groups` partial sums (`bundles`)."""
-    found = bundles(groups)
+def most_additions(groups: int) -> int:
+    """Returns the largest number of additions of a core for an output with `groups` partial sums (`bundle_sums`)."""
+    found = bundle_sums(groups)
     return max(map(len, found)) - 1 + len(found) - 1
 
 
-def block_pixels(channels: Range, rows: int) -> int:
+def pixels_per_block(channels: Range, rows: int) -> int:
     """Returns the number of pixels of a block that fills the rows of a crossbar; at least 1."""
     return max(1, rows // (channels[1] - channels[0]))
 
 
-def block_outputs(window: Window, pixels: int) -> int:
+def outputs_per_block(window: Window, pixels: int) -> int:
     """Returns the largest number of output pixels that a block of `pixels` input pixels can own; 0 if none."""
-    axis = axis_of(window, -1)
+    axis = window_axis(window, -1)
     return max(0, (pixels * axis.spread - 1 - axis.reach) // axis.stride + 1)
 
 
-def block_shape(window: Window, block: Block) -> tuple[int, int, Pixels]:
+def block_shape(window: Window, block: LineBlock) -> tuple[int, int, Pixels]:
     """Returns `pixels`, `shift` and `places` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
     first = block.outs[0]
-    shift = axis_of(window, -1).shift(block.pixels[0], first)
+    shift = window_axis(window, -1).shift(block.pixels[0], first)
     return block.pixels[1] - block.pixels[0], shift, tuple([out - first for out in block.outs])
 
 
 @lru_cache(maxsize=1024)
-def bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[Band, BandShape], ...]:
+def cut_bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[LineBand, BandShape], ...]:
     """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads.
 
     Bands of equal shape share their matrices. clipped: bands are multiplied for output lines of the image only.
@@ -319,40 +319,40 @@ def count_bands(window: Window, height: int, *, clipped: bool) -> Mapping[BandSh
     return Counter(shape for _, shape in _bands(window, height, clipped=clipped))
 
 
-def _bands(window: Window, height: int, *, clipped: bool) -> Iterator[tuple[Band, BandShape]]:
+def _bands(window: Window, height: int, *, clipped: bool) -> Iterator[tuple[LineBand, BandShape]]:
     shapes: dict[BandShape, BandShape] = {}
-    for first in places(window.in_dims):
+    for first in line_indices(window.in_dims):
         if first[-1] % height == 0:
             band, shape = _band(window, first, min(height, window.in_dims[-2] - first[-1]), clipped=clipped)
             if any(_is_inside(window, out) for out in band.outs):
                 yield band, shapes.setdefault(shape, shape)
 
 
-def _band(window: Window, first: Place, height: int, *, clipped: bool) -> tuple[Band, BandShape]:
+def _band(window: Window, first: LineIndex, height: int, *, clipped: bool) -> tuple[LineBand, BandShape]:
     """Makes the band of `height` input lines from `first` on, with all output lines that read one of them, if any."""
     line, axes = int(np.ravel_multi_index(first, window.in_dims[:-1])), line_axes(window)
     ends = (*(at + 1 for at in first[:-1]), first[-1] + height)
-    met = product(*(axis.met_by((a, b)) for axis, a, b in zip(axes, first, ends, strict=True)))
+    met = product(*(axis.outputs_reading((a, b)) for axis, a, b in zip(axes, first, ends, strict=True)))
     outs = tuple(out for out in met if not clipped or _is_inside(window, out))
     shift = tuple(axis.shift(at, out) for axis, at, out in zip(axes, first, outs[0] if outs else first, strict=True))
     relative = tuple(tuple(a - b for a, b in zip(out, outs[0], strict=True)) for out in outs)
-    return Band((line, line + height), outs), BandShape(height, shift, relative)
+    return LineBand((line, line + height), outs), BandShape(height, shift, relative)
 
 
-def _is_inside(window: Window, out: Place) -> bool:
+def _is_inside(window: Window, out: LineIndex) -> bool:
     """True if an output line lies inside the image."""
     return all(0 <= at < size for at, size in zip(out, window.out_dims, strict=False))
 
 
 @cache
-def share_inside(window: Window) -> float:
+def inside_share(window: Window) -> float:
     """Returns the fraction of (input, output that reads it) pairs whose output lies inside the image.
 
     Without clipping, matrices have columns for all outputs.
     """
     share = 1.0
     for dim in range(len(window.kernel)):
-        axis, size = axis_of(window, dim), window.out_dims[dim]
-        met = [out for given in range(window.in_dims[dim]) for out in axis.met_by((given, given + 1))]
+        axis, size = window_axis(window, dim), window.out_dims[dim]
+        met = [out for given in range(window.in_dims[dim]) for out in axis.outputs_reading((given, given + 1))]
         share *= sum(0 <= out < size for out in met) / max(1, len(met))
     return share

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from raptor.graph.ir import Graph
-from raptor.target.arch import Crossbar, Memory, Network, Target, load
+from raptor.target.arch import CrossbarHardware, Memory, Network, Target, load
 from raptor.target.timing import crossbars_ns, vector_ns
 
 Pace = Literal["own", "bench", "products x4", "products x8", "products x16", "memories x2"]
@@ -27,17 +27,17 @@ StoredPace = Annotated[
 ]
 """A pace as a field of a file."""
 
-SEARCHED: tuple[Pace, ...] = ("bench", "products x4", "products x16", "memories x2")
+SEARCHED_PACES: tuple[Pace, ...] = ("bench", "products x4", "products x16", "memories x2")
 """Paces that a search tries."""
 
-SMALL = 200_000
+MOST_SMALL_ELEMENTS = 200_000
 """Largest number of elements in all tensors of a graph that is mapped for a fixed pace.
 
 With LeNet-5 they are 23,880, with ResNet-18 of 64 pixels and a quarter of the channels 183,120, and 8.4 million at full
 size. A count, so that the same model always gets the same paces.
 """
 
-SLOWER = 3.0
+SLOW_PRODUCTS = 3.0
 """Time of the crossbars in a product, relative to `bench`, above which products are slow.
 
 Over three small models and 303 better chips, no latency or interval gets longer by more than 0.4 %. Programs take 1.03
@@ -56,29 +56,29 @@ _PRODUCTS: dict[Pace, int] = {"products x4": 4, "products x8": 8, "products x16"
 _MEMORIES: dict[Pace, int] = {"memories x2": 2}
 
 
-def usual_pace(graph: Graph, arch: Target) -> Pace:
+def default_pace(graph: Graph, arch: Target) -> Pace:
     """Returns the default pace of a graph: `bench` or slow products for a small graph, else the chip's own times.
 
     Few improvements of the chip change it: a product that becomes faster than three of `bench`, or a very slow vector
     unit that becomes faster. Larger graphs would lose more by a fixed pace than they gain: MobileNet-v2 on `bench` with
     a quarter of the converters took 1.4 times the latency and 1.6 times the interval.
     """
-    if not is_small(graph):
+    if not is_small_graph(graph):
         return "own"
-    bench = paced(arch, "bench")
+    bench = apply_pace(arch, "bench")
     if bench == arch or vector_ns(arch, _ELEMENTS, 2) > SLOW_VECTORS * vector_ns(bench, _ELEMENTS, 2):
         return "own"
-    return "products x4" if crossbars_ns(arch) > SLOWER * crossbars_ns(bench) else "bench"
+    return "products x4" if crossbars_ns(arch) > SLOW_PRODUCTS * crossbars_ns(bench) else "bench"
 
 
-def is_small(graph: Graph) -> bool:
+def is_small_graph(graph: Graph) -> bool:
     """True if a graph is mapped for fixed paces. It is also so small that a search can compile many programs."""
     images = (tensor.image for tensor in graph.tensors.values())
-    return sum(image.rows * image.width * image.channels for image in images) <= SMALL
+    return sum(image.rows * image.width * image.channels for image in images) <= MOST_SMALL_ELEMENTS
 
 
 @lru_cache(maxsize=64)
-def paced(arch: Target, pace: Pace) -> Target:
+def apply_pace(arch: Target, pace: Pace) -> Target:
     """Returns the target with the same sizes and energies, and the times of a pace.
 
     It is the preset `bench` with the chip's own sizes put in. So programs for a pace depend only on the properties of
@@ -128,7 +128,7 @@ def _timed_network(network: Network, times: Network) -> Network:
     )
 
 
-def _timed_xbar(xbar: Crossbar, times: Crossbar, products: int) -> Crossbar:
+def _timed_xbar(xbar: CrossbarHardware, times: CrossbarHardware, products: int) -> CrossbarHardware:
     """Returns a crossbar with the times of `times`, and ADC conversions that take `products` times as long."""
     converters = replace(
         times.converters,

@@ -10,36 +10,35 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.plans import Placed, Plan
+from raptor.mapping.plans import LayerPlan, PlacedPlan
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-STEP = 1.02
-"""Factor from one time limit that `share_cores` tries to the next."""
+LIMIT_FACTOR = 1.02
+"""Factor from one time limit that `pack_layers` tries to the next."""
 
 _ROUNDING = 1 + 1e-9
 
 
-def share_cores(plans: Mapping[str, Sequence[Plan]], cores: int, xbars: int) -> dict[str, Placed] | None:
+def pack_layers(plans: Mapping[str, Sequence[LayerPlan]], cores: int, xbars: int) -> dict[str, PlacedPlan] | None:
     """Chooses plans for all layers on `cores` shared cores of `xbars` crossbars: the busiest core gets little work.
 
-    Tries limits on the load of a core, each `STEP` times the one before, and takes the first with which the layers fit.
-    Returns None if they never do. Layers that share cores have one copy of each matrix.
-    """
+    Tries limits on the load of a core, each `LIMIT_FACTOR` times the one before, and takes the first with which the
+    layers fit. Returns None if they never do. Layers that share cores have one copy of each matrix."""
     table = _Table.of([*plans.values()])
     if table.least_xbars > cores * xbars:
         return None
     slowest_ns = sum(max(p.core_ns for p in found) for found in plans.values())
     core_ns = max(1.0, sum(min(p.core_ns * p.cores for p in found) for found in plans.values()) / cores)
-    while core_ns < slowest_ns * STEP:
+    while core_ns < slowest_ns * LIMIT_FACTOR:
         limit = _Limit(cores, xbars, core_ns)
         for chosen in table.choices(limit):
             where = _pack(table, chosen, limit)
             if where is not None:
                 found = zip(plans.items(), chosen, table.ranks, strict=True)
                 return _numbered({key: own[rank[int(k)]] for (key, own), k, rank in found}, where)
-        core_ns *= STEP
+        core_ns *= LIMIT_FACTOR
     return None
 
 
@@ -65,7 +64,7 @@ class _Table:
     ranks: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, plans: Sequence[Sequence[Plan]]) -> "_Table":
+    def of(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_Table":
         shape = len(plans), max(map(len, plans), default=0)
         cores, xbars, core_ns = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.inf)
         ranks = tuple(tuple(sorted(range(len(f)), key=lambda i, f=f: (f[i].cores, f[i].core_ns))) for f in plans)
@@ -133,13 +132,13 @@ class _Free:
         return taken
 
 
-def _numbered(chosen: Mapping[str, Plan], where: Sequence[Sequence[int]]) -> dict[str, Placed]:
+def _numbered(chosen: Mapping[str, LayerPlan], where: Sequence[Sequence[int]]) -> dict[str, PlacedPlan]:
     """Renumbers the cores in the order in which the layers use them."""
     number: dict[int, int] = {}
     for core in chain.from_iterable(where):
         number.setdefault(core, len(number))
     single = {key: replace(plan, grid=replace(plan.grid, copies=1)) for key, plan in chosen.items()}
     return {
-        key: Placed(plan, tuple(number[core] for core in cores))
+        key: PlacedPlan(plan, tuple(number[core] for core in cores))
         for (key, plan), cores in zip(single.items(), where, strict=True)
     }

@@ -13,15 +13,15 @@ from typing import Generic, TypeVar
 
 from raptor.graph.ir import Filter, Graph, Pool
 from raptor.graph.layers import filter_key
-from raptor.mapping.plans import Placed, Plan, choose, pareto
+from raptor.mapping.plans import LayerPlan, PlacedPlan, choose_plans, pareto_front
 
 T = TypeVar("T")
 
-ROUNDS = 4
+DIVISION_ROUNDS = 4
 """Number of times that cores are divided among the groups, each time in proportion to the previous times."""
 
 
-def phase_numbers(graph: Graph) -> dict[str, int]:
+def number_phases(graph: Graph) -> dict[str, int]:
     """Returns the phase of each layer, by key: the largest number of barriers on a path from an input to it."""
     before: dict[str, int] = {}
     found: dict[str, int] = {}
@@ -36,11 +36,11 @@ def phase_numbers(graph: Graph) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PhaseGroup:
     """Neighbouring phases with cores of their own: estimated time of each phase in ns, and plans of all layers."""
 
     phases_ns: tuple[float, ...]
-    placed: dict[str, Placed]
+    placed: dict[str, PlacedPlan]
 
     @property
     def total_ns(self) -> float:
@@ -49,10 +49,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class InGroups(Generic[T]):
+class GroupedPhases(Generic[T]):
     """A choice of groups. rest: the layers that do not stream, on cores after the cores of the groups."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[PhaseGroup, ...]
     rest: T
 
     @property
@@ -72,42 +72,42 @@ class InGroups(Generic[T]):
         return tuple(group.total_ns + more for group, more in zip(self.groups, then, strict=True))
 
     @property
-    def placed(self) -> dict[str, Placed]:
+    def placed(self) -> dict[str, PlacedPlan]:
         """The plans of all layers, with consecutive cores for the groups."""
-        found: dict[str, Placed] = {}
+        found: dict[str, PlacedPlan] = {}
         first = 0
         for group in self.groups:
-            found |= {k: Placed(p.plan, tuple(core + first for core in p.cores)) for k, p in group.placed.items()}
+            found |= {k: PlacedPlan(p.plan, tuple(core + first for core in p.cores)) for k, p in group.placed.items()}
             first = 1 + max(core for p in found.values() for core in p.cores)
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PhaseGroups(Generic[T]):
+class PhaseSharing(Generic[T]):
     """Search for the groups of a model in phases.
 
     fronts: for each phase, the plans of its layers, from few cores to many. place: (group of each phase) -> the layers
     that do not stream, on cores, and their number of cores. cores, xbars: cores of the chip, and crossbars of a core.
-    share: see `Knobs`. known: memo of `phase`.
+    share: see `TuningKnobs`. known: memo of `phase`.
     """
 
-    fronts: Sequence[Mapping[str, Sequence[Plan]]]
+    fronts: Sequence[Mapping[str, Sequence[LayerPlan]]]
     place: Callable[[Sequence[int]], tuple[T, int]]
     cores: int
     xbars: int
     share: float
-    known: dict[tuple[int, int, int], dict[str, Placed] | None] = field(
-        default_factory=dict[tuple[int, int, int], dict[str, Placed] | None]
+    known: dict[tuple[int, int, int], dict[str, PlacedPlan] | None] = field(
+        default_factory=dict[tuple[int, int, int], dict[str, PlacedPlan] | None]
     )
 
-    def choices(self) -> Iterator[InGroups[T]]:
+    def choices(self) -> Iterator[GroupedPhases[T]]:
         """Yields a choice for each number of groups below the number of phases, if the cores suffice."""
         for count in range(1, len(self.fronts)):
-            found = self.in_groups(count)
+            found = self.make_groups(count)
             if found is not None:
                 yield found
 
-    def in_groups(self, count: int) -> InGroups[T] | None:
+    def make_groups(self, count: int) -> GroupedPhases[T] | None:
         """Returns a choice of `count` groups that take about equally long; None if the cores do not suffice."""
         times = [self.phase_ns(phase, self.cores // count, self.xbars) for phase in range(len(self.fronts))]
         starts = [*_starts(times, count), len(times)]
@@ -115,51 +115,51 @@ class PhaseGroups(Generic[T]):
         rest, used = self.place(numbers)
         ranges, free = [range(*ends) for ends in pairwise(starts)], self.cores - used
         weights, best = [1.0] * count, None
-        for _ in range(ROUNDS):
-            cores = shared_out(weights, free)
+        for _ in range(DIVISION_ROUNDS):
+            cores = divide_in_proportion(weights, free)
             groups = [self.group(phases, n) for phases, n in zip(ranges, cores, strict=True)]
             found = [group for group in groups if group is not None]
             if len(found) < count:
                 return best
-            choice = InGroups(tuple(found), rest)
+            choice = GroupedPhases(tuple(found), rest)
             if best is None or choice.interval_ns < best.interval_ns:
                 best = choice
             weights = [n * ns for n, ns in zip(cores, choice.occupied_ns, strict=True)]
         return best
 
-    def group(self, phases: range, cores: int) -> Group | None:
+    def group(self, phases: range, cores: int) -> PhaseGroup | None:
         """Returns the group of some phases on `cores` cores; None if they do not suffice."""
         limit = self.xbars
         while limit:
-            found = [self.phase(phase, cores, limit) for phase in phases]
+            found = [self.fit_phase(phase, cores, limit) for phase in phases]
             chosen = [placed for placed in found if placed is not None]
             packed = _packed(chosen, cores, self.xbars) if len(chosen) == len(phases) else None
             if packed is not None:
-                return Group(tuple(map(_longest_ns, chosen)), packed)
+                return PhaseGroup(tuple(map(_longest_ns, chosen)), packed)
             limit //= 2
         return None
 
     def phase_ns(self, phase: int, cores: int, limit: int) -> float:
         """Returns the estimated time in ns of a phase on `cores` cores; 0 if they do not suffice."""
-        placed = self.phase(phase, cores, limit)
+        placed = self.fit_phase(phase, cores, limit)
         return 0.0 if placed is None else _longest_ns(placed)
 
-    def phase(self, phase: int, cores: int, limit: int) -> dict[str, Placed] | None:
+    def fit_phase(self, phase: int, cores: int, limit: int) -> dict[str, PlacedPlan] | None:
         """Returns plans for the layers of a phase on `cores` cores, with at most `limit` crossbars of each; or None."""
         key = phase, cores, limit
         if key not in self.known:
-            fronts = {k: pareto(_within(plans, limit)) for k, plans in self.fronts[phase].items()}
+            fronts = {k: pareto_front(_within(plans, limit)) for k, plans in self.fronts[phase].items()}
             fits = cores > 0 and all(fronts.values())
-            self.known[key] = choose(fronts, cores, 0, self.share) if fits else None
+            self.known[key] = choose_plans(fronts, cores, 0, self.share) if fits else None
         return self.known[key]
 
 
-def _within(plans: Sequence[Plan], xbars: int) -> Iterator[Plan]:
+def _within(plans: Sequence[LayerPlan], xbars: int) -> Iterator[LayerPlan]:
     """Yields the plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
     yield from (replace(p, grid=replace(p.grid, copies=1)) for p in plans if p.xbars <= xbars)
 
 
-def _longest_ns(placed: Mapping[str, Placed]) -> float:
+def _longest_ns(placed: Mapping[str, PlacedPlan]) -> float:
     return max(p.plan.core_ns for p in placed.values())
 
 
@@ -173,24 +173,24 @@ def _starts(times: Sequence[float], count: int) -> list[int]:
     return starts
 
 
-def shared_out(weights: Sequence[float], cores: int) -> list[int]:
+def divide_in_proportion(weights: Sequence[float], cores: int) -> list[int]:
     """Divides cores in proportion to weights."""
     ends = [int(cores * end / sum(weights)) for end in accumulate(weights)]
     return [b - a for a, b in pairwise([0, *ends])]
 
 
-def _packed(phases: Sequence[Mapping[str, Placed]], cores: int, xbars: int) -> dict[str, Placed] | None:
+def _packed(phases: Sequence[Mapping[str, PlacedPlan]], cores: int, xbars: int) -> dict[str, PlacedPlan] | None:
     """Puts the layers of each phase on cores of the group, most crossbars where most are free; None if none fit.
 
     Layers of one phase have different cores.
     """
     used = [0] * cores
-    found: dict[str, Placed] = {}
+    found: dict[str, PlacedPlan] = {}
     for placed in phases:
         places = [(key, place) for key, p in placed.items() for place in range(len(p.cores))]
         places.sort(key=lambda at: -placed[at[0]].plan.xbars)
         where: dict[tuple[str, int], int] = {}
         for at, core in zip(places, sorted(range(cores), key=used.__getitem__), strict=False):
             where[at], used[core] = core, used[core] + placed[at[0]].plan.xbars
-        found |= {k: Placed(p.plan, tuple(where[k, i] for i in range(len(p.cores)))) for k, p in placed.items()}
+        found |= {k: PlacedPlan(p.plan, tuple(where[k, i] for i in range(len(p.cores)))) for k, p in placed.items()}
     return found if max(used) <= xbars else None

@@ -16,34 +16,34 @@ import numpy as np
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
 from raptor.graph.window import Window
-from raptor.mapping.knobs import MESSAGE_NS
-from raptor.mapping.neighbours import Division, Option
-from raptor.mapping.window_axis import lines_read
+from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS
+from raptor.mapping.neighbours import CoreDivision, SharingOption
+from raptor.mapping.window_axis import input_lines_read
 
 if TYPE_CHECKING:
-    from raptor.mapping.pipeline_kernel import Floats, Ints, Lines
+    from raptor.mapping.pipeline_kernel import Floats, Ints, LineTable
 
-REACH = 4
+MOVE_DISTANCE = 4
 """Largest distance of a move on a front of options, to faster or to slower ones."""
 
-TRIED = 30
+EXACT_TRIALS = 30
 """Number of the most promising exchanges that are estimated exactly in each step."""
 
 _LEAST_GAIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pipeline:
+class LinePipeline:
     """A graph as lines. keys: number of each layer by key. ready_ns: scratch array with an entry per line."""
 
-    lines: "Lines"
+    lines: "LineTable"
     keys: Mapping[str, int]
     ready_ns: "Floats"
 
     @classmethod
-    def of(cls, graph: Graph, keys: Mapping[str, int]) -> "Pipeline":
+    def from_graph(cls, graph: Graph, keys: Mapping[str, int]) -> "LinePipeline":
         """Makes the lines of a graph. `keys`: number of each streamed layer and loaded input."""
-        from raptor.mapping.pipeline_kernel import Lines  # compiled code is loaded only where it runs
+        from raptor.mapping.pipeline_kernel import LineTable  # compiled code is loaded only where it runs
 
         number = {name: i for i, name in enumerate(graph.inputs)}
         counts = [graph.tensors[name].image.rows for name in graph.inputs]
@@ -60,14 +60,14 @@ class Pipeline:
         given, stride, reach, layer = (np.ascontiguousarray(column) for column in columns)
         ends = np.cumsum([0, *map(len, operands)])
         flat = np.array([i for some in operands for i in some], np.int64)
-        lines = Lines(np.cumsum([0, *counts]), given, stride, reach, layer, ends, flat)
+        lines = LineTable(np.cumsum([0, *counts]), given, stride, reach, layer, ends, flat)
         return cls(lines, keys, np.zeros(sum(counts)))
 
     def latency_ns(self, core_ns: "Floats", height: "Ints") -> float:
         """Returns the latency of a sample in ns. core_ns, height: [layers], load of a core, and lines of a block."""
-        from raptor.mapping.pipeline_kernel import finish
+        from raptor.mapping.pipeline_kernel import simulate_lines
 
-        return finish(self.ready_ns, self.lines, core_ns, height, float(MESSAGE_NS))
+        return simulate_lines(self.ready_ns, self.lines, core_ns, height, float(MESSAGE_OVERHEAD_NS))
 
 
 def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
     if isinstance(window, Window) and not window.transposed and len(window.kernel) >= 2:
         if (given, made) == (window.in_lines, window.out_lines):
             # In a volume, the lines of a slice are left out at its end only; on average, it is as if they all were.
-            first = max((line for line, _ in lines_read(window)[0]), default=0)
+            first = max((line for line, _ in input_lines_read(window)[0]), default=0)
             return math.prod(window.strides[:-1]), first
     elif window is None and given == made:
         return 1, 0
@@ -88,11 +88,11 @@ def _needed(node: Node, given: int, made: int) -> tuple[int, int]:
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _SearchState:
     """State of the local search: the current options `at`, and the times that follow from them."""
 
-    division: Division
-    pipeline: Pipeline
+    division: CoreDivision
+    pipeline: LinePipeline
     latency: float
     at: list[int]
     core_ns: "Floats"
@@ -116,7 +116,7 @@ class _State:
             self.set(unit, number)
         return float(np.log(interval_ns) + self.latency * np.log(latency_ns))
 
-    def option(self, unit: int) -> Option:
+    def option(self, unit: int) -> SharingOption:
         return self.division.fronts[unit][self.at[unit]]
 
     def moves(self, cost: float) -> "list[_Move]":
@@ -124,7 +124,7 @@ class _State:
         found: list[_Move] = []
         for unit, front in enumerate(self.division.fronts):
             i = self.at[unit]
-            for j in range(max(0, i - REACH), min(len(front), i + REACH + 1)):
+            for j in range(max(0, i - MOVE_DISTANCE), min(len(front), i + MOVE_DISTANCE + 1)):
                 if j != i:
                     move = _Move(unit, j, front[j].cores - front[i].cores)
                     found.append(replace(move, added=self.cost([move]) - cost))
@@ -141,22 +141,22 @@ class _Move:
     added: float = 0.0
 
 
-def exchange_cores(graph: Graph, division: Division, cores: int, latency: float) -> Division:
+def rebalance_cores(graph: Graph, division: CoreDivision, cores: int, latency: float) -> CoreDivision:
     """Moves cores between layers as long as that lowers interval * latency^`latency` (local search).
 
     Cores are given to the layer that gains most, and taken from the layers that lose least. `cores`: available cores.
     `latency`: the exponent, above 0.
     """
-    keys = [key for option in division.taken for key in option.plans]
+    keys = [key for option in division.chosen_options for key in option.plans]
     if not keys:
         return division
-    pipeline = Pipeline.of(graph, {key: i for i, key in enumerate(keys)})
-    state = _State(division, pipeline, latency, [*division.at], np.zeros(len(keys)), np.ones(len(keys), np.int64))
+    pipeline = LinePipeline.from_graph(graph, {key: i for i, key in enumerate(keys)})
+    state = _SearchState(division, pipeline, latency, [*division.at], np.zeros(len(keys)), np.ones(len(keys), np.int64))
     for unit, number in enumerate(division.at):
         state.set(unit, number)
     cost, free = state.cost(), cores - division.cores
     while True:
-        tried = [(state.cost(moves), moves) for moves in _exchanges(state.moves(cost), free)[:TRIED]]
+        tried = [(state.cost(moves), moves) for moves in _exchanges(state.moves(cost), free)[:EXACT_TRIALS]]
         best, moves = min([(cost, list[_Move]()), *tried], key=itemgetter(0))
         if best >= cost - _LEAST_GAIN:
             return replace(division, at=tuple(state.at))

@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class Lines(NamedTuple):
+class LineTable(NamedTuple):
     """The tensors of a graph as lines, in the order in which they are made, as columns.
 
     The lines of tensor i are numbered from `first[i]` to `first[i + 1] - 1` among all. They are made of the lines of
@@ -31,7 +31,7 @@ class Lines(NamedTuple):
 
 
 @bare_kernel
-def finish(ready_ns: Floats, lines: Lines, core_ns: Floats, height: Ints, message_ns: float) -> float:
+def simulate_lines(ready_ns: Floats, lines: LineTable, core_ns: Floats, height: Ints, message_ns: float) -> float:
     """Sets `ready_ns`, the time at which each line is ready. Returns the latency: the time of the last line.
 
     core_ns, height: [layers], load of a core for a sample, divided evenly among the input lines, and number of input

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByPixel, Decision, KernelUnfolding
+from raptor.mapping.decision import Decision, KernelUnfolding, PixelFlow
 from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Target
 
@@ -21,12 +21,12 @@ def map_pixelwise(graph: Graph, arch: Target) -> Decision:
 
     Raises `CapacityError` like `map_raptor`, and `UserError` if there would be more than `MAX_OPERATIONS`.
     """
-    decision = replace(map_raptor(graph, arch), strategy="pixelwise", flow=ByPixel())
-    check_operations(graph, decision)
+    decision = replace(map_raptor(graph, arch), strategy="pixelwise", flow=PixelFlow())
+    check_operation_count(graph, decision)
     return decision
 
 
-def check_operations(graph: Graph, decision: Decision) -> None:
+def check_operation_count(graph: Graph, decision: Decision) -> None:
     """Raises `UserError` if a pixelwise decision makes more than `MAX_OPERATIONS` operations."""
     counts = {n.output: _operations(graph, n, decision) for n in graph.nodes}
     total = sum(counts.values())
@@ -52,8 +52,9 @@ def _operations(graph: Graph, node: Node, decision: Decision) -> int:
 def _too_many(graph: Graph, counts: Mapping[str, int], total: int) -> UserError:
     """Makes the error for a model with too many operations; it names the node with most of them."""
     most = max(graph.nodes, key=lambda n: counts[n.output])
-    other = f"{option('mapping', 'raptor')}, which has one for all pixels, or a smaller image ({option('shapes')})"
+    smaller = f"a smaller image ({spell_option('shapes')})"
+    other = f"{spell_option('mapping', 'raptor')}, which has one for all pixels, or {smaller}"
     return UserError(
-        f"{option('mapping', 'pixelwise')}: {graph.name}: {total} operations on single pixels, the most is "
+        f"{spell_option('mapping', 'pixelwise')}: {graph.name}: {total} operations on single pixels, the most is "
         f"{MAX_OPERATIONS}; {counts[most.output]} of them are for {most.name} ({most.op_type}); try {other}"
     )

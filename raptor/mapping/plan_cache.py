@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key, layer_target
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.knobs import Knobs
-from raptor.mapping.line_plans import grid_ns, plans_of
-from raptor.mapping.plans import Plan
-from raptor.mapping.streaming import Parts, line_parts, runs_by_line
+from raptor.mapping.following import NO_EPILOGUE, Epilogue, find_epilogues
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.line_plans import enumerate_plans, grid_ns
+from raptor.mapping.plans import LayerPlan
+from raptor.mapping.streaming import ChannelRanges, can_stream_layer, line_channel_ranges
 from raptor.target.arch import Target
 
 
@@ -21,44 +21,44 @@ class PlanCache:
     `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on.
     """
 
-    plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
+    plans: dict[object, list[LayerPlan]] = field(default_factory=dict[object, list[LayerPlan]])
     grids_ns: dict[object, float] = field(default_factory=dict[object, float])
 
-    def grid_ns(self, operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+    def grid_ns(self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
         """Returns the load in ns of the busiest core of a grid for a sample (`raptor.mapping.line_plans.grid_ns`)."""
-        place = *layer_shape(operator, parts, arch, after), grid
+        place = *plan_key(operator, parts, arch, after), grid
         if place not in self.grids_ns:
             self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
         return self.grids_ns[place]
 
 
-def layer_plans(
-    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), cache: PlanCache | None = None
-) -> dict[str, list[Plan]]:
+def plan_layers(
+    graph: Graph, arch: Target, knobs: TuningKnobs, without: Container[str] = (), cache: PlanCache | None = None
+) -> dict[str, list[LayerPlan]]:
     """Returns all plans of each layer that can stream, by key; layers without a plan are left out.
 
     `without`: results of layers to skip. `cache`: plans that were made before; new ones are added.
     """
     cache = cache or PlanCache()
-    parts = line_parts(graph, arch.xbar_rows)
-    after = following(graph, arch)
-    found: dict[str, list[Plan]] = {}
+    parts = line_channel_ranges(graph, arch.xbar_rows)
+    after = find_epilogues(graph, arch)
+    found: dict[str, list[LayerPlan]] = {}
     for node in graph.nodes:
         if node.output in without:
             continue
-        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch.xbar_rows):
+        if isinstance(node.operator, Filter) and can_stream_layer(graph, node, node.operator, parts, arch.xbar_rows):
             chip = layer_target(graph, node, arch)
-            more = after.get(filter_key(node), NOTHING)
+            more = after.get(filter_key(node), NO_EPILOGUE)
             # A line is cut into no more pieces than there are cores.
             pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
-            place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
+            place = *plan_key(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
             if place not in cache.plans:
-                cache.plans[place] = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
+                cache.plans[place] = list(enumerate_plans(node.operator, parts[node.inputs[0]], chip, more, knobs))
             if cache.plans[place]:
                 found[filter_key(node)] = cache.plans[place]
     return found
 
 
-def layer_shape(operator: Filter, parts: Parts, arch: Target, after: Following) -> tuple[object, ...]:
+def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:
     """Returns a hashable key: layers with equal keys have the same plans and times on one kind of core."""
-    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.shape
+    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.cost_key

@@ -9,7 +9,7 @@ from raptor.mapping.decision import LineGrid
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LayerPlan:
     """One way to compute a layer line by line, with its cost.
 
     `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: work of the
@@ -25,7 +25,7 @@ class Plan:
         return self.grid.cores
 
 
-class Sized(Protocol):
+class CoreChoice(Protocol):
     """A choice with a number of cores, and the work in ns of its busiest core for a sample."""
 
     @property
@@ -36,46 +36,47 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPlan:
     """A plan, and the cores of its grid in order."""
 
-    plan: Plan
+    plan: LayerPlan
     cores: tuple[int, ...]
 
 
-def pareto(plans: Iterable[Plan]) -> list[Plan]:
+def pareto_front(plans: Iterable[LayerPlan]) -> list[LayerPlan]:
     """Returns the Pareto front of plans in cores and time, from few cores to many."""
-    front: list[Plan] = []
+    front: list[LayerPlan] = []
     for plan in sorted(plans, key=lambda p: (p.cores, p.core_ns)):
         if not front or plan.core_ns < front[-1].core_ns:
             front.append(plan)
     return front
 
 
-def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
+def place_in_order(plans: Mapping[str, LayerPlan]) -> dict[str, PlacedPlan]:
     """Gives each plan consecutive cores of its own, from core 0."""
     ends = accumulate((plan.cores for plan in plans.values()), initial=0)
     return {
-        key: Placed(plan, tuple(range(first, first + plan.cores)))
+        key: PlacedPlan(plan, tuple(range(first, first + plan.cores)))
         for first, (key, plan) in zip(ends, plans.items(), strict=False)
     }
 
 
-def choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
+def choose_plans(
+    fronts: dict[str, list[LayerPlan]], cores: int, used: int, share: float
+) -> dict[str, PlacedPlan] | None:
     """Chooses a plan for each layer greedily: the slowest layer gets its next faster plan, until the cores are used up.
 
-    See `grow`. `fronts`: plans of each layer, from slow to fast. `used`: cores that other layers take. `share`: see
-    `Knobs`. Returns None if not even the first plans fit.
-    """
+    See `grow_greedily`. `fronts`: plans of each layer, from slow to fast. `used`: cores that other layers take.
+    `share`: see `TuningKnobs`. Returns None if not even the first plans fit."""
     free = cores - used - sum(front[0].cores for front in fronts.values())
     if free < 0:
         return None
     free -= int(min(free, cores * (1 - share)))
-    at = grow([*fronts.values()], [0] * len(fronts), free)
-    return in_order({key: front[i] for (key, front), i in zip(fronts.items(), at, strict=True)})
+    at = grow_greedily([*fronts.values()], [0] * len(fronts), free)
+    return place_in_order({key: front[i] for (key, front), i in zip(fronts.items(), at, strict=True)})
 
 
-def grow(fronts: Sequence[Sequence[Sized]], at: Sequence[int], free: int) -> list[int]:
+def grow_greedily(fronts: Sequence[Sequence[CoreChoice]], at: Sequence[int], free: int) -> list[int]:
     """Advances the slowest front to its next faster choice until the cores are used up. Returns an index per front.
 
     `at`: initial indices. `free`: spare cores. A front whose next choice needs too many cores keeps its choice.

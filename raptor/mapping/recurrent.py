@@ -13,21 +13,21 @@ import numpy as np
 from raptor.graph.ir import Elementwise, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import FullyConnected, KernelUnfolding
-from raptor.mapping.plans import Plan, pareto
+from raptor.mapping.plans import LayerPlan, pareto_front
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns
 
-Whole = KernelUnfolding | FullyConnected
+WholeLayer = KernelUnfolding | FullyConnected
 
-LONG_WAIT = 0.25
+RELAY_WAIT_SHARE = 0.25
 """Share of a sample's time for which a result must wait so that relays are worth their cores."""
 
-NEXT_STEP = 2
+STATE_WAIT = 2
 """Largest number of products from one step to the next: the state of any recurrent layer waits this long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class RecurrentSteps:
     """Neighbouring recurrent layers, such as the two directions of one, on the same or neighbouring cores.
 
     layers: records with one copy; none for relays (see `relaying`). count: largest number of steps of a layer.
@@ -53,11 +53,11 @@ class Steps:
         """Returns the work in ns of a core for a sample, with `copies` copies."""
         return self.step_ns * -(-self.count // copies)
 
-    def more(self, copies: int) -> int | None:
+    def next_copies(self, copies: int) -> int | None:
         """Returns the next larger number of copies that takes less time; None if there is none."""
         return next((c for c in range(copies + 1, self.count + 1) if self.core_ns(c) < self.core_ns(copies)), None)
 
-    def copied(self, copies: int, first: int) -> dict[str, FullyConnected]:
+    def copy_layers(self, copies: int, first: int) -> dict[str, FullyConnected]:
         """Returns the records of the layers with `copies` copies, but at most one per step.
 
         The cores of all copies after the first one are numbered from `first`.
@@ -71,9 +71,13 @@ class Steps:
         return {key: replace(layer, cores=(*layer.cores, *more(key, layer))) for key, layer in self.layers.items()}
 
 
-def recurrent_steps(
-    graph: Graph, layers: Mapping[str, Whole], apart: Mapping[str, int], after_ns: Mapping[str, float], arch: Target
-) -> Iterator[Steps]:
+def find_recurrent_steps(
+    graph: Graph,
+    layers: Mapping[str, WholeLayer],
+    apart: Mapping[str, int],
+    after_ns: Mapping[str, float],
+    arch: Target,
+) -> Iterator[RecurrentSteps]:
     """Yields the recurrent layers among `layers`, grouped by neighbourhood.
 
     apart: number of each layer's neighbourhood. after_ns: time of each layer's epilogue, for all steps.
@@ -88,40 +92,42 @@ def recurrent_steps(
         if found:
             count = max(counts[key] for key in found)
             each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
-            yield Steps(found, count, sum(each), counts)
+            yield RecurrentSteps(found, count, sum(each), counts)
 
 
-def one_line(graph: Graph) -> set[str]:
+def find_one_line_tensors(graph: Graph) -> set[str]:
     """Returns the model inputs and layers with a single line of pixels, such as the tokens of a sequence."""
     inputs = {name for name in graph.inputs if graph.tensors[name].image.rows == 1}
     nodes = (node for node in graph.nodes if isinstance(node.operator, Filter))
     return inputs | {filter_key(node) for node in nodes if graph.tensors[node.output].image.rows == 1}
 
 
-def slowed(plans: Mapping[str, Sequence[Plan]], keys: Container[str], step_ns: float) -> dict[str, list[Plan]]:
+def slow_plans(
+    plans: Mapping[str, Sequence[LayerPlan]], keys: Container[str], step_ns: float
+) -> dict[str, list[LayerPlan]]:
     """Returns Pareto fronts of plans in which the pixels of layers `keys` arrive at the rate of recurrent steps.
 
     A core is occupied from its first pixel to its last, however little it works in between.
     """
 
-    def slow(plan: Plan) -> Plan:
+    def slow(plan: LayerPlan) -> LayerPlan:
         pixels = max((last - first for first, last in plan.grid.cols), default=1)
         return replace(plan, core_ns=max(plan.core_ns, (pixels - 1) * step_ns + plan.core_ns / pixels))
 
-    return {key: pareto(map(slow, found) if key in keys else found) for key, found in plans.items()}
+    return {key: pareto_front(map(slow, found) if key in keys else found) for key, found in plans.items()}
 
 
-def relaying(graph: Graph, steps: Sequence[Steps]) -> Iterator[Steps]:
+def find_relay_steps(graph: Graph, steps: Sequence[RecurrentSteps]) -> Iterator[RecurrentSteps]:
     """Yields, as `Steps` without layers, the relays for results that wait for results of much later steps; none if few.
 
     See `raptor.spatial.relays`: idle cores divide the wait among them.
     """
-    waits, products = longest_wait(graph)
-    if waits > max(NEXT_STEP, LONG_WAIT * products):
-        yield Steps({}, waits, waits * max(found.step_ns for found in steps))
+    waits, products = find_longest_wait(graph)
+    if waits > max(STATE_WAIT, RELAY_WAIT_SHARE * products):
+        yield RecurrentSteps({}, waits, waits * max(found.step_ns for found in steps))
 
 
-def longest_wait(graph: Graph) -> tuple[int, int]:
+def find_longest_wait(graph: Graph) -> tuple[int, int]:
     """Returns (longest wait of a result for another result that is read with it, longest chain), in recurrent products.
 
     Results that are read together are read pixel by pixel.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raptor.common.errors import UserError
-from raptor.common.strict import Items, Known
+from raptor.common.strict import JsonArray, StrictDataclass
 
 
 class RefinementError(UserError):
@@ -17,7 +17,7 @@ class RefinementError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class MovedComputes(Known):
+class MovedComputes(StrictDataclass):
     """Consecutive computes, from `first` up to and without `stop`, that run on `core`, not where the lowering says."""
 
     first: int
@@ -29,7 +29,7 @@ class MovedComputes(Known):
 
 
 @dataclass(frozen=True, slots=True)
-class ProducedConstants(Known):
+class ProducedConstants(StrictDataclass):
     """Crossbars of each core, from `first` up to and without `stop`, produce the constants that it reads.
 
     `loaded`: names of constant tiles that are loaded from global memory all the same, for lack of free crossbars.
@@ -37,14 +37,14 @@ class ProducedConstants(Known):
 
     first: int
     stop: int
-    loaded: Items[str] = ()
+    loaded: JsonArray[str] = ()
 
     def __str__(self) -> str:
         return f"cores {self.first}:{self.stop}" + (f" without {', '.join(self.loaded)}" if self.loaded else "")
 
 
 @dataclass(frozen=True, slots=True)
-class RelayedTile(Known):
+class RelayedTile(StrictDataclass):
     """A tile that compute `reader` takes from a relay. All other computes of its core then read the same copy."""
 
     tile: str
@@ -55,18 +55,18 @@ class RelayedTile(Known):
 
 
 @dataclass(frozen=True, slots=True)
-class Relay(Known):
+class Relay(StrictDataclass):
     """Tiles that travel together from the cores that make them through `cores`, in order, to their readers."""
 
-    cores: Items[int]
-    tiles: Items[RelayedTile]
+    cores: JsonArray[int]
+    tiles: JsonArray[RelayedTile]
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.tiles))} through cores {' '.join(map(str, self.cores))}"
 
 
 @dataclass(frozen=True, slots=True)
-class Refinement(Known):
+class Refinement(StrictDataclass):
     """The differences of a decision from the plain lowering of its other records.
 
     `lowering`: digest of the plain lowering, whose computes are numbered; empty if nothing differs. `sunk`: computes of
@@ -76,11 +76,11 @@ class Refinement(Known):
     """
 
     lowering: str = ""
-    sunk: Items[MovedComputes] = ()
-    constants: Items[ProducedConstants] = ()
-    balanced: Items[MovedComputes] = ()
-    near: Items[MovedComputes] = ()
-    relays: Items[Relay] = ()
+    sunk: JsonArray[MovedComputes] = ()
+    constants: JsonArray[ProducedConstants] = ()
+    balanced: JsonArray[MovedComputes] = ()
+    near: JsonArray[MovedComputes] = ()
+    relays: JsonArray[Relay] = ()
 
     @property
     def is_empty(self) -> bool:

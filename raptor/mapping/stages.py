@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
 
-Range = Callable[[int, int], float]
+RangeValue = Callable[[int, int], float]
 """(first, last) -> value of the units from `first` to `last` (excluded)."""
 
-Found = tuple[tuple[int, ...], float]
+StageCuts = tuple[tuple[int, ...], float]
 """Begins of the stages (without 0), and their combined cost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StageProblem:
     """`count` units to be cut into at most `stages` stages, at some of the `cuts`.
 
     `cost`: cost of a stage; infinite if it is impossible. `least`: a cheap lower bound of the cost, monotone in the
@@ -26,10 +26,10 @@ class Problem:
     count: int
     cuts: Collection[int]
     stages: int
-    cost: Range
-    least: Range = lambda _, __: 0.0
+    cost: RangeValue
+    least: RangeValue = lambda _, __: 0.0
 
-    def evenly(self) -> float:
+    def even_cost(self) -> float:
         """Returns the cost of the dearest stage if the lower bound, or else the number of units, is divided evenly."""
         ends, total = sorted(self.cuts), self.least(0, self.count)
         done: Callable[[int], float] = (lambda end: self.least(0, end)) if total else float
@@ -38,11 +38,11 @@ class Problem:
         begun = sorted({0, self.count, *nearest})
         return max(self.cost(a, b) for a, b in pairwise(begun))
 
-    def slowest(self) -> Found | None:
+    def minimise_slowest(self) -> StageCuts | None:
         """Returns the stages that minimise the largest cost; None if there are none."""
-        return self._cheapest(self.evenly(), self.least, self.cost, max)
+        return self._cheapest(self.even_cost(), self.least, self.cost, max)
 
-    def fewest(self, crossing: Range, least: Range, limit: float) -> Found | None:
+    def minimise_traffic(self, crossing: RangeValue, least: RangeValue, limit: float) -> StageCuts | None:
         """Returns the stages that cost at most `limit` each and have the least traffic between them; None if none.
 
         `crossing`: traffic into a stage from the units before it; `least`: a lower bound of it.
@@ -50,8 +50,8 @@ class Problem:
         return self._cheapest(limit, least, crossing, operator.add)
 
     def _cheapest(
-        self, limit: float, least: Range, value: Range, together: Callable[[float, float], float]
-    ) -> Found | None:
+        self, limit: float, least: RangeValue, value: RangeValue, together: Callable[[float, float], float]
+    ) -> StageCuts | None:
         """Uniform-cost search (Dijkstra) over cuts. Returns the stages with the least combined value; None if none fit.
 
         `together`: monotone combiner of values (max or +). No stage may cost more than `limit`. A stage is evaluated

@@ -6,7 +6,7 @@ from functools import partial
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
-from raptor.mapping.knobs import Knobs
+from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.paces import Pace
 from raptor.mapping.pixelwise import map_pixelwise
 from raptor.mapping.plan_cache import PlanCache
@@ -40,7 +40,7 @@ ROWS = Strategy(map_rows, streaming=True, fallback=RAPTOR)
 """The strategy `rows` with the chip's own times."""
 
 
-def rows_with(knobs: Knobs) -> Strategy:
+def rows_strategy(knobs: TuningKnobs) -> Strategy:
     """Returns the strategy `rows` with other knobs, and the chip's own times."""
     return replace(ROWS, place=partial(map_rows, knobs=knobs))
 

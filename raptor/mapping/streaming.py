@@ -19,18 +19,18 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.graph.streams import is_streamed, is_tokens
+from raptor.graph.streams import can_stream, is_token_layout
 
 Range = tuple[int, int]
-Parts = tuple[Range, ...]
+ChannelRanges = tuple[Range, ...]
 
 
-def cut_channels(channels: int, tile: int) -> Parts:
+def cut_channels(channels: int, tile: int) -> ChannelRanges:
     """Cuts channels into ranges of at most `tile`."""
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
-def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
+def line_channel_ranges(graph: Graph, tile: int) -> dict[str, ChannelRanges]:
     """Returns the channel ranges of every streamed tensor.
 
     A concatenation keeps the ranges of its operands, and so does a `Move` of whole channel ranges. Results of products
@@ -61,16 +61,19 @@ def _before_layers(graph: Graph) -> set[str]:
 
 
 def _streams(graph: Graph, name: str) -> bool:
-    return is_streamed(graph.tensors[name].image)
+    return can_stream(graph.tensors[name].image)
 
 
-def views_of(graph: Graph, parts: Mapping[str, Parts]) -> set[str]:
-    """Returns the results of moves that are views: only regions that are read are made. `parts`: see `line_parts`."""
+def find_views(graph: Graph, parts: Mapping[str, ChannelRanges]) -> set[str]:
+    """Returns the results of moves that are views: only regions that are read are made.
+
+    `parts`: see `line_channel_ranges`.
+    """
     multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
     return {node.output for node in graph.nodes if _is_view(graph, node, parts, multiplied)}
 
 
-def _is_view(graph: Graph, node: Node, parts: Mapping[str, Parts], multiplied: Container[str]) -> bool:
+def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multiplied: Container[str]) -> bool:
     """True if a move reads or makes tokens, or makes an operand of a product, and all its operands stream.
 
     Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer.
@@ -78,13 +81,13 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, Parts], multiplied: C
     if not isinstance(node.operator, Move):
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
-        return node.output in parts and is_tokens(graph.tensors[node.output].image)
-    tokens = any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
+        return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+    tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
     operand = node.output in multiplied and node.output not in parts
     return (tokens or operand) and all(name in parts for name in node.inputs)
 
 
-def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:
+def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:
     """True if a product of two computed tensors can be computed line by line.
 
     Its operands must stream or be `views`, with a line for each batch index, and pixels for the rows of the left and
@@ -98,24 +101,24 @@ def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], view
     return [(i.rows, i.width) for i in images] == wanted and all(n in views or n in parts for n in node.inputs)
 
 
-def fits_rows(parts: Parts, xbar_rows: int) -> bool:
+def fits_rows(parts: ChannelRanges, xbar_rows: int) -> bool:
     """True if the channels of each range fit the rows of a crossbar."""
     return all(stop - start <= xbar_rows for start, stop in parts)
 
 
-def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
+def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
     """Returns the channel ranges of the operand if the node keeps the channels in place, else None."""
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
-        return None if is_tokens(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
+        return None if is_token_layout(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
     if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None
 
 
-def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, Parts]) -> Parts | None:
+def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
     """Returns the channel ranges of a `Move` that takes whole channel ranges of its operands in order; None for others.
 
     A channel that is broadcast to all channels, such as a mean, is one move, not a range for each channel.
@@ -149,14 +152,16 @@ def keeps_channels(graph: Graph, before: str, after: str) -> bool:
     return graph.tensors[before].image.channels == graph.tensors[after].image.channels
 
 
-def _joined(parts: list[Parts]) -> Parts:
+def _joined(parts: list[ChannelRanges]) -> ChannelRanges:
     """Returns the ranges of operands that are concatenated along the channels."""
     bases = accumulate((p[-1][1] for p in parts), initial=0)
     return tuple((base + a, base + b) for base, ranges in zip(bases, parts, strict=False) for a, b in ranges)
 
 
-def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], xbar_rows: int) -> bool:
-    """True if a layer can be computed line by line. `parts`: see `line_parts`."""
+def can_stream_layer(
+    graph: Graph, node: Node, operator: Filter, parts: Mapping[str, ChannelRanges], xbar_rows: int
+) -> bool:
+    """True if a layer can be computed line by line. `parts`: see `line_channel_ranges`."""
     window, given = operator.window, parts.get(node.inputs[0])
     if given is None or not fits_rows(given, xbar_rows):
         return False
@@ -166,4 +171,4 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
         return False
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     given, made = (window.in_lines, window.in_dims[-1]), (window.out_lines, window.out_dims[-1])
-    return is_streamed(after) and (before.rows, before.width) == given and (after.rows, after.width) == made
+    return can_stream(after) and (before.rows, before.width) == given and (after.rows, after.width) == made

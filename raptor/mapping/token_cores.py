@@ -17,11 +17,11 @@ from itertools import accumulate, pairwise
 
 from raptor.graph.ir import Filter
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding
-from raptor.mapping.knobs import MESSAGE_NS, Knobs
-from raptor.mapping.line_unfolding import block_pixels, most_added
-from raptor.mapping.phases import shared_out
-from raptor.mapping.streaming import Parts, Range, cut_channels
-from raptor.mapping.widths import accumulating
+from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS, TuningKnobs
+from raptor.mapping.line_unfolding import most_additions, pixels_per_block
+from raptor.mapping.phases import divide_in_proportion
+from raptor.mapping.streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.widths import with_accumulators
 from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
@@ -36,51 +36,51 @@ MOST_TOGETHER = 32
 """Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
 
 
-ROUNDS = 4
+GROUP_ROUNDS = 4
 """Number of times that cores are divided among groups, if other layers lie between attentions."""
 
-NO_OTHERS: Mapping[str, float] = {}
+NO_OTHER_LAYERS: Mapping[str, float] = {}
 
-WAITING = 2
+SENDER_WAITING = 2
 """Factor on the time of an attention whose cores also send its keys and values: a guess, measured on BERT-tiny only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TokenLayerShape:
     """Shape of a layer of tokens: output channels, channel ranges of its input, and the target with its widths."""
 
     outputs: int
-    parts: Parts
+    parts: ChannelRanges
     arch: Target
 
-    def cut(self, cores: int) -> Iterator[tuple[tuple[Parts, ...], tuple[Range, ...]]]:
+    def enumerate_cuts(self, cores: int) -> Iterator[tuple[tuple[ChannelRanges, ...], tuple[Range, ...]]]:
         """Yields cuts of the layer for at most `cores` cores: (groups of input ranges, output ranges).
 
         Only one of the two dimensions is cut.
         """
         ranges = cut_channels(self.outputs, self.arch.xbar_rows)
-        pieces = even(len(ranges), min(cores, len(ranges)))
+        pieces = even_ranges(len(ranges), min(cores, len(ranges)))
         yield (self.parts,), tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
         if cores > 1 and len(self.parts) > 1:
-            groups = even(len(self.parts), min(cores, len(self.parts)))
+            groups = even_ranges(len(self.parts), min(cores, len(self.parts)))
             yield tuple(self.parts[a:b] for a, b in groups), ((0, ranges[-1][1]),)
 
-    def blocks(self, group: Parts, width: int, pixels: int) -> Iterator[tuple[int, int]]:
+    def blocks(self, group: ChannelRanges, width: int, pixels: int) -> Iterator[tuple[int, int]]:
         """Yields (tokens of a block, at most `pixels`; crossbars of its matrix) for each channel range of the input."""
         for part in group:
-            count = min(pixels, block_pixels(part, self.arch.xbar_rows))
+            count = min(pixels, pixels_per_block(part, self.arch.xbar_rows))
             yield count, -(-count * width // self.arch.outputs_per_xbar)
 
-    def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
+    def token_ns(self, ins: tuple[ChannelRanges, ...], outs: tuple[Range, ...], pixels: int) -> float:
         """Returns the time in ns of a core for a token: products, sums, and partial sums of other cores."""
-        sums, width = accumulating(self.arch), max(b - a for a, b in outs)
+        sums, width = with_accumulators(self.arch), max(b - a for a, b in outs)
         products = max(
             sum((mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(group, width, pixels))
             for group in ins
         )
         added = width * vector_element_ns(sums) * max(len(group) for group in ins)
         own = self.own_width(len(ins), outs)
-        received = own * most_added(len(ins)) * (vector_element_ns(sums) + message_element_ns(sums))
+        received = own * most_additions(len(ins)) * (vector_element_ns(sums) + message_element_ns(sums))
         return products + added + received + (width - own) * message_element_ns(sums)
 
     def own_width(self, groups: int, outs: tuple[Range, ...]) -> int:
@@ -97,7 +97,7 @@ class Shape:
 class _Share:
     """The best cut of a layer: groups of input ranges, output ranges, and the time of a core for a token."""
 
-    ins: tuple[Parts, ...]
+    ins: tuple[ChannelRanges, ...]
     outs: tuple[Range, ...]
     token_ns: float
 
@@ -108,9 +108,9 @@ class _Share:
 
 
 @lru_cache(maxsize=4096)
-def _share(shape: Shape, cores: int, pixels: int) -> _Share:
+def _share(shape: TokenLayerShape, cores: int, pixels: int) -> _Share:
     """Returns the fastest cut for at most `cores` cores, with blocks of at most `pixels` tokens."""
-    ways = (_Share(ins, outs, shape.token_ns(ins, outs, pixels)) for ins, outs in shape.cut(cores))
+    ways = (_Share(ins, outs, shape.token_ns(ins, outs, pixels)) for ins, outs in shape.enumerate_cuts(cores))
     return min(ways, key=lambda way: way.token_ns)
 
 
@@ -125,14 +125,14 @@ class TokenLayer:
     key: str
     tokens: int
     filter_: Filter
-    parts: Parts
+    parts: ChannelRanges
     arch: Target
     extra_ns: float
     constants: int
 
     @property
-    def shape(self) -> "Shape":
-        return Shape(self.filter_.weights.shape[2], self.parts, self.arch)
+    def shape(self) -> "TokenLayerShape":
+        return TokenLayerShape(self.filter_.weights.shape[2], self.parts, self.arch)
 
     def share(self, cores: int, pixels: int) -> _Share:
         """Returns the fastest cut of the layer for at most `cores` cores, with blocks of at most `pixels` tokens."""
@@ -161,7 +161,7 @@ class TokenLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ChainReplication:
     """A replication of a chain: `copies` copies on `together` cores each, with blocks of `pixels` tokens.
 
     core_ns: work of a core for a sample, with the wait for all constants.
@@ -174,20 +174,22 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ReplicationMemo:
     """Memo for chains of equal layers: replication by (copies, cores of each), and the best one by number of cores."""
 
-    ways: dict[tuple[int, int], Way | None] = field(default_factory=dict[tuple[int, int], Way | None])
-    best: dict[int, Way | None] = field(default_factory=dict[int, Way | None])
+    ways: dict[tuple[int, int], ChainReplication | None] = field(
+        default_factory=dict[tuple[int, int], ChainReplication | None]
+    )
+    best: dict[int, ChainReplication | None] = field(default_factory=dict[int, ChainReplication | None])
 
 
 @lru_cache(maxsize=64)
-def _known(_chain: Hashable) -> _Known:
-    return _Known()
+def _known(_chain: Hashable) -> _ReplicationMemo:
+    return _ReplicationMemo()
 
 
 @dataclass(frozen=True)
-class Chain:
+class TokenChain:
     """Layers between two attentions."""
 
     layers: tuple[TokenLayer, ...]
@@ -195,7 +197,7 @@ class Chain:
     xbar_rows: int
 
     @cached_property
-    def known(self) -> "_Known":
+    def known(self) -> "_ReplicationMemo":
         """Memo that chains of equal layers share."""
         layers = ((each.shape, each.tokens, each.extra_ns, each.constants) for each in self.layers)
         return _known((*layers, self.xbars_per_core))
@@ -220,10 +222,10 @@ class Chain:
 
     def copies(self, cores: int) -> int:
         """Returns the number of copies of the chain on at most `cores` cores; 0 if it does not fit."""
-        way = self.way(cores)
+        way = self.replicate(cores)
         return way.copies if way else 0
 
-    def way(self, cores: int) -> Way | None:
+    def replicate(self, cores: int) -> ChainReplication | None:
         """Returns the fastest replication on at most `cores` cores (fewest cores on ties); None if none fits.
 
         With fewer copies, each has more cores, among which the layers are cut.
@@ -233,33 +235,33 @@ class Chain:
             most = min(cores // self.least, self.tokens) if self.least else 0
             each = {-(-self.tokens // copies) for copies in range(1, most + 1)}
             copies = (-(-self.tokens // tokens) for tokens in each)
-            tried = (self.held(count, min(cores // count, MOST_TOGETHER)) for count in copies)
+            tried = (self.replication(count, min(cores // count, MOST_TOGETHER)) for count in copies)
             fitting = [way for way in tried if way is not None]
             known[cores] = min(fitting, key=lambda way: (way.core_ns, way.copies * way.together), default=None)
         return known[cores]
 
-    def held(self, copies: int, together: int) -> Way | None:
+    def replication(self, copies: int, together: int) -> ChainReplication | None:
         """Returns the replication with `copies` copies on `together` cores each, memoised; None if it does not fit."""
         known = self.known.ways
         if (copies, together) not in known:
             known[copies, together] = self.way_of(copies, together)
         return known[copies, together]
 
-    def way_of(self, copies: int, together: int) -> Way | None:
+    def way_of(self, copies: int, together: int) -> ChainReplication | None:
         """Returns the result of `held` without the memo."""
         pixels = self.block(together, -(-self.tokens // copies))
         if pixels is None:
             return None
-        constants = min(copies * self.loading_ns, self.making_ns(together, pixels))
+        constants = min(copies * self.loading_ns, self.making_constants_ns(together, pixels))
         work = sum(
             -(-layer.tokens // copies) * layer.share(together, pixels).token_ns + layer.extra_ns / (copies * together)
             for layer in self.layers
         )
-        return Way(copies, together, pixels, constants + work)
+        return ChainReplication(copies, together, pixels, constants + work)
 
     def core_ns(self, cores: int) -> float:
         """Returns the work in ns of a core for a sample, on `cores` cores; infinite if the chain does not fit."""
-        way = self.way(cores)
+        way = self.replicate(cores)
         return way.core_ns if way else math.inf if self.layers else 0.0
 
     @cached_property
@@ -267,7 +269,7 @@ class Chain:
         """Time in ns for which the constants of one copy occupy the port of global memory."""
         return sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
 
-    def making_ns(self, together: int, pixels: int) -> float:
+    def making_constants_ns(self, together: int, pixels: int) -> float:
         """Returns the time in ns of a core to make its constants by an MVM; infinite without free crossbars."""
         arch = self.layers[0].arch
         needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
@@ -280,18 +282,18 @@ class Chain:
 
     def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
         """Yields (key, record) of each layer on these cores."""
-        way = self.way(len(cores))
+        way = self.replicate(len(cores))
         if way is None:
             return
         for layer in self.layers:
-            cols = even(layer.tokens, min(way.copies, layer.tokens))
+            cols = even_ranges(layer.tokens, min(way.copies, layer.tokens))
             grid = layer.grid(cols, way.together, way.pixels, step_ns)
             own = (cores[s * way.together + j] for s in range(len(cols)) for j in range(len(grid.outs) * len(grid.ins)))
             yield layer.key, LineUnfolding(grid, tuple(own))
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class AttentionProduct:
     """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of a head.
 
     `relays`: token tensors from before the attention that layers after it read.
@@ -304,7 +306,7 @@ class Product:
     channels: int
     relays: tuple[str, ...] = ()
 
-    def splits(self, cores: int) -> Iterator[tuple[int, int]]:
+    def enumerate_splits(self, cores: int) -> Iterator[tuple[int, int]]:
         """Yields (ranges of heads, most ranges of queries) for at most `cores` cores."""
         for heads in range(1, min(self.heads, cores) + 1):
             yield heads, min(self.queries, cores // heads)
@@ -321,7 +323,7 @@ class Product:
     def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
         """Returns the time in ns for a sender to send its part of keys and values of `heads` heads to all receivers."""
         each = -(-self.keys // max(1, senders)) * heads * self.channels
-        return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
+        return 2 * receivers * (MESSAGE_OVERHEAD_NS + each * message_element_ns(arch))
 
     def best(self, cores: int, senders: int | None, arch: Target, homes: int = 1) -> tuple[float, tuple[int, int]]:
         """Returns the best (time in ns, (ranges of heads, ranges of queries)) on at most `cores` cores.
@@ -337,7 +339,7 @@ class Product:
         """Returns the record of the product on the best number of these cores (`best`)."""
         _, (heads, queries) = self.best(len(cores), senders, arch, homes)
         own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
-        return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
+        return DotGrid(even_ranges(self.heads, heads), even_ranges(self.queries, queries), own, relays)
 
 
 @lru_cache(maxsize=1024)
@@ -347,34 +349,36 @@ def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
     means = channels * (vector_ns(arch, keys, 2) + ISSUE_NS)
     moved = 2 * keys * channels * message_element_ns(arch)
     turned = channels * vector_ns(arch, keys, 1)
-    return moved + turned + MESSAGE_NS, scores + means + vector_ns(arch, keys, 2)
+    return moved + turned + MESSAGE_OVERHEAD_NS, scores + means + vector_ns(arch, keys, 2)
 
 
 @lru_cache(maxsize=4096)
-def _best(product: Product, cores: int, senders: int | None, arch: Target, homes: int) -> tuple[float, tuple[int, int]]:
+def _best(
+    product: AttentionProduct, cores: int, senders: int | None, arch: Target, homes: int
+) -> tuple[float, tuple[int, int]]:
     """Returns the result of `Product.best`, memoised for attentions of equal sizes."""
     (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
     sent = 0.0 if senders is None else -(-product.keys // max(1, senders)) * product.channels * flit_ns
     found: list[tuple[float, tuple[int, int]]] = []
-    for heads, most in product.splits(cores):
+    for heads, most in product.enumerate_splits(cores):
         each = -(-product.heads // heads)
         for queries in {-(-product.queries // n) for n in range(-(-product.queries // most), product.queries + 1)}:
             work_ns = each * (-(-product.queries // queries) * query_ns + head_ns)
-            sending_ns = 0.0 if senders is None else 2 * heads * queries * (MESSAGE_NS + each * sent)
+            sending_ns = 0.0 if senders is None else 2 * heads * queries * (MESSAGE_OVERHEAD_NS + each * sent)
             found.append((work_ns + sending_ns / homes, (heads, queries)))
     return min(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class TokenStages:
     """Alternating chains and attentions: `chains[i]` is before `products[i]`, and the last chain after all of them.
 
     breaks: keys of other layers, by number of the attention before which they lie. If they lie inside a chain, it is
     cut into two, and the attention between these is empty.
     """
 
-    chains: tuple[Chain, ...]
-    products: tuple[tuple[Product, ...], ...]
+    chains: tuple[TokenChain, ...]
+    products: tuple[tuple[AttentionProduct, ...], ...]
     breaks: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
 
     @property
@@ -390,18 +394,18 @@ class Stages:
             at_breaks: list[Range] = []
             for first, last in pairwise(ends):
                 own = min(last - first, max(1, round((last - first) * groups / count)))
-                at_breaks += [(first + a, first + b) for a, b in even(last - first, own)]
-            found |= dict.fromkeys((even(count, groups), tuple(at_breaks)))
+                at_breaks += [(first + a, first + b) for a, b in even_ranges(last - first, own)]
+            found |= dict.fromkeys((even_ranges(count, groups), tuple(at_breaks)))
         return tuple(found)
 
-    def between_ns(self, group: Range, layer_ns: Mapping[str, float]) -> float:
+    def other_layers_ns(self, group: Range, layer_ns: Mapping[str, float]) -> float:
         """Returns the time in ns of a sample in other layers within a group: the slowest one of each break."""
         within = (keys for at, keys in self.breaks.items() if group[0] < at < group[1])
         return sum(max(layer_ns.get(key, 0.0) for key in keys) for keys in within)
 
-    def group(self, first: int, last: int) -> "Stages":
+    def group(self, first: int, last: int) -> "TokenStages":
         """Returns attentions `first` to `last` (excluded) and the chain after each; from 0 on, the first chain, too."""
-        return Stages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
+        return TokenStages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
 
 
 @dataclass(slots=True)
@@ -418,37 +422,37 @@ class TokenCores:
     products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
 
 
-def in_groups(
-    stages: Stages,
+def group_stages(
+    stages: TokenStages,
     arch: Target,
     cores: int,
     groups: Sequence[Range],
-    knobs: Knobs,
-    layer_ns: Mapping[str, float] = NO_OTHERS,
+    knobs: TuningKnobs,
+    layer_ns: Mapping[str, float] = NO_OTHER_LAYERS,
 ) -> TokenCores | None:
     """Returns the choice with these groups of attentions; None if a group has too few cores for its chains.
 
     Groups with other layers in between differ in their work, so cores are redivided in proportion to the last times.
     `layer_ns`: time of a sample in each of the other layers.
     """
-    shares, best = even(cores, len(groups)), None
-    for _ in range(ROUNDS if stages.breaks else 1):
+    shares, best = even_ranges(cores, len(groups)), None
+    for _ in range(GROUP_ROUNDS if stages.breaks else 1):
         found = _with_shares(stages, arch, groups, shares, knobs)
         if found is None:
             break
         choice, times = found
-        occupied = [ns + stages.between_ns(group, layer_ns) for ns, group in zip(times, groups, strict=True)]
+        occupied = [ns + stages.other_layers_ns(group, layer_ns) for ns, group in zip(times, groups, strict=True)]
         choice.interval_ns = max(occupied)
-        choice.latency_ns = sum(times) + stages.between_ns((-1, len(stages.products)), layer_ns)
+        choice.latency_ns = sum(times) + stages.other_layers_ns((-1, len(stages.products)), layer_ns)
         if best is None or choice.interval_ns < best.interval_ns:
             best = choice
         weights = [(high - low) * ns for (low, high), ns in zip(shares, occupied, strict=True)]
-        shares = tuple(pairwise(accumulate(shared_out(weights, cores), initial=0)))
+        shares = tuple(pairwise(accumulate(divide_in_proportion(weights, cores), initial=0)))
     return best
 
 
 def _with_shares(
-    stages: Stages, arch: Target, groups: Sequence[Range], shares: Sequence[Range], knobs: Knobs
+    stages: TokenStages, arch: Target, groups: Sequence[Range], shares: Sequence[Range], knobs: TuningKnobs
 ) -> tuple[TokenCores, list[float]] | None:
     """Returns the choice with these groups on these ranges of cores, and their times; None if a range is too small."""
     choice = TokenCores(cores=shares[-1][1])
@@ -456,7 +460,7 @@ def _with_shares(
     senders = 1
     for (first, last), (low, high) in zip(groups, shares, strict=True):
         group, own = stages.group(first, last), range(low, high)
-        found = (_in_group(group, packed, own, arch, senders) for packed in packings(group.chains))
+        found = (_in_group(group, packed, own, arch, senders) for packed in pack_chains(group.chains))
         fitting = [way for way in found if way is not None]
         if not fitting:
             return None
@@ -476,13 +480,15 @@ class _Group:
     senders: number of cores that make keys and values for the next group.
     """
 
-    chains: list[tuple[Chain, range]]
+    chains: list[tuple[TokenChain, range]]
     senders: int
     products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
     times_ns: list[float] = field(default_factory=list[float])
 
 
-def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target, given: int) -> _Group | None:
+def _in_group(
+    group: TokenStages, chains: Sequence[TokenChain], cores: range, arch: Target, given: int
+) -> _Group | None:
     """Returns the cores of a group whose layers are in these `chains`; None if it has too few cores.
 
     given: number of cores of the previous group that make keys and values for the first attention. The cores that
@@ -504,11 +510,11 @@ def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target
         for product in together:
             found.products[product.key] = product.record(free or cores, copies, arch)
             time_ns, _ = product.best(len(free or cores), copies, arch)
-            found.times_ns.append(time_ns if free else WAITING * time_ns)
+            found.times_ns.append(time_ns if free else SENDER_WAITING * time_ns)
     return found
 
 
-def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
+def pack_chains(chains: Sequence[TokenChain]) -> Iterator[Sequence[TokenChain]]:
     """Yields regroupings of the layers of some chains: each chain by itself, then packed as densely as they fit.
 
     When packed, a core may hold the end of one chain and the begin of the next one.
@@ -520,7 +526,7 @@ def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
         yield from (_packed(whole, cores, pixels) for pixels in (whole[0].xbar_rows, 1))
 
 
-def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]:
+def _packed(chains: Sequence[TokenChain], cores: int, pixels: int) -> Sequence[TokenChain]:
     """Packs layers, in order, into few chains that `cores` cores hold together, with blocks of `pixels` tokens."""
     packed: list[list[TokenLayer]] = [[]]
     used, most = 0, chains[0].xbars_per_core
@@ -531,16 +537,16 @@ def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]
             used = 0
         packed[-1].append(layer)
         used += xbars
-    return [Chain(tuple(layers), most, chains[0].xbar_rows) for layers in packed]
+    return [TokenChain(tuple(layers), most, chains[0].xbar_rows) for layers in packed]
 
 
 @dataclass(slots=True)
 class _Apart:
     """Chains and attentions with cores of their own. shares: number of cores of each chain, then of each attention."""
 
-    stages: Stages
+    stages: TokenStages
     arch: Target
-    chains: list[Chain] = field(init=False)
+    chains: list[TokenChain] = field(init=False)
     shares: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -584,8 +590,8 @@ class _Apart:
                 return times
 
 
-def apart(
-    stages: Stages, arch: Target, cores: int, knobs: Knobs, layer_ns: Mapping[str, float] = NO_OTHERS
+def separate_stages(
+    stages: TokenStages, arch: Target, cores: int, knobs: TuningKnobs, layer_ns: Mapping[str, float] = NO_OTHER_LAYERS
 ) -> TokenCores | None:
     """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
 
@@ -596,7 +602,7 @@ def apart(
     times = found.share(cores)
     if times is None or math.inf in times:
         return None
-    between_ns = stages.between_ns((-1, len(stages.products)), layer_ns)
+    between_ns = stages.other_layers_ns((-1, len(stages.products)), layer_ns)
     choice = TokenCores(sum(times) + between_ns, max(times), cores)
     ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
     for chain, place in zip(found.chains, ends, strict=False):
@@ -607,7 +613,7 @@ def apart(
     return choice
 
 
-def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
+def _shares(chains: Sequence[TokenChain], cores: int) -> list[int] | None:
     """Divides cores among chains that work one after another, in whole copies; None if there are too few.
 
     The sum of `work / cores` is least if cores are proportional to the square root of the work.
@@ -622,6 +628,6 @@ def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
     ]
 
 
-def even(count: int, pieces: int) -> tuple[Range, ...]:
+def even_ranges(count: int, pieces: int) -> tuple[Range, ...]:
     """Cuts 0 to `count` into ranges of sizes that differ by at most 1."""
     return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))

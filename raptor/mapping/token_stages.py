@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
 from raptor.graph.layers import filter_key, is_pointwise, layer_target
-from raptor.graph.streams import is_tokens
+from raptor.graph.streams import is_token_layout
 from raptor.mapping.decision import DotGrid
-from raptor.mapping.streaming import Parts, line_parts, multiplies_tokens, views_of
-from raptor.mapping.token_cores import MOST_TOGETHER, Chain, Product, Stages, TokenLayer
+from raptor.mapping.streaming import ChannelRanges, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.token_cores import MOST_TOGETHER, AttentionProduct, TokenChain, TokenLayer, TokenStages
 from raptor.target.arch import Target
 
 
-def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> Stages | None:
+def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> TokenStages | None:
     """Returns the chains and attentions of a graph; None if it has no attention, or layers that no core can hold.
 
     `extra_ns`: time of the epilogue of each layer.
     """
-    parts, constants = line_parts(graph, arch.xbar_rows), constants_of(graph)
-    views = views_of(graph, parts)
+    parts, constants = line_channel_ranges(graph, arch.xbar_rows), count_epilogue_constants(graph)
+    views = find_views(graph, parts)
     found = _Finding()
     behind: set[str] = set()
     made: dict[str, int] = {}  # the last chain that a tensor depends on
@@ -34,7 +34,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
         layer = None
         if isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
             layer = node.operator
-        if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
+        if isinstance(node.operator, Dot) and can_stream_product(graph, node, parts, views):
             if node.inputs[0] not in behind:
                 found.add_attention(node, _product(graph, node, node.operator))
             behind.add(node.output)
@@ -48,14 +48,14 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             found.add_layer(node, TokenLayer(key, tokens, layer, parts[node.inputs[0]], chip, *extra))
             made[node.output] = len(found.chains) - 1
         found.follow(node, leaves=isinstance(node.operator, Filter) and layer is None)
-    chains = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in found.chains]
+    chains = [TokenChain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in found.chains]
     if not any(found.products) or any(chain.least > MOST_TOGETHER for chain in chains):
         return None
     passing = (
         (*(_relaying(graph, first, relays.get(i, ())) for first in together[:1]), *together[1:])
         for i, together in enumerate(found.products)
     )
-    return Stages(tuple(chains), tuple(passing), found.breaks)
+    return TokenStages(tuple(chains), tuple(passing), found.breaks)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Finding:
     """
 
     chains: list[list[TokenLayer]] = field(default_factory=lambda: [[]])
-    products: list[list[Product]] = field(default_factory=list[list[Product]])
+    products: list[list[AttentionProduct]] = field(default_factory=list[list[AttentionProduct]])
     breaks: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
     others: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
     reached: dict[str, int] = field(default_factory=dict[str, int])
@@ -84,7 +84,7 @@ class _Finding:
         if known and leaves:
             self.others.setdefault(self.away[node.output], set()).add(filter_key(node))
 
-    def add_attention(self, node: Node, product: Product) -> None:
+    def add_attention(self, node: Node, product: AttentionProduct) -> None:
         """Adds an attention: parallel to the last one, or after it and the layers that follow it."""
         between = self.passed(node)
         follows = max(self.reached.get(name, 0) for name in node.inputs) == len(self.products)
@@ -114,12 +114,12 @@ class _Finding:
         self.chains.append([])
 
 
-def _relaying(graph: Graph, product: Product, early: Iterable[str]) -> Product:
+def _relaying(graph: Graph, product: AttentionProduct, early: Iterable[str]) -> AttentionProduct:
     """Returns the product with relays: the tensors of `early` that have a pixel for each query."""
     return replace(product, relays=tuple(n for n in early if graph.tensors[n].image.width == product.queries))
 
 
-def constants_of(graph: Graph) -> dict[str, int]:
+def count_epilogue_constants(graph: Graph) -> dict[str, int]:
     """Counts, by layer, the elements of constants in its epilogue that are the same for all pixels, such as a bias."""
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
@@ -137,22 +137,22 @@ def constants_of(graph: Graph) -> dict[str, int]:
     return found
 
 
-def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, ChannelRanges], arch: Target) -> bool:
     """True if a layer works on each token of a sequence independently, and can be computed line by line."""
     given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     if filter_.groups > 1 or filter_.key or not is_pointwise(filter_.window):
         return False
-    if not (is_tokens(given) and is_tokens(made) and made.rows == 1) or node.inputs[0] not in parts:
+    if not (is_token_layout(given) and is_token_layout(made) and made.rows == 1) or node.inputs[0] not in parts:
         return False
     return all(b - a <= arch.xbar_rows for a, b in parts[node.inputs[0]])
 
 
-def _product(graph: Graph, node: Node, operator: Dot) -> Product:
+def _product(graph: Graph, node: Node, operator: Dot) -> AttentionProduct:
     channels = graph.tensors[node.inputs[0]].image.channels
-    return Product(node.output, operator.batch, operator.rows, operator.cols, channels)
+    return AttentionProduct(node.output, operator.batch, operator.rows, operator.cols, channels)
 
 
-def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
+def attention_product_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
     """Returns the work in ns of the busiest core of a product of two computed tensors."""
     assert isinstance(node.operator, Dot)
     heads, queries = (max(b - a for a, b in ranges) for ranges in (grid.rows, grid.cols))

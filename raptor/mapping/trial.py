@@ -9,7 +9,7 @@ from raptor.mapping.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ProgramCost:
     """Latency of a sample in ns, interval between samples in ns, energy of a sample in pJ.
 
     If one sample ran alone, the interval is its latency, and the energy is the energy of this run; if several ran, both
@@ -26,13 +26,13 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SearchTrial:
     """A candidate of a search for `objective`, with its cost, or the `fault` if it does not fit the chip."""
 
     name: str
     objective: Objective
     decision: Decision | None = None
-    cost: Cost | None = None
+    cost: ProgramCost | None = None
     fault: CapacityError | None = None
 
     @property

@@ -1,20 +1,20 @@
 """Costs of integer programs: elements of accumulator width, and the time of a requantisation."""
 
-from raptor.graph.steps import Recipe
+from raptor.graph.steps import RequantiseRecipe
 from raptor.target.arch import Target, Widths
-from raptor.target.element import ElementType, integer
+from raptor.target.element import ElementType, integer_type
 from raptor.target.timing import vector_ns
 
 
-def accumulating(target: Target) -> Target:
+def with_accumulators(target: Target) -> Target:
     """Returns the target with accumulators as elements, for the costs of adding and sending partial sums."""
     widths = target.widths
     return target.with_widths(Widths(widths.weights, widths.accumulators, widths.accumulators))
 
 
-def recipe_ns(recipe: Recipe, result: ElementType, elements: int, arch: Target) -> float:
+def requantise_ns(recipe: RequantiseRecipe, result: ElementType, elements: int, arch: Target) -> float:
     """Returns the time in ns of a recipe for `elements` elements: its steps on words, then the clamps."""
-    words = arch.holding(integer(32))
+    words = arch.with_element(integer_type(32))
     binary = sum(step.op not in ("max", "min") for step in recipe.steps)
     unary = len(recipe.steps) - binary + (recipe.result_low < recipe.low and recipe.result_high > recipe.high)
     steps = binary * vector_ns(words, elements, 2) + unary * vector_ns(words, elements, 1)

@@ -21,7 +21,7 @@ from raptor.graph.window import Window
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
-Place = tuple[int, ...]
+LineIndex = tuple[int, ...]
 """Index of a line in every dimension but the last. The line may lie outside the image."""
 
 LinesRead = tuple[tuple[int, int], ...]
@@ -29,7 +29,7 @@ LinesRead = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class WindowAxis:
     """One dimension of a window. `inputs`, `kernel`: its sizes. `pad`: the place of the first input.
 
     Place 0 is the first one that output 0 reads.
@@ -56,20 +56,20 @@ class Axis:
         """Returns the first place that an output reads, counted from the place of an input."""
         return out * self.stride - self.place(given)
 
-    def inputs_of(self, outs: Range) -> Range:
+    def inputs_read(self, outs: Range) -> Range:
         """Returns the range of inputs that the outputs `outs` read; empty if they read padding only."""
         first = outs[0] * self.stride - self.pad
         last = (outs[1] - 1) * self.stride - self.pad + self.reach
         low, high = max(0, -(-first // self.spread)), min(self.inputs, last // self.spread + 1)
         return low, max(low, high)
 
-    def runs_of(self, outs: Range) -> tuple[Range, ...]:
+    def input_runs(self, outs: Range) -> tuple[Range, ...]:
         """Returns the disjoint input ranges that the outputs `outs` read, from left to right.
 
         Only a dilation makes gaps: inputs that a stride skips are part of a range.
         """
         if self.dilation == 1:
-            low, high = self.inputs_of(outs)
+            low, high = self.inputs_read(outs)
             return ((low, high),) if low < high else ()
         firsts = (outs[0] * self.stride - self.pad + k * self.dilation for k in range(self.kernel))
         step = (outs[1] - 1 - outs[0]) * self.stride
@@ -81,7 +81,7 @@ class Axis:
             found.append((low, high))
         return tuple(found)
 
-    def met_by(self, given: Range) -> tuple[int, ...]:
+    def outputs_reading(self, given: Range) -> tuple[int, ...]:
         """Returns the outputs that read at least one of the inputs `given`, in order, also outputs beyond the image."""
         if self.dilation == 1 and self.spread == 1:
             low, high = self.place(given[0]), self.place(given[1] - 1)
@@ -90,7 +90,7 @@ class Axis:
         found = (divmod(first, self.stride) for first in firsts)
         return tuple(sorted({out for out, rest in found if rest == 0}))
 
-    def taps_between(self, distance: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def kernel_positions(self, distance: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Returns the kernel position of an input `distance` places after the first of an output, and a mask."""
         tap, rest = np.divmod(distance, self.dilation)
         inside = (rest == 0) & (tap >= 0) & (tap < self.kernel)
@@ -98,35 +98,35 @@ class Axis:
 
 
 @cache
-def axis_of(window: Window, dim: int) -> Axis:
+def window_axis(window: Window, dim: int) -> WindowAxis:
     """Returns one dimension of a window."""
     inputs, kernel, dilation = window.in_dims[dim], window.kernel[dim], window.dilations[dim]
     stride, pad = window.strides[dim], window.pads[dim]
     if window.transposed:
-        return Axis(inputs, kernel, 1, stride, (kernel - 1) * dilation - pad, dilation, backwards=True)
-    return Axis(inputs, kernel, stride, 1, pad, dilation, backwards=False)
+        return WindowAxis(inputs, kernel, 1, stride, (kernel - 1) * dilation - pad, dilation, backwards=True)
+    return WindowAxis(inputs, kernel, stride, 1, pad, dilation, backwards=False)
 
 
 @cache
-def line_axes(window: Window) -> tuple[Axis, ...]:
+def line_axes(window: Window) -> tuple[WindowAxis, ...]:
     """Returns the dimensions that identify a line: all but the last."""
-    return tuple(axis_of(window, dim) for dim in range(len(window.kernel) - 1))
+    return tuple(window_axis(window, dim) for dim in range(len(window.kernel) - 1))
 
 
-def places(dims: tuple[int, ...]) -> Iterator[Place]:
+def line_indices(dims: tuple[int, ...]) -> Iterator[LineIndex]:
     """Yields the place of each line of an image with these dimensions, in order."""
     return product(*map(range, dims[:-1]))
 
 
 @cache
-def lines_read(window: Window) -> tuple[LinesRead, ...]:
+def input_lines_read(window: Window) -> tuple[LinesRead, ...]:
     """Returns, for each output line, the input lines that it reads, in order, without padding."""
     found: list[LinesRead] = []
-    for out in places(window.out_dims):
+    for out in line_indices(window.out_dims):
         lines: list[tuple[int, int]] = [(0, 0)]
         for axis, at in zip(line_axes(window), out, strict=True):
-            given = np.arange(*axis.inputs_of((at, at + 1)))
-            taps, inside = axis.taps_between(-np.array([axis.shift(i, at) for i in given.tolist()], np.int64))
+            given = np.arange(*axis.inputs_read((at, at + 1)))
+            taps, inside = axis.kernel_positions(-np.array([axis.shift(i, at) for i in given.tolist()], np.int64))
             read = list(zip(given[inside].tolist(), taps[inside].tolist(), strict=True))
             lines = [(line * axis.inputs + i, tap * axis.kernel + k) for line, tap in lines for i, k in read]
         found.append(tuple(lines))

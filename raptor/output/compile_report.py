@@ -11,18 +11,18 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common import storage
-from raptor.common.given import check_given
-from raptor.common.strict import Items, Named, Schema
+from raptor.common.given import check_program_path
+from raptor.common.strict import JsonArray, JsonObject, StrictSchema
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
 from raptor.graph.macs import count_macs
 from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineUnfolding, Matrix
-from raptor.mapping.decision import Layer as DecidedLayer
+from raptor.mapping.decision import LayerRecord as DecidedLayer
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
-from raptor.mapping.trial import Trial
+from raptor.mapping.trial import SearchTrial
 from raptor.output import files
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
@@ -32,13 +32,13 @@ from raptor.target.arch import Target
 from raptor.transforms.choices import JoinedLayer, OnVectorUnit
 
 
-class LayerReport(Schema):
+class LayerReport(StrictSchema):
     """Resources and instructions of an ONNX node."""
 
     node: str
     op_type: str
-    inputs: Items[Items[int]] = Field(description="shapes of the tensors it reads, weights left out")
-    shape: Items[int] = Field(description="of its last tensor")
+    inputs: JsonArray[JsonArray[int]] = Field(description="shapes of the tensors it reads, weights left out")
+    shape: JsonArray[int] = Field(description="of its last tensor")
     unfolding: str | None = Field(
         description="kernel: a matrix a kernel position; line HxP: blocks of H lines and P pixels; vector: vector unit"
     )
@@ -47,20 +47,20 @@ class LayerReport(Schema):
     xbars: int
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
     products_skipped: int = Field(description="products not emitted because all they read is padding")
-    cores: Items[int]
-    instructions: Named[int]
+    cores: JsonArray[int]
+    instructions: JsonObject[int]
 
 
-class CoreReport(Schema):
+class CoreReport(StrictSchema):
     """Resources and instructions of a core that has work."""
 
     core: int
     xbars: int
     local_bytes: int
-    instructions: Named[int]
+    instructions: JsonObject[int]
 
 
-class TrialReport(Schema):
+class TrialReport(StrictSchema):
     """A mapping that `--optimize` tried."""
 
     mapping: str
@@ -73,7 +73,7 @@ class TrialReport(Schema):
     fault: str = Field(description="why it does not fit the chip; empty if it does")
 
 
-class CompileReport(Schema):
+class CompileReport(StrictSchema):
     """Resources, instruction counts and warnings of a compiled program."""
 
     version: Literal[1] = files.FORMAT_VERSION
@@ -89,11 +89,13 @@ class CompileReport(Schema):
     cores_used: int
     cores_available: int
     peak_local_bytes: int
-    instructions: Named[int]
-    layers: Items[LayerReport]
-    cores: Items[CoreReport]
-    warnings: Items[str]
-    search: Items[TrialReport] = Field(default=(), description="what `--optimize` tried, in order; empty without it")
+    instructions: JsonObject[int]
+    layers: JsonArray[LayerReport]
+    cores: JsonArray[CoreReport]
+    warnings: JsonArray[str]
+    search: JsonArray[TrialReport] = Field(
+        default=(), description="what `--optimize` tried, in order; empty without it"
+    )
 
     @property
     def instruction_count(self) -> int:
@@ -107,22 +109,22 @@ class CompileReport(Schema):
         return {name: found for name, found in nodes.items() if found}
 
 
-def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
+def read_report(folder: Path) -> tuple[CompileReport, files.OutputManifest]:
     """Reads the report and the manifest of an output directory with one segment.
 
     Raises `UserError` if `folder` is not such a directory.
     """
-    check_given(folder, directory=True)
-    manifest = storage.read(files.Manifest, folder, files.MANIFEST)
-    return storage.read(CompileReport, folder, files.REPORT), manifest
+    check_program_path(folder, directory=True)
+    manifest = storage.read_json_file(files.OutputManifest, folder, files.MANIFEST)
+    return storage.read_json_file(CompileReport, folder, files.REPORT), manifest
 
 
 def read_any_report(folder: Path) -> CompileReport:
     """Reads the report of an output directory with one or several segments. Raises `UserError` for other folders."""
     if not (folder / files.SEGMENTS).is_file():
         return read_report(folder)[0]
-    storage.read(files.Segments, folder, files.SEGMENTS)
-    return storage.read(CompileReport, folder, files.REPORT)
+    storage.read_json_file(files.SegmentList, folder, files.SEGMENTS)
+    return storage.read_json_file(CompileReport, folder, files.REPORT)
 
 
 def make_report(
@@ -130,10 +132,10 @@ def make_report(
     spatial: SpatialGraph,
     decision: Decision,
     program: PimProgram,
-    streams: Streams,
+    streams: InstructionStreams,
     arch: Target,
     warnings: tuple[str, ...],
-    trials: tuple[Trial, ...] = (),
+    trials: tuple[SearchTrial, ...] = (),
 ) -> CompileReport:
     """Returns the report of a program, with counts of its instructions and of the matrices on its cores."""
     by_node = _instructions_by_node(program, streams)
@@ -166,7 +168,7 @@ def make_report(
     )
 
 
-def _trial_report(trial: Trial) -> TrialReport:
+def _trial_report(trial: SearchTrial) -> TrialReport:
     cost = trial.cost
     return TrialReport(
         mapping=trial.name,
@@ -201,7 +203,7 @@ def _layers(
         sources[source.name].append(source)
     nodes = _by_model_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
     flow = spatial.dataflow
-    stencils = {spatial.computes[i].node for i in flow.with_form(Stencil)}
+    stencils = {spatial.computes[i].node for i in flow.computes_with_class(Stencil)}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)
@@ -210,7 +212,7 @@ def _layers(
         matrices = [m for key in keys for m in held[key]]
         xbars = sum(m.xbars for m in matrices)
         weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
-        places = sum(m.xbars * arch.outputs_of(spatial.filters[key].weight_bits) for key in keys for m in held[key])
+        places = sum(m.xbars * arch.weight_columns(spatial.filters[key].weight_bits) for key in keys for m in held[key])
         places *= arch.xbar_rows
         layers.append(
             LayerReport(
@@ -280,7 +282,7 @@ def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
     return f"line {first.band.lines}x{first.pixels}" if isinstance(first, LineMatrix) else "kernel"
 
 
-def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
+def _instructions_by_node(program: PimProgram, streams: InstructionStreams) -> dict[str, np.ndarray]:
     """Returns the number of instructions of each node by opcode, [256]."""
     counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
     for i, core in program.cores.items():

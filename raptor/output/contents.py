@@ -9,45 +9,45 @@ import numpy as np
 import orjson
 
 from raptor import codegen, pim
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common.option_values import Requant
 from raptor.graph.ir import Filter, Graph, Requantise
-from raptor.graph.steps import Recipe
+from raptor.graph.steps import RequantiseRecipe
 from raptor.output import files
-from raptor.output.matrices import Matrices
+from raptor.output.matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.steps import Ints
 from raptor.spatial import SpatialGraph
 from raptor.target.arch import Target, Widths
-from raptor.target.element import MODELLED, Coding, ElementType
-from raptor.target.layout import Region
-from raptor.target.timing import longest_ns
+from raptor.target.element import MODELLED_FLOAT, ElementCoding, ElementType
+from raptor.target.layout import TensorRegion
+from raptor.target.timing import upper_bound_ns
 
 T = TypeVar("T")
 
 
-def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch: Target) -> int:
+def compute_timeout_ms(graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target) -> int:
     """Returns a timeout for simulation, in simulated ms: twice the time of all instructions in sequence."""
     if graph.numbers != "float":  # no element is wider than a word
         arch = arch.with_widths(Widths(arch.widths.weights, 32, 32))
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
-    total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
+    total_ns = sum(upper_bound_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
     return math.ceil(2 * total_ns / 1e6) + 1
 
 
-def config(program: PimProgram, arch: Target) -> files.Config:
+def make_config(program: PimProgram, arch: Target) -> files.SimulatorConfig:
     """Returns `config.json`: the crossbars of each array group, for all cores of the chip."""
     groups = {f"core{i}": () for i in range(arch.core_count)}
     groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
-    return files.Config(core_cnt=arch.core_count, array_group_map=groups)
+    return files.SimulatorConfig(core_cnt=arch.core_count, array_group_map=groups)
 
 
-def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.Memory:
+def make_memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.MemoryMap:
     """Returns `memory.json`: inputs, constants and outputs in global memory."""
     # Memory of integers is counted in bytes.
     bits, width = (arch.element_bits, arch.element_bytes) if graph.numbers == "float" else (8, 1)
     used = {i: core.local_bytes for i, core in program.cores.items()}
-    return files.Memory(
+    return files.MemoryMap(
         element_bits=bits,
         element_bytes=width,
         size_bytes=memory.size_bytes,
@@ -84,27 +84,27 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) ->
     )
 
 
-def integers(graph: Graph, requant: Requant) -> files.Integers | None:
+def make_integer_proofs(graph: Graph, requant: Requant) -> files.IntegerProofs | None:
     """Returns the proofs about an integer program for the manifest; None for a float program."""
-    if graph.numbers == "float":
+    if graph.arithmetic == "float":
         return None
     recipes = [n.operator.recipe for n in graph.nodes if isinstance(n.operator, Requantise)]
     sums = (graph.tensors[n.output].element for n in graph.nodes if isinstance(n.operator, Filter))
-    return files.Integers(
+    return files.IntegerProofs(
         requant=requant,
         requantisations=len(recipes),
-        flips=sum(recipe.flips for recipe in recipes if isinstance(recipe, Recipe)),
+        flips=sum(recipe.flips for recipe in recipes if isinstance(recipe, RequantiseRecipe)),
         sum_bits={f"{bits}": count for bits, count in sorted(Counter(element.bits for element in sums).items())},
         float_nodes=graph.float_nodes,
     )
 
 
-def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
+def _coding(element: ElementType, coding: ElementCoding | None) -> files.TensorCoding | None:
     """Returns the coding of a tensor; None for float32 in a float program. No `coding`: elements are the values."""
-    if element == MODELLED and coding is None:
+    if element == MODELLED_FLOAT and coding is None:
         return None
-    given = coding or Coding("float32" if element.kind == "float" else f"int{element.bits}")
-    return files.Coding(
+    given = coding or ElementCoding("float32" if element.kind == "float" else f"int{element.bits}")
+    return files.TensorCoding(
         kind=element.kind,
         bits=element.bits,
         dtype=given.dtype,
@@ -117,14 +117,14 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
     )
 
 
-def layers(program: PimProgram, streams: Streams) -> bytes:
+def make_layers(program: PimProgram, streams: InstructionStreams) -> bytes:
     """Returns `layers.json`: core, instruction and address at which each tile of each tensor can be read.
 
     NOTE: this makes no schema objects: a program has many tiles, and they would take longer than all other contents.
     """
     places = _tile_locations(program, streams)
     probes = [
-        files.Probe(
+        files.TensorProbe(
             tensor=t.tensor,
             node=t.node,
             coding=_coding(t.element, t.coding),
@@ -139,7 +139,7 @@ def layers(program: PimProgram, streams: Streams) -> bytes:
     return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _tile_locations(program: PimProgram, streams: Streams) -> Iterator[tuple[int, int, int]]:
+def _tile_locations(program: PimProgram, streams: InstructionStreams) -> Iterator[tuple[int, int, int]]:
     """Yields for each tile of all traces its core, the instruction before which it can be read, and its address."""
     none = np.zeros(0, np.int64)
     on = np.concatenate([none, *(trace.core for trace in program.traces)])
@@ -153,13 +153,13 @@ def _tile_locations(program: PimProgram, streams: Streams) -> Iterator[tuple[int
     return zip(on.tolist(), pc.tolist(), address.tolist(), strict=True)
 
 
-def _probe_tile(region: Region, core: int, pc: int, address: int) -> dict[str, Any]:
+def _probe_tile(region: TensorRegion, core: int, pc: int, address: int) -> dict[str, Any]:
     """Returns the fields of a `ProbeTile`."""
     channels, rows, cols = region.channels, region.rows, region.cols
     return {"channels": channels, "rows": rows, "cols": cols, "core": core, "pc": pc, "address": address}
 
 
-def steps(program: PimProgram, streams: Streams) -> bytes:
+def make_steps(program: PimProgram, streams: InstructionStreams) -> bytes:
     """Returns `steps.json`: the node and the operation that each instruction belongs to.
 
     The prologue of a core belongs to its first step.
@@ -186,6 +186,6 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     return number[which]
 
 
-def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, Matrices]:
+def collect_weights(program: PimProgram, graph: SpatialGraph) -> dict[int, CrossbarMatrices]:
     """Returns the matrices of each core that has array groups."""
-    return {i: Matrices(core.groups, graph.filters) for i, core in program.cores.items() if core.groups}
+    return {i: CrossbarMatrices(core.groups, graph.filters) for i, core in program.cores.items() if core.groups}

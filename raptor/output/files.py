@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from raptor.common.digests import matrix_digest
+from raptor.common.digests import digest_matrix
 from raptor.common.option_values import Requant
 from raptor.common.strict import (
-    Items,
-    Known,
-    Named,
-    Pair,
-    Schema,
+    JsonArray,
+    JsonObject,
+    JsonPair,
+    StrictDataclass,
+    StrictSchema,
     is_none,
 )
-from raptor.target.element import MOST_WHOLE
-from raptor.target.layout import Image, Region
+from raptor.target.element import MOST_EXACT_INTEGER
+from raptor.target.layout import Image, TensorRegion
 
-Matrix = npt.NDArray[np.generic]
+AnyMatrix = npt.NDArray[np.generic]
 
 CONFIG = "config.json"
 MEMORY = "memory.json"
@@ -70,16 +70,16 @@ def segment_name(number: int, kind: Literal["chip", "host"]) -> str:
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Address = Annotated[int, Field(ge=0, le=2**62)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Range = Pair[Count, Count]
+Range = JsonPair[Count, Count]
 
 
-class Config(BaseModel):
+class SimulatorConfig(BaseModel):
     """`config.json` in the simulator's format; unknown keys are allowed because the simulator allows them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     core_cnt: Annotated[int, Field(ge=1, le=2**20)]
-    array_group_map: Named[Items[Dimension]]
+    array_group_map: JsonObject[JsonArray[Dimension]]
 
     @model_validator(mode="after")
     def _every_core_has_groups(self) -> Self:
@@ -89,26 +89,26 @@ class Config(BaseModel):
             raise ValueError(f"array_group_map and core_cnt={self.core_cnt} disagree on {', '.join(odd)}")
         return self
 
-    def groups(self, core: int) -> tuple[int, ...]:
+    def group_sizes(self, core: int) -> tuple[int, ...]:
         """Returns the number of crossbars of each array group of a core, in order."""
         return self.array_group_map[f"core{core}"]
 
-    def written(
-        self, core: int, matrices: Iterable[Matrix], cells_of: Callable[[Matrix], int]
+    def list_group_writes(
+        self, core: int, matrices: Iterable[AnyMatrix], cells_of: Callable[[AnyMatrix], int]
     ) -> Iterator["GroupWrite"]:
         """Yields the writes of the array groups of a core. Crossbars are numbered consecutively over the groups.
 
         `matrices`: weights of each group. `cells_of`: number of cells that a matrix takes.
         """
         first = 0
-        for group, (matrix, xbars) in enumerate(zip(matrices, self.groups(core), strict=True)):
+        for group, (matrix, xbars) in enumerate(zip(matrices, self.group_sizes(core), strict=True)):
             rows, cols = matrix.shape
             place = {"core": core, "group": group, "first": first, "xbars": xbars, "rows": rows, "cols": cols}
-            yield GroupWrite(**place, cells=cells_of(matrix), sha256=matrix_digest(matrix))
+            yield GroupWrite(**place, cells=cells_of(matrix), sha256=digest_matrix(matrix))
             first += xbars
 
 
-class TilePlace(Schema):
+class TilePlace(StrictSchema):
     """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
 
     Without `cols`, it covers whole rows.
@@ -120,11 +120,11 @@ class TilePlace(Schema):
     address: Address
 
     @property
-    def region(self) -> Region:
-        return Region(self.channels, self.rows, self.cols)
+    def region(self) -> TensorRegion:
+        return TensorRegion(self.channels, self.rows, self.cols)
 
 
-class Coding(Schema):
+class TensorCoding(StrictSchema):
     """The representation on the chip of a tensor of the model, whose values have the type `dtype` (numpy's name).
 
     An element is a number of `kind` and `bits`, in whole bytes, the low byte first; integers are in two's complement.
@@ -143,20 +143,24 @@ class Coding(Schema):
         str, Field(pattern="^(bool|bfloat16|float(16|32|64|4_e2m1fn|8_e[0-9a-z]{3,7})|u?int(2|4|8|16|32|64))$")
     ]
     offset: Annotated[int, Field(ge=-(2**31), le=2**31)] = 0
-    scale: Items[Annotated[float, Field(gt=0)]] = ()
-    zero_point: Items[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)
+    scale: JsonArray[Annotated[float, Field(gt=0)]] = ()
+    zero_point: JsonArray[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)
     axis: Count | None = None
-    low: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = Field(default=None, exclude_if=is_none)
-    high: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = Field(default=None, exclude_if=is_none)
+    low: Annotated[int, Field(ge=-MOST_EXACT_INTEGER, le=MOST_EXACT_INTEGER)] | None = Field(
+        default=None, exclude_if=is_none
+    )
+    high: Annotated[int, Field(ge=-MOST_EXACT_INTEGER, le=MOST_EXACT_INTEGER)] | None = Field(
+        default=None, exclude_if=is_none
+    )
 
 
-class Coded(Schema):
+class CodedTensor(StrictSchema):
     """A tensor with a `coding`, which is left out for float32 tensors in programs of floats."""
 
-    coding: Coding | None = Field(default=None, exclude_if=is_none)
+    coding: TensorCoding | None = Field(default=None, exclude_if=is_none)
 
 
-class TensorPlace(Coded):
+class TensorPlace(CodedTensor):
     """A model input or output in global memory.
 
     `shape` is the ONNX shape. `image_shape` has the same elements in the same (C) order. Its axis `channel_axis` is
@@ -164,17 +168,17 @@ class TensorPlace(Coded):
     """
 
     name: str
-    shape: Items[Dimension]
-    image_shape: Items[Dimension]
+    shape: JsonArray[Dimension]
+    image_shape: JsonArray[Dimension]
     channel_axis: Count
-    tiles: Items[TilePlace]
+    tiles: JsonArray[TilePlace]
 
     @property
     def image(self) -> Image:
         return Image(self.image_shape, self.channel_axis)
 
 
-class ConstantsPlace(Schema):
+class ConstantsPlace(StrictSchema):
     """The constants in global memory. Their values are in `weights/constants.npy`.
 
     The file holds one float32 for each element; in integer programs, one uint8 for each byte of memory.
@@ -184,7 +188,7 @@ class ConstantsPlace(Schema):
     elements: Count
 
 
-class TablePlace(Schema):
+class TablePlace(StrictSchema):
     """A table among the constants, whose rows `ld` loads from computed addresses.
 
     Row r is at `address` + r * `stride`, for r below `rows`. A core computes the address from r, which it reads from
@@ -196,12 +200,12 @@ class TablePlace(Schema):
     stride: Dimension
 
     @property
-    def end(self) -> int:
+    def end_address(self) -> int:
         """Address of the byte after the last row."""
         return self.address + self.rows * self.stride
 
 
-class Memory(Schema):
+class MemoryMap(StrictSchema):
     """`memory.json`: the map of global memory. Addresses and sizes are bytes at the modelled element width.
 
     In programs with integers, memory is counted in bytes: `element_bytes` is 1, and each tensor has a `coding`.
@@ -211,17 +215,17 @@ class Memory(Schema):
     element_bits: Annotated[int, Field(ge=1, le=32)]
     element_bytes: Annotated[int, Field(ge=1, le=4)]
     size_bytes: Address
-    local_bytes: Items[Count] = Field(description="local memory used by each core")
-    inputs: Items[TensorPlace]
+    local_bytes: JsonArray[Count] = Field(description="local memory used by each core")
+    inputs: JsonArray[TensorPlace]
     constants: ConstantsPlace
-    tables: Items[TablePlace] = Field(
+    tables: JsonArray[TablePlace] = Field(
         default=(), exclude_if=lambda tables: not tables, description="left out if there are none"
     )
-    outputs: Items[TensorPlace]
+    outputs: JsonArray[TensorPlace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTile(Known):
+class ProbeTile(StrictDataclass):
     """A tile of an intermediate tensor, in local memory of `core` at `address` just before it executes `pc`."""
 
     # NOTE: a dataclass, because a program has tens of thousands of tiles, and a model takes five times as long to make.
@@ -233,50 +237,50 @@ class ProbeTile(Known):
     address: Count
 
     @property
-    def region(self) -> Region:
-        return Region(self.channels, self.rows, self.cols)
+    def region(self) -> TensorRegion:
+        return TensorRegion(self.channels, self.rows, self.cols)
 
 
-class Probe(Coded):
+class TensorProbe(CodedTensor):
     """A tensor of the model, and where its tiles can be read while the program runs. Layout as in `TensorPlace`."""
 
     tensor: str
     node: str = Field(description="ONNX node that computes it")
-    image_shape: Items[Dimension]
+    image_shape: JsonArray[Dimension]
     channel_axis: Count
-    tiles: Items[ProbeTile]
+    tiles: JsonArray[ProbeTile]
 
     @property
     def image(self) -> Image:
         return Image(self.image_shape, self.channel_axis)
 
 
-class Layers(Schema):
+class ProbeList(StrictSchema):
     """`layers.json`: every tensor of the model that exists in the program, in the order of computation."""
 
     version: Literal[1] = FORMAT_VERSION
-    probes: Items[Probe]
+    probes: JsonArray[TensorProbe]
 
 
-class CoreSteps(Schema):
+class CoreSteps(StrictSchema):
     """The steps of a core: step k has the instructions from `ends[k - 1]` (0 for the first) up to `ends[k]`.
 
     `nodes` and `operations` are indices into the names of `Steps`, one for each step.
     """
 
     core: Count
-    ends: Items[Count]
-    nodes: Items[Count]
-    operations: Items[Count]
+    ends: JsonArray[Count]
+    nodes: JsonArray[Count]
+    operations: JsonArray[Count]
 
 
-class Steps(Schema):
+class StepTable(StrictSchema):
     """`steps.json`: the ONNX node, and the operation of PimIR, that each instruction belongs to."""
 
     version: Literal[1] = FORMAT_VERSION
-    nodes: Items[str]
-    operations: Items[str]
-    cores: Items[CoreSteps]
+    nodes: JsonArray[str]
+    operations: JsonArray[str]
+    cores: JsonArray[CoreSteps]
 
     @model_validator(mode="after")
     def _indices_exist(self) -> Self:
@@ -292,14 +296,14 @@ class Steps(Schema):
         return self
 
 
-class FileEntry(Schema):
+class FileEntry(StrictSchema):
     """Size and digest of a file of the output directory."""
 
     size_bytes: Address
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Integers(Schema):
+class IntegerProofs(StrictSchema):
     """Results of proofs about an integer program, from its weights and the ranges of its types.
 
     No sum, product or shift overflows its width. Each of `requantisations` has a recipe that gives the defined result
@@ -309,11 +313,11 @@ class Integers(Schema):
     requant: Requant
     requantisations: Count
     flips: Address
-    sum_bits: Named[Count] = Field(description="layers on crossbars by the bits of their sums")
-    float_nodes: Items[str] = Field(description="ONNX nodes that are computed in float32")
+    sum_bits: JsonObject[Count] = Field(description="layers on crossbars by the bits of their sums")
+    float_nodes: JsonArray[str] = Field(description="ONNX nodes that are computed in float32")
 
 
-class Manifest(Schema):
+class OutputManifest(StrictSchema):
     """`manifest.json`, written last: a directory without it is not a finished output."""
 
     version: Literal[1] = FORMAT_VERSION
@@ -324,10 +328,10 @@ class Manifest(Schema):
     )
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
-    streams: Items[Literal["json", "pim"]]
+    streams: JsonArray[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
-    integers: Integers | None = Field(default=None, exclude_if=is_none)
-    files: Named[FileEntry]
+    integers: IntegerProofs | None = Field(default=None, exclude_if=is_none)
+    files: JsonObject[FileEntry]
 
     @model_validator(mode="after")
     def _files_stay_inside(self) -> Self:
@@ -338,7 +342,7 @@ class Manifest(Schema):
         return self
 
 
-class Crossing(Schema):
+class BorderTensor(StrictSchema):
     """A tensor at a border: between segments, or between the program and its caller.
 
     `size_bytes`: size of its numpy array; null if a size depends on values, or elements have no fixed size.
@@ -346,11 +350,11 @@ class Crossing(Schema):
 
     name: str
     type: str = Field(description="as onnxruntime writes it: tensor(float), seq(tensor(int64))")
-    shape: Items[Count | None] = Field(description="null: this size depends on values; empty if it is not a tensor")
+    shape: JsonArray[Count | None] = Field(description="null: this size depends on values; empty if it is not a tensor")
     size_bytes: Address | None
 
 
-class HostNode(Schema):
+class HostNode(StrictSchema):
     """A node that runs on the host, and the reason."""
 
     node: str
@@ -358,7 +362,7 @@ class HostNode(Schema):
     reason: str
 
 
-class SegmentFile(Schema):
+class SegmentFile(StrictSchema):
     """A part of the model: a directory with a complete program for the chip, or an ONNX file for the host.
 
     `sha256` and `size_bytes` describe the ONNX file, or the manifest of the directory, which lists its files.
@@ -368,9 +372,9 @@ class SegmentFile(Schema):
     path: Annotated[str, Field(pattern=r"^segment_[0-9]{3,6}(\.onnx)?$")]
     size_bytes: Address
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    nodes: Items[str]
-    reads: Items[str]
-    makes: Items[str]
+    nodes: JsonArray[str]
+    reads: JsonArray[str]
+    makes: JsonArray[str]
     macs: Address
     uncounted: Count = Field(
         default=0,
@@ -384,7 +388,7 @@ class SegmentFile(Schema):
         return FileEntry(size_bytes=self.size_bytes, sha256=self.sha256)
 
 
-class Segments(Schema):
+class SegmentList(StrictSchema):
     """`segments.json`, written last: the segments of a program, in the order in which they run.
 
     `inputs` and `outputs` have the types of the model, `crossings` the types at the borders of segments. `files`: all
@@ -395,12 +399,12 @@ class Segments(Schema):
     tool: str
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
-    inputs: Items[Crossing]
-    outputs: Items[Crossing]
-    crossings: Items[Crossing]
-    segments: Items[SegmentFile]
-    host_nodes: Items[HostNode]
-    files: Named[FileEntry]
+    inputs: JsonArray[BorderTensor]
+    outputs: JsonArray[BorderTensor]
+    crossings: JsonArray[BorderTensor]
+    segments: JsonArray[SegmentFile]
+    host_nodes: JsonArray[HostNode]
+    files: JsonObject[FileEntry]
 
     @model_validator(mode="after")
     def _each_is_made_before_it_is_read(self) -> Self:
@@ -426,12 +430,12 @@ class Segments(Schema):
             raise ValueError(f"files: expected {MODEL} and {REPORT}, with {ROUNDS} also {DEVICE}")
         return self
 
-    def crossing(self, name: str) -> Crossing:
+    def find_crossing(self, name: str) -> BorderTensor:
         """Returns the border tensor of this name."""
         return next(c for c in self.crossings if c.name == name)
 
 
-class GroupWrite(Schema):
+class GroupWrite(StrictSchema):
     """An array group to be written: crossbars from `first` on, for a matrix of `rows` x `cols` weights.
 
     `sha256`: digest of the matrix, its shape included (`raptor.common.digests`).
@@ -446,7 +450,7 @@ class GroupWrite(Schema):
     cells: Dimension
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-    def contents(self) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
+    def list_crossbars(self) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
         """Yields for each crossbar its core and number, and its content: digest of the matrix and index of the part."""
         for k in range(self.xbars):
             yield (self.core, self.first + k), (self.sha256, k)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.graph.ir import Filter, Numbers
-from raptor.pim import Group
+from raptor.pim import ArrayGroup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matrices:
+class CrossbarMatrices:
     """The matrices of the array groups of a core, in order. `filters`: the weights of the layers, by key.
 
     Each iteration cuts the matrices anew, one at a time.
     """
 
-    groups: Sequence[Group]
+    groups: Sequence[ArrayGroup]
     filters: Mapping[str, Filter]
 
     @property

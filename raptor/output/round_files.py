@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raptor.common.strict import Items, Schema
+from raptor.common.strict import JsonArray, StrictSchema
 from raptor.output.files import FORMAT_VERSION, Address, Count, GroupWrite
 
 
-class Round(Schema):
+class RoundEntry(StrictSchema):
     """A segment of the chip, and what is written before it runs. `cores`: number of cores that it uses.
 
     `writes`: array groups that the crossbars do not hold from earlier rounds or the previous batch. `write_pj` is null
@@ -18,14 +18,14 @@ class Round(Schema):
 
     path: str
     cores: Count
-    writes: Items[GroupWrite]
+    writes: JsonArray[GroupWrite]
     write_ns: Annotated[float, Field(ge=0)]
     write_pj: Annotated[float, Field(ge=0)] | None
-    waits: Items[str]
+    waits: JsonArray[str]
     memory_bytes: Address
 
 
-class CutAlternative(Schema):
+class CutAlternative(StrictSchema):
     """Another method to cut the model: its rounds, and the estimated time of a batch; null if nothing fits."""
 
     name: str
@@ -33,7 +33,7 @@ class CutAlternative(Schema):
     batch_ns: Annotated[float, Field(ge=0)] | None
 
 
-class RoundCut(Schema):
+class RoundCut(StrictSchema):
     """A cut of the model: a new round begins with the ONNX node `before`.
 
     `waiting_bytes`: tensors of a sample that wait there. `apart_ns`, `joined_ns`: estimated time of a batch for the
@@ -46,7 +46,7 @@ class RoundCut(Schema):
     joined_ns: Annotated[float, Field(ge=0)] | None
 
 
-class Rounds(Schema):
+class RoundList(StrictSchema):
     """`rounds.json`: segments that take turns on the chip, because their weights do not fit all at once.
 
     For each batch of `batch` samples, each round is written and then runs for all samples, before the next round is
@@ -58,19 +58,19 @@ class Rounds(Schema):
     device: str
     source: str = Field(description="where the numbers of the device come from")
     cells: Address = Field(description="cells of all crossbars of the chip")
-    rounds: Items[Round]
-    split: Items[str] = Field(description="layers that are too large for the chip and were cut into parts")
+    rounds: JsonArray[RoundEntry]
+    split: JsonArray[str] = Field(description="layers that are too large for the chip and were cut into parts")
     estimated_ns: Annotated[float, Field(ge=0)] = Field(description="time of a batch by which the cuts were chosen")
-    cuts: Items[RoundCut]
-    alternatives: Items[CutAlternative]
+    cuts: JsonArray[RoundCut]
+    alternatives: JsonArray[CutAlternative]
 
     @property
-    def writes(self) -> int:
+    def written_cells(self) -> int:
         """Number of cells that are written per batch."""
         return sum(write.cells for one in self.rounds for write in one.writes)
 
     @property
-    def worst(self) -> int:
+    def worst_writes(self) -> int:
         """Number of writes per batch of the crossbar that is written most often."""
         count: dict[tuple[int, int], int] = {}
         for write in (write for one in self.rounds for write in one.writes):

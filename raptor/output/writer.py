@@ -19,19 +19,19 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.lock import locked
+from raptor.common.lock import lock_directory
 from raptor.common.option_values import StreamFormat, WeightFormat
-from raptor.common.spelling import option
-from raptor.common.threads import Threads
+from raptor.common.spelling import spell_option
+from raptor.common.threads import CheckedThreadPool
 from raptor.mapping.file import MappingFile
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
-from raptor.output.matrices import Matrices
+from raptor.output.matrices import CrossbarMatrices
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target, arch_json
 from raptor.target.device_file import DeviceFile
 
-Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
+ConstantArray = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 _TOOL = "raptor"
 _REMOVALS = 100
@@ -41,7 +41,7 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Artifacts:
+class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
     `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work.
@@ -49,23 +49,23 @@ class Artifacts:
 
     name: str
     numbers: Literal["float", "int", "mixed"]
-    integers: files.Integers | None
+    integers: files.IntegerProofs | None
     arch: Target
     options: Mapping[str, Any]
-    config: files.Config
-    memory: files.Memory
+    config: files.SimulatorConfig
+    memory: files.MemoryMap
     layers: bytes
     steps: bytes
     mapping: MappingFile
     report: CompileReport
     records: Mapping[int, isa.Records]
-    weights: Mapping[int, Matrices]
-    constants: Constants
+    weights: Mapping[int, CrossbarMatrices]
+    constants: ConstantArray
     onnx_bytes: bytes
 
 
-def write(
-    artifacts: Artifacts,
+def write_directory(
+    artifacts: ProgramArtifacts,
     folder: Path,
     *,
     version: str,
@@ -79,7 +79,7 @@ def write(
     `ready` is called before the rename, and raises an error if the contents are wrong. Raises `UserError` if `folder`
     exists and `force` is not given, is no output of RAPTOR, or cannot be written. After an error, no file remains.
     """
-    with replacing(folder, force=force) as temporary:
+    with replace_folder(folder, force=force) as temporary:
         form = _Form(version, stream_format, weight_format)
         entries = _write_program(artifacts, temporary, form)
         ready()
@@ -95,14 +95,14 @@ class _Form:
     weights: WeightFormat
 
 
-def _write_program(artifacts: Artifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
+def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
     """Writes all files of a program into a new directory, the manifest last. Returns their entries by name."""
     (folder / files.WEIGHTS).mkdir()
-    with Threads(_THREADS) as pool:
+    with CheckedThreadPool(_THREADS) as pool:
         # NOTE: if a write fails, `map` cancels those that have not begun, and the pool waits for the running ones.
         written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
         entries = dict(sorted(written))
-    manifest = files.Manifest(
+    manifest = files.OutputManifest(
         tool=f"{_TOOL} {form.version}",
         numbers=artifacts.numbers,
         model=artifacts.name,
@@ -112,7 +112,7 @@ def _write_program(artifacts: Artifacts, folder: Path, form: _Form) -> dict[str,
         integers=artifacts.integers,
         files=entries,
     )
-    return {**entries, files.MANIFEST: _write_file(folder, (files.MANIFEST, [storage.to_json(manifest)]))[1]}
+    return {**entries, files.MANIFEST: _write_file(folder, (files.MANIFEST, [storage.model_to_json(manifest)]))[1]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ class SegmentArtifacts:
     makes: tuple[str, ...]
     macs: int
     onnx_bytes: bytes
-    artifacts: Artifacts | None
+    artifacts: ProgramArtifacts | None
     uncounted: int = 0
 
 
@@ -138,18 +138,18 @@ class HostedArtifacts:
 
     name: str
     options: Mapping[str, Any]
-    inputs: tuple[files.Crossing, ...]
-    outputs: tuple[files.Crossing, ...]
-    crossings: tuple[files.Crossing, ...]
+    inputs: tuple[files.BorderTensor, ...]
+    outputs: tuple[files.BorderTensor, ...]
+    crossings: tuple[files.BorderTensor, ...]
     segments: tuple[SegmentArtifacts, ...]
     host_nodes: tuple[files.HostNode, ...]
     report: CompileReport
     onnx_bytes: bytes
-    rounds: round_files.Rounds | None = None
+    rounds: round_files.RoundList | None = None
     device: DeviceFile | None = None
 
 
-def write_hosted(
+def write_hosted_directory(
     artifacts: HostedArtifacts,
     folder: Path,
     *,
@@ -161,13 +161,13 @@ def write_hosted(
 ) -> None:
     """Writes a program with several segments: a directory or file per segment, `segments.json` last. See `write`."""
     form = _Form(version, stream_format, weight_format)
-    with replacing(folder, force=force) as temporary:
+    with replace_folder(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
-        contents = [(files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.to_json(artifacts.report)])]
+        contents = [(files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.model_to_json(artifacts.report)])]
         if artifacts.rounds is not None and artifacts.device is not None:
-            contents.append((files.ROUNDS, [storage.to_json(artifacts.rounds)]))
-            contents.append((files.DEVICE, [storage.to_json(artifacts.device)]))
-        listed = files.Segments(
+            contents.append((files.ROUNDS, [storage.model_to_json(artifacts.rounds)]))
+            contents.append((files.DEVICE, [storage.model_to_json(artifacts.device)]))
+        listed = files.SegmentList(
             tool=f"{_TOOL} {version}",
             model=artifacts.name,
             options=dict(artifacts.options),
@@ -178,7 +178,7 @@ def write_hosted(
             host_nodes=artifacts.host_nodes,
             files=dict(_write_file(temporary, content) for content in contents),
         )
-        _write_file(temporary, (files.SEGMENTS, [storage.to_json(listed)]))
+        _write_file(temporary, (files.SEGMENTS, [storage.model_to_json(listed)]))
         ready()
 
 
@@ -203,19 +203,19 @@ def _write_segment(segment: SegmentArtifacts, number: int, folder: Path, form: _
 
 
 @contextmanager
-def replacing(folder: Path, *, force: bool) -> Generator[Path]:
+def replace_folder(folder: Path, *, force: bool) -> Generator[Path]:
     """Yields a directory next to `folder`, which replaces `folder` if the block succeeds and is removed otherwise."""
-    check_replaceable(folder, force=force)
+    check_folder_replaceable(folder, force=force)
     # The name is chosen before the directory is made, so that a Ctrl-C in between leaves nothing behind.
     temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            check_replaceable(folder, force=force)  # again: another process may have written it meanwhile
+        with lock_directory(folder):
+            check_folder_replaceable(folder, force=force)  # again: another process may have written it meanwhile
             try:
                 temporary.mkdir()
                 yield temporary
-                check_replaceable(folder, force=force)  # and again: not every program uses locks
+                check_folder_replaceable(folder, force=force)  # and again: not every program uses locks
                 _swap(temporary, folder)
             finally:
                 _remove(temporary)
@@ -224,21 +224,21 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 
 
 @contextmanager
-def reserved(folder: Path, *, force: bool) -> Generator[None]:
-    """Locks a folder in the block. Raises `UserError` if `replacing` would: before a compilation, not after it."""
-    check_replaceable(folder, force=force)
+def reserve_folder(folder: Path, *, force: bool) -> Generator[None]:
+    """Locks a folder in the block. Raises `UserError` if `replace_folder` would: before a compilation, not after it."""
+    check_folder_replaceable(folder, force=force)
     if not folder.parent.is_dir():  # nobody is writing there, and it is made only when there is something to write
         yield
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder))
+            stack.enter_context(lock_directory(folder))
         except OSError as e:
             raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
         yield
 
 
-def check_replaceable(folder: Path, *, force: bool) -> None:
+def check_folder_replaceable(folder: Path, *, force: bool) -> None:
     """Raises `UserError` unless `folder` is absent, empty, or an output that `force` allows to replace."""
     try:
         above = next((p for p in folder.absolute().parents if p.exists()), None)
@@ -251,9 +251,11 @@ def check_replaceable(folder: Path, *, force: bool) -> None:
     except OSError as e:
         raise UserError(f"{folder}: {e.strerror or e}") from e
     if not any((folder / name).is_file() for name in (files.MANIFEST, files.SEGMENTS)):
-        raise UserError(f"{folder}: exists and is not an output of {_TOOL}; choose another with {option('folder')}")
+        raise UserError(
+            f"{folder}: exists and is not an output of {_TOOL}; choose another with {spell_option('folder')}"
+        )
     if not force:
-        other = f"choose another with {option('folder')}, or replace it with {option('force', True)}"
+        other = f"choose another with {spell_option('folder')}, or replace it with {spell_option('force', True)}"
         raise UserError(f"{folder}: exists; {other}")
 
 
@@ -306,39 +308,41 @@ def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
     return name, files.FileEntry(size_bytes=size, sha256=digest.hexdigest())
 
 
-def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: WeightFormat) -> Iterator[_Content]:
+def _contents(
+    artifacts: ProgramArtifacts, stream_format: StreamFormat, weight_format: WeightFormat
+) -> Iterator[_Content]:
     """Yields every file except the manifest, the largest first."""
     yield files.MODEL, [artifacts.onnx_bytes]
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from _weights(artifacts.weights, weight_format)
     yield from _streams(artifacts, stream_format)
-    yield files.CONFIG, [storage.to_json(artifacts.config)]
-    yield files.MEMORY, [storage.to_json(artifacts.memory)]
+    yield files.CONFIG, [storage.model_to_json(artifacts.config)]
+    yield files.MEMORY, [storage.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
     yield files.MAPPING, [artifacts.mapping.to_json()]
-    yield files.REPORT, [storage.to_json(artifacts.report)]
+    yield files.REPORT, [storage.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 
-def _streams(artifacts: Artifacts, stream_format: StreamFormat) -> Iterator[_Content]:
+def _streams(artifacts: ProgramArtifacts, stream_format: StreamFormat) -> Iterator[_Content]:
     empty = np.zeros(0, isa.RECORD)
     for core in range(artifacts.config.core_cnt):
         records = artifacts.records.get(core, empty)
         if stream_format in ("json", "both"):
-            yield files.stream_name(core, "json"), encoding.json_chunks(records)
+            yield files.stream_name(core, "json"), encoding.encode_json_chunks(records)
         if stream_format in ("pim", "both"):
-            yield files.stream_name(core, "pim"), encoding.pim_chunks(records)
+            yield files.stream_name(core, "pim"), encoding.encode_pim_chunks(records)
 
 
-def _weights(weights: Mapping[int, Matrices], weight_format: WeightFormat) -> Iterator[_Content]:
+def _weights(weights: Mapping[int, CrossbarMatrices], weight_format: WeightFormat) -> Iterator[_Content]:
     chunks = _weights_json if weight_format == "json" else _weights_npz
     for core, matrices in weights.items():
         yield files.weights_name(core, weight_format), chunks(matrices)
 
 
-def _weights_json(matrices: Matrices) -> Iterator[bytes]:
+def _weights_json(matrices: CrossbarMatrices) -> Iterator[bytes]:
     """Yields `{"0": [[...], ...], ...}`: the matrix of each array group, one group per line."""
     for group, matrix in enumerate(matrices):
         yield b'%s"%d": ' % (b",\n" if group else b"{", group)
@@ -346,14 +350,14 @@ def _weights_json(matrices: Matrices) -> Iterator[bytes]:
     yield b"}\n"
 
 
-def _weights_npz(matrices: Matrices) -> Iterator[bytes]:
+def _weights_npz(matrices: CrossbarMatrices) -> Iterator[bytes]:
     buffer = BytesIO()
     # NOTE: numpy stamps members with a constant date, so equal weights give equal bytes.
     np.savez(buffer, **{str(g): np.ascontiguousarray(m) for g, m in enumerate(matrices)})  # pyright: ignore
     yield buffer.getvalue()
 
 
-def _npy(values: Constants) -> bytes:
+def _npy(values: ConstantArray) -> bytes:
     buffer = BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()

@@ -2,14 +2,14 @@
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory
-from raptor.pim.ir import Group, PimProgram
+from raptor.pim.ir import ArrayGroup, PimProgram
 from raptor.pim.lowering import lower
 from raptor.pim.operations import LoadRows
-from raptor.pim.verify import verify
+from raptor.pim.verify import verify_pim
 
 __all__ = [
+    "ArrayGroup",
     "GlobalMemory",
-    "Group",
     "LoadRows",
     "PimProgram",
     "allocate",
@@ -17,5 +17,5 @@ __all__ = [
     "map_global_memory",
     "memory_warnings",
     "reuse_operands",
-    "verify",
+    "verify_pim",
 ]

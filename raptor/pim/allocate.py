@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.common.errors import CapacityError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.steps import OPERAND, RESULT, Buffers, Ints, Steps, type_number
+from raptor.pim.steps import OPERAND, RESULT, BufferTable, Ints, StepColumns, encode_type
 from raptor.spatial.operations import Vector
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
+from raptor.target.element import MODELLED_FLOAT
 
 NO_ADDRESS = -1
 """Address of an unused buffer."""
@@ -19,22 +19,22 @@ ALIGNMENT = 4
 """Alignment in bytes of buffers of integers, which memories access faster when aligned."""
 
 
-def granules(types: Ints, arch: Target) -> Ints:
+def buffer_alignments(types: Ints, arch: Target) -> Ints:
     """Returns the alignment in bytes of buffers, by the types of their elements."""
-    return np.where(types == type_number(MODELLED), arch.element_bytes, ALIGNMENT)
+    return np.where(types == encode_type(MODELLED_FLOAT), arch.element_bytes, ALIGNMENT)
 
 
-def rooms(buffers: Buffers, arch: Target) -> Ints:
+def reserved_bytes(buffers: BufferTable, arch: Target) -> Ints:
     """Returns the bytes to reserve for each buffer: more than its size, up to a multiple of its alignment.
 
     The simulator counts both ends of a range as inside, so adjacent buffers would overlap.
     """
-    step = granules(buffers.elements[:, 1], arch)
+    step = buffer_alignments(buffers.elements[:, 1], arch)
     return buffers.sizes(arch) // step * step + step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lifetimes:
+class BufferLifetimes:
     """Lifetimes of the used buffers of a core, in order of first use, as columns.
 
     buffer: its number. first, last: the first and the last step that use it.
@@ -45,7 +45,7 @@ class Lifetimes:
     last: Ints
 
     @classmethod
-    def of(cls, steps: Steps) -> "Lifetimes":
+    def from_steps(cls, steps: StepColumns) -> "BufferLifetimes":
         """Computes the lifetimes of a core's buffers."""
         buffer, first_use = np.unique(steps.used, return_index=True)
         buffer = buffer[np.argsort(first_use)]
@@ -93,8 +93,8 @@ def allocate(program: PimProgram, arch: Target) -> PimProgram:
             where=f"core {over.core}, the fullest of {over.count} that need more, mostly for {over.node}",
             levers=(
                 "a larger memory_size in the architecture file",
-                f"fewer {option('xbars_per_core')}",
-                f"a smaller {option('shapes')}",
+                f"fewer {spell_option('xbars_per_core')}",
+                f"a smaller {spell_option('shapes')}",
             ),
         )
     return placed
@@ -143,8 +143,8 @@ def _allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
     """Assigns addresses by first fit: the largest buffer first, at the lowest address that is free for its lifetime."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
-    lives, buffers = Lifetimes.of(core.steps), core.steps.buffers
-    size = rooms(buffers, arch)[lives.buffer]
+    lives, buffers = BufferLifetimes.from_steps(core.steps), core.steps.buffers
+    size = reserved_bytes(buffers, arch)[lives.buffer]
     start = first_fit(np.argsort(-size, kind="stable"), lives.first, lives.last, size)
     addresses = np.full(len(buffers), NO_ADDRESS)
     addresses[lives.buffer] = start

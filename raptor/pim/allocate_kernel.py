@@ -3,13 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import interpret, kernel
+from raptor.common.jit import interpret_first, kernel
 
 Ints = npt.NDArray[np.int64]
 
 
 @kernel
-@interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
+@interpret_first(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
     """Returns the address of each range of `size` bytes.
 
@@ -35,7 +35,7 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
 
 
 @kernel
-@interpret(us=lambda args: len(args[0]) ** 2, until_us=3e5)
+@interpret_first(us=lambda args: len(args[0]) ** 2, until_us=3e5)
 def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, int]:
     """Returns the first range i that overlaps an earlier range j in time and memory, and j; -1 and -1 if there is none.
 

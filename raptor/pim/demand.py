@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from raptor.pim.kinds import Kinds
-from raptor.pim.operations import LoadRows, Repeat, slot_for
-from raptor.pim.slots import Slot
-from raptor.pim.steps import LOAD, Form
-from raptor.pim.turns import Turns
-from raptor.pim.values import Values
-from raptor.pim.wants import MADE, UNUSED, Wanting, Wants
-from raptor.spatial.dataflow import Dataflow, Lists
+from raptor.pim.kinds import FormCollector
+from raptor.pim.operations import LoadRows, Repeat, make_slot
+from raptor.pim.slots import OperandSlot
+from raptor.pim.steps import LOAD, OperationForm
+from raptor.pim.turns import GlobalOrder
+from raptor.pim.values import ValueNumbering
+from raptor.pim.wants import MADE_BY_OPERATION, UNUSED, BufferRequests, RequestCollector
+from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredValue:
     """A value that its core stores at a global address, in slot `within` of a turn."""
 
     turn: int
@@ -33,7 +33,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Demand:
+class BufferDemand:
     """Collects the buffer requests of all operations.
 
     stores: computed ids of embedding lookups, which are stored in global memory. ids: (tile, core) of these. takes: the
@@ -42,10 +42,10 @@ class Demand:
 
     graph: SpatialGraph
     arch: Target
-    values: Values
-    kinds: Kinds
-    wanting: Wanting
-    stores: list[Stored] = field(default_factory=list[Stored])
+    values: ValueNumbering
+    kinds: FormCollector
+    wanting: RequestCollector
+    stores: list[StoredValue] = field(default_factory=list[StoredValue])
     ids: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     takes: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -54,10 +54,10 @@ class Demand:
         return self.graph.dataflow
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> GlobalOrder:
         return self.wanting.turns
 
-    def wants(self) -> Wants:
+    def collect_requests(self) -> BufferRequests:
         """Returns the requests of all operations. Also numbers forms and values that the graph does not have."""
         flow, turns, wanting = self.flow, self.turns, self.wanting
         reads, plain = np.zeros((2, len(flow.forms)), np.bool_)
@@ -71,34 +71,36 @@ class Demand:
         turn = np.flatnonzero(turns.tile >= 0)
         wanting.add(turn, 0, turns.tile[turn], fill=LOAD)
         wanting.add(turns.of_op, wanting.times.result, flow.op_result, result[flow.op_form])
-        self.want_slots()
-        takes = np.flatnonzero(flow.is_form(TakeRows))
+        self.request_slots()
+        takes = np.flatnonzero(flow.is_op_class(TakeRows))
         for k in takes[np.argsort(turns.of_op[takes])].tolist():
-            self.want_rows(k)
-        return wanting.wants()
+            self.request_lookup(k)
+        return wanting.sort_requests()
 
-    def want_slots(self) -> None:
+    def request_slots(self) -> None:
         """Adds requests besides operands that are used as they are: constants, repeated operands, scratch memory."""
         flow = self.flow
-        ops = Lists.of(flow.op_form, np.arange(len(flow.op_form)), len(flow.forms))
+        ops = GroupedLists.group_by(flow.op_form, np.arange(len(flow.op_form)), len(flow.forms))
         for number, (_, slots) in self.kinds.of_graph.items():
             if slots.plain and not slots.scratch:
                 continue
             own = ops.values[ops.first[number] : ops.first[number + 1]]
             if not slots.plain:
                 for place, slot in enumerate(slots.operands):
-                    self.want_operand(own, number, slot, place)
+                    self.request_operand(own, number, slot, place)
             results: list[int] = flow.op_result[own].tolist()
             names = [flow.tiles[tile].name for tile in results]
             for i, (end, shape) in enumerate(slots.scratch):
                 values = np.array([self.values.new(structs.replace(shape, name=name + end)) for name in names])
-                self.want(own, self.wanting.times.scratch + i, values, len(slots.operands) + 1 + i)
+                self.request_value(own, self.wanting.times.scratch + i, values, len(slots.operands) + 1 + i)
 
-    def want(self, ops: Ints, within: int, values: Ints, place: int, *, fill: int = MADE, base: Ints | int = 0) -> None:
-        """Adds a request of each operation for one value. See `Wanting.add`."""
+    def request_value(
+        self, ops: Ints, within: int, values: Ints, place: int, *, fill: int = MADE_BY_OPERATION, base: Ints | int = 0
+    ) -> None:
+        """Adds a request of each operation for one value. See `RequestCollector.add`."""
         self.wanting.add(self.turns.of_op[ops], within, values, place, fill=fill, base=base)
 
-    def want_operand(self, ops: Ints, form: int, slot: Slot, place: int) -> None:
+    def request_operand(self, ops: Ints, form: int, slot: OperandSlot, place: int) -> None:
         """Adds the requests of the operations of a form for one operand."""
         flow, within = self.flow, self.wanting.times.slots + 2 * place
         if slot.constant:
@@ -106,18 +108,18 @@ class Demand:
             different: list[int] = np.unique(constants).tolist()
             known = {i: self.values.constant(flow.constants[i]) for i in different}
             values = np.array([known[i] for i in constants.tolist()])
-            self.want(ops, within, values, UNUSED if slot.repeated else place, fill=LOAD)
+            self.request_value(ops, within, values, UNUSED if slot.repeated else place, fill=LOAD)
         else:
             values = flow.read_tile[np.searchsorted(flow.read_op, ops) + slot.place]
             if not slot.repeated:
-                self.want(ops, within, values, place)
+                self.request_value(ops, within, values, place)
         if slot.repeated:
             operand = tuple(dict.fromkeys(flow.forms[form][0].operands))[place]
-            fill = self.kinds.of_op(Repeat(slot_for(slot.shape, 1), slot_for(operand, 0)))
+            fill = self.kinds.of_op(Repeat(make_slot(slot.shape, 1), make_slot(operand, 0)))
             copies = self.repeated(slot, values, flow.op_result[ops])
-            self.want(ops, within + 1, copies, place, fill=fill, base=values)
+            self.request_value(ops, within + 1, copies, place, fill=fill, base=values)
 
-    def repeated(self, slot: Slot, values: Ints, results: Ints) -> Ints:
+    def repeated(self, slot: OperandSlot, values: Ints, results: Ints) -> Ints:
         """Returns the values that hold repeated operands. A repeated constant stays on the core and is shared."""
         given, shape, tiles = self.values.all, slot.shape, self.flow.tiles
         if not slot.constant:
@@ -129,7 +131,7 @@ class Demand:
         known = {i: self.values.shared(structs.replace(shape, name=given[i].name + end)) for i in different}
         return np.array([known[i] for i in values.tolist()])
 
-    def want_rows(self, k: int) -> None:
+    def request_lookup(self, k: int) -> None:
         """Adds the requests of embedding lookup `k`. Must be called in the order of turns.
 
         Ids are read from global memory, so computed ids are stored there first.
@@ -143,7 +145,7 @@ class Demand:
         table = self.values.memory.constants[op.table.name]
         ids = addresses[which] + element * sizes[which]
         self.takes[turn] = self.kinds.add(
-            Form.of(LoadRows(slot_for(op.result, 0), table, stride, op.table.pixels, ids))
+            OperationForm.from_operation(LoadRows(make_slot(op.result, 0), table, stride, op.table.pixels, ids))
         )
 
     def ids_address(self, tile: Tile, turn: int, j: int) -> int:
@@ -155,5 +157,5 @@ class Demand:
         if (number, core) not in self.ids:
             self.ids.add((number, core))
             self.wanting.add(np.array([turn]), 2 * j, np.array([number]), fill=LOAD)
-            self.stores.append(Stored(turn, 2 * j + 1, number, address))
+            self.stores.append(StoredValue(turn, 2 * j + 1, number, address))
         return address

@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import CapacityError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.pim.allocate import ALIGNMENT
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED, Bytes, to_bytes
+from raptor.target.element import MODELLED_FLOAT, Bytes, to_bytes
 
 WORD_BYTES = 4
 """Number of bytes that `sld` reads."""
@@ -74,7 +74,7 @@ def _place_ids(
     graph = schedule.placed.graph
     given = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts} | graph.literals.keys()
     places: dict[tuple[str, int], int] = {}
-    steps = schedule.steps() if graph.dataflow.is_form(TakeRows).any() else ()
+    steps = schedule.steps() if graph.dataflow.is_op_class(TakeRows).any() else ()
     takes = [(core, op) for core, work in steps for op in _takes(work)]
     for core, op in takes:
         last = constants[op.table.name] + _size(op.table, arch)
@@ -84,7 +84,7 @@ def _place_ids(
                 last,
                 REGISTER_BYTES,
                 where=f"{op.result}",
-                levers=(f"fewer {option('element_bits')}", "a smaller table"),
+                levers=(f"fewer {spell_option('element_bits')}", "a smaller table"),
             )
         for tile in (t for t in op.ids if t.name not in given and (t.name, core) not in places):
             places[tile.name, core] = position
@@ -113,7 +113,7 @@ class _Pool:
 
     def place(self, constant: ConstantTile) -> int:
         """Returns the address of a constant; adds it unless an equal one is stored."""
-        modelled = constant.element == MODELLED
+        modelled = constant.element == MODELLED_FLOAT
         values: Constants = constant.values if modelled else _padded(to_bytes(constant.values, constant.element))
         key = values.tobytes()
         if key not in self.known:
@@ -154,4 +154,4 @@ def _place_tensors(
 def _size(tile: Tile, arch: Target) -> int:
     """Returns the bytes of a tile in global memory. Integers are padded to a multiple of `ALIGNMENT`."""
     size = tile.elements * arch.bytes_of(tile.element)
-    return size if tile.element == MODELLED else size + -size % ALIGNMENT
+    return size if tile.element == MODELLED_FLOAT else size + -size % ALIGNMENT

@@ -12,14 +12,14 @@ import numpy as np
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Send, Store
-from raptor.pim.steps import Ints, Steps
+from raptor.pim.steps import Ints, StepColumns
 from raptor.spatial.operations import Operation
-from raptor.target.element import MODELLED, Coding, ElementType
-from raptor.target.layout import Image, Region
+from raptor.target.element import MODELLED_FLOAT, ElementCoding, ElementType
+from raptor.target.layout import Image, TensorRegion
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ArrayGroup:
     """An array group: adjacent crossbars that hold one matrix of a layer. `weight_bits`: see `Filter`."""
 
     layer: str
@@ -35,8 +35,8 @@ class CoreProgram:
     """
 
     core: int
-    groups: tuple[Group, ...]
-    steps: Steps
+    groups: tuple[ArrayGroup, ...]
+    steps: StepColumns
     addresses: Ints | None = None
     local_bytes: int = 0
 
@@ -53,7 +53,7 @@ class CoreProgram:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+class TensorTrace:
     """Places where the parts of an ONNX tensor can be observed while a program runs, one for each of its `regions`.
 
     A part is in local memory of its `core` directly after the first `step` steps there, the last of which wrote it.
@@ -62,11 +62,11 @@ class Trace:
     tensor: str
     node: str
     image: Image
-    regions: tuple[Region, ...]
+    regions: tuple[TensorRegion, ...]
     core: Ints
     step: Ints
-    element: ElementType = MODELLED
-    coding: Coding | None = None
+    element: ElementType = MODELLED_FLOAT
+    coding: ElementCoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class PimProgram:
     name: str
     cores: Mapping[int, CoreProgram]
     channel_count: int
-    traces: tuple[Trace, ...]
+    traces: tuple[TensorTrace, ...]
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
@@ -96,7 +96,7 @@ def _lines(program: PimProgram) -> Iterator[str]:
     yield "}"
 
 
-def _group_text(groups: tuple[Group, ...]) -> str:
+def _group_text(groups: tuple[ArrayGroup, ...]) -> str:
     return f"[{', '.join(str(g.matrix.xbars) for g in groups)}]"
 
 

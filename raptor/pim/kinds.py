@@ -5,35 +5,35 @@ from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter
 from raptor.pim.operations import Buffer
-from raptor.pim.slots import Slots
-from raptor.pim.steps import TRANSFERS, Form
+from raptor.pim.slots import FormSlots
+from raptor.pim.steps import TRANSFERS, OperationForm
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import Operation
 
 
 @dataclass(slots=True)
-class Kinds:
+class FormCollector:
     """The forms so far. of_graph: number and slots of the graph's forms, without copies and embedding lookups.
 
     number: number of each form that the graph does not have.
     """
 
-    forms: list[Form] = field(default_factory=lambda: list(TRANSFERS))
-    of_graph: dict[int, tuple[int, Slots]] = field(default_factory=dict[int, tuple[int, Slots]])
+    forms: list[OperationForm] = field(default_factory=lambda: list(TRANSFERS))
+    of_graph: dict[int, tuple[int, FormSlots]] = field(default_factory=dict[int, tuple[int, FormSlots]])
     number: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
 
     @classmethod
-    def of(cls, flow: Dataflow, filters: Mapping[str, Filter]) -> "Kinds":
+    def from_dataflow(cls, flow: Dataflow, filters: Mapping[str, Filter]) -> "FormCollector":
         """Derives the forms of a graph's operations. filters: by key of the layer."""
         kinds = cls()
         for number, (op, compute) in enumerate(flow.forms):
             if not isinstance(op, Copy | TakeRows):
-                slots = Slots.of(op, filters[compute.layer].weight_bits if compute.matrices else 0)
+                slots = FormSlots.from_operation(op, filters[compute.layer].weight_bits if compute.matrices else 0)
                 kinds.of_graph[number] = kinds.add(slots.form), slots
         return kinds
 
-    def add(self, form: Form) -> int:
+    def add(self, form: OperationForm) -> int:
         """Adds a form. Returns its number."""
         self.forms.append(form)
         return len(self.forms) - 1
@@ -41,5 +41,5 @@ class Kinds:
     def of_op(self, op: Operation[Buffer]) -> int:
         """Returns the number of the form of an operation on slots; equal operations share it."""
         if op.form not in self.number:
-            self.number[op.form] = self.add(Form.of(op))
+            self.number[op.form] = self.add(OperationForm.from_operation(op))
         return self.number[op.form]

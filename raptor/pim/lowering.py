@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.pim import ir
-from raptor.pim.demand import Demand, Stored
+from raptor.pim.demand import BufferDemand, StoredValue
 from raptor.pim.global_memory import GlobalMemory
-from raptor.pim.kinds import Kinds
-from raptor.pim.operations import slot_for
-from raptor.pim.rows import Rows
-from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE, Forms
-from raptor.pim.turns import Times, Turns
-from raptor.pim.values import Values
-from raptor.pim.wants import UNUSED, Wanting, Wants
-from raptor.spatial.dataflow import Dataflow, Lists
+from raptor.pim.kinds import FormCollector
+from raptor.pim.operations import make_slot
+from raptor.pim.rows import StepBuilder
+from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable
+from raptor.pim.turns import GlobalOrder, TurnLayout
+from raptor.pim.values import ValueNumbering
+from raptor.pim.wants import UNUSED, BufferRequests, RequestCollector
+from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move
 from raptor.spatial.placed import Schedule
@@ -36,18 +36,22 @@ Ints = npt.NDArray[np.int64]
 def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
     """Returns the programs of all cores."""
     graph = schedule.placed.graph
-    flow, values, kinds = graph.dataflow, Values.of(graph, memory), Kinds.of(graph.dataflow, graph.filters)
+    flow, values, kinds = (
+        graph.dataflow,
+        ValueNumbering.from_graph(graph, memory),
+        FormCollector.from_dataflow(graph.dataflow, graph.filters),
+    )
     made = set(flow.result_tile.tolist())
     unmade = [tile for tile in values.outputs if tile not in made]
-    turns, times = Turns.of(flow, schedule, unmade, arch.first_core), _times(flow, kinds, values)
-    demand = Demand(graph, arch, values, kinds, Wanting(turns, times))
-    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.wants()).program()
+    turns, times = GlobalOrder.from_schedule(flow, schedule, unmade, arch.first_core), _times(flow, kinds, values)
+    demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times))
+    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests()).program()
 
 
-def _times(flow: Dataflow, kinds: Kinds, values: Values) -> Times:
+def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering) -> TurnLayout:
     """Returns a division of turns that has room for the largest turn."""
     slots = [slots for _, slots in kinds.of_graph.values()]
-    return Times.of(
+    return TurnLayout.for_sizes(
         reads=int(np.bincount(flow.read_op).max(initial=0)),
         slots=max((len(s.operands) for s in slots), default=0),
         scratch=max((len(s.scratch) for s in slots), default=0),
@@ -61,13 +65,13 @@ class _Lowering:
 
     graph: SpatialGraph
     arch: Target
-    values: Values
-    kinds: Kinds
-    turns: Turns
-    times: Times
-    demand: Demand
-    wants: Wants
-    rows: Rows = field(default_factory=Rows)
+    values: ValueNumbering
+    kinds: FormCollector
+    turns: GlobalOrder
+    times: TurnLayout
+    demand: BufferDemand
+    wants: BufferRequests
+    rows: StepBuilder = field(default_factory=StepBuilder)
 
     @property
     def flow(self) -> Dataflow:
@@ -78,14 +82,14 @@ class _Lowering:
         row = self.work(first_group)
         channels = self.exchange(self.fill(), self.copy(row), row)
         self.store([*self.demand.stores, *self.stored_outputs()])
-        forms = Forms(tuple(self.kinds.forms))
+        forms = FormTable(tuple(self.kinds.forms))
         steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
         cores = {i: ir.CoreProgram(i, tuple(groups[i]), core_steps) for i, core_steps in steps.items()}
         core, step = self.made(place[row])
         traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
 
-    def groups(self) -> tuple[Mapping[int, list[ir.Group]], Ints]:
+    def groups(self) -> tuple[Mapping[int, list[ir.ArrayGroup]], Ints]:
         """Returns the array groups of each core, and the number of the first group of each operation on its core.
 
         Equal matrices share a group. A form with matrices belongs to one layer and one tuple of matrices.
@@ -96,14 +100,14 @@ class _Lowering:
         ops = ops[np.argsort(turns.of_op[ops])]
         key = turns.core[turns.of_op[ops]] * len(flow.forms) + flow.op_form[ops]
         keys, first, which = np.unique(key, return_index=True, return_inverse=True)
-        groups: defaultdict[int, list[ir.Group]] = defaultdict(list)
-        begins: dict[tuple[int, ir.Group], int] = {}
+        groups: defaultdict[int, list[ir.ArrayGroup]] = defaultdict(list)
+        begins: dict[tuple[int, ir.ArrayGroup], int] = {}
         numbers = np.zeros(len(keys), np.int64)
         for k in np.argsort(first).tolist():
             core, form = divmod(int(keys[k]), len(flow.forms))
             _, compute = flow.forms[form]
             bits = self.graph.filters[compute.layer].weight_bits
-            wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
+            wanted = [ir.ArrayGroup(compute.layer, m, bits) for m in compute.matrices]
             if (core, wanted[0]) not in begins:
                 begins[core, wanted[0]] = len(groups[core])
                 groups[core] += wanted
@@ -142,13 +146,13 @@ class _Lowering:
         w = np.flatnonzero(brought & ~loaded)
         home = self.homes()[wants.value[w]]
         given = wants.buffer_of(wants.value[w], home)
-        every = np.full((len(w), 2), (WHOLE, 0))
+        every = np.full((len(w), 2), (WHOLE_BUFFER, 0))
         return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
 
     def copy(self, row: Ints) -> "_Messages":
         """Adds rows of copies that need no message, with their numbers in `row`. Returns messages for other copies."""
         flow, turns, wants, rows = self.flow, self.turns, self.wants, self.rows
-        ops = np.flatnonzero(flow.is_form(Copy))
+        ops = np.flatnonzero(flow.is_op_class(Copy))
         sizes = (
             (op.first, op.at, op.elements, self.arch.bytes_of(op.source.element)) if isinstance(op, Copy) else (0,) * 4
             for op, _ in flow.forms
@@ -179,7 +183,7 @@ class _Lowering:
             op, _ = self.flow.forms[number]
             assert isinstance(op, Copy)
             runs = np.array([[op.at, 0, op.first, 1, op.elements]])
-            kind_of[number] = self.kinds.of_op(Move(slot_for(op.result, 1), (slot_for(op.source, 0),), runs))
+            kind_of[number] = self.kinds.of_op(Move(make_slot(op.result, 1), (make_slot(op.source, 0),), runs))
         return np.array([kind_of[number] for number in forms.tolist()], np.int64)
 
     def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
@@ -202,7 +206,7 @@ class _Lowering:
                 row[m.op] = rows
         return len(channel)
 
-    def store(self, stores: Sequence[Stored]) -> None:
+    def store(self, stores: Sequence[StoredValue]) -> None:
         columns = [(s.turn, s.within, s.value, s.address) for s in stores]
         turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
         at, core = self.times.at(turn, within), self.turns.core[turn]
@@ -225,21 +229,23 @@ class _Lowering:
         step[flow.op_result[ops]] = place[ops] + 1
         return self.homes(), step
 
-    def trace(self, tensor: TensorParts, core: Ints, step: Ints) -> ir.Trace | None:
+    def trace(self, tensor: TensorParts, core: Ints, step: Ints) -> ir.TensorTrace | None:
         """Returns where the parts of a tensor can be observed; None if some part is not computed."""
         tiles = [self.values.tiles.get(part.tile.name) for part in tensor.parts]
         value = np.array([tile for tile in tiles if tile is not None], np.int64)
         if len(value) < len(tiles) or (step[value] < 0).any():
             return None
         element = tensor.parts[0].tile.element
-        coding = tensor.coding and tensor.coding.seen_as(tensor.shape, tensor.image.shape)
+        coding = tensor.coding and tensor.coding.reshape_to(tensor.shape, tensor.image.shape)
         regions = tuple([part.region for part in tensor.parts])
-        return ir.Trace(tensor.name, tensor.node, tensor.image, regions, core[value], step[value], element, coding)
+        return ir.TensorTrace(
+            tensor.name, tensor.node, tensor.image, regions, core[value], step[value], element, coding
+        )
 
-    def stored_outputs(self) -> Iterator[Stored]:
+    def stored_outputs(self) -> Iterator[StoredValue]:
         """Yields the stores of model outputs: after the first compute that makes the tile, else at the end."""
         flow, turns, outputs = self.flow, self.turns, self.values.outputs
-        makers = Lists.of(flow.result_tile, flow.result_compute, len(self.values.all))
+        makers = GroupedLists.group_by(flow.result_tile, flow.result_compute, len(self.values.all))
         end = {tile: turn for turn, tile in enumerate(turns.tile.tolist()) if turns.op[turn] < 0}
         first: dict[int, int] = {}
         for tile in outputs:
@@ -252,7 +258,7 @@ class _Lowering:
             for address in outputs[tile]:
                 turn = first[tile]
                 count[turn] = count.get(turn, 0) + 1
-                yield Stored(turn, self.times.store + count[turn] - 1, tile, address)
+                yield StoredValue(turn, self.times.store + count[turn] - 1, tile, address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

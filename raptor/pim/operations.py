@@ -4,17 +4,17 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.spatial.operations import OneResult, Operation, V
-from raptor.spatial.tiles import Value
+from raptor.spatial.tiles import ShapedValue
 
 
-class Buffer(Value, frozen=True, gc=False):
+class Buffer(ShapedValue, frozen=True, gc=False):
     """A range of local memory of one core that holds a value.
 
     Its name identifies the range; its shape is how an operation interprets the elements.
     """
 
 
-def slot_for(value: Value, number: int) -> Buffer:
+def make_slot(value: ShapedValue, number: int) -> Buffer:
     """Returns slot `number` of a form, with the shape of `value`."""
     return Buffer(f"{number}", value.rows, value.width, value.channels, value.element)
 
@@ -23,12 +23,12 @@ Span = tuple[int, int]
 """First element and number of elements of a part of a buffer."""
 
 
-def span_of(buffer: Value, span: Span | None) -> Span:
+def span_of(buffer: ShapedValue, span: Span | None) -> Span:
     """Returns the span, or the whole buffer for None."""
     return (0, buffer.elements) if span is None else span
 
 
-def span_text(buffer: Value, span: Span | None) -> str:
+def span_text(buffer: ShapedValue, span: Span | None) -> str:
     """Returns buffer and span in the text form."""
     return str(buffer) if span is None else f"{buffer}[{span[0]}:{span[0] + span[1]}]"
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raptor.pim.steps import WHOLE, Buffers, Forms, Steps
-from raptor.pim.wants import Wants
-from raptor.spatial.tiles import Value
+from raptor.pim.steps import WHOLE_BUFFER, BufferTable, FormTable, StepColumns
+from raptor.pim.wants import BufferRequests
+from raptor.spatial.tiles import ShapedValue
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Rows:
+class StepBuilder:
     """Rows so far: the time in the global order and the core, then the columns of `Steps`.
 
     used: buffers of rows, as columns: number of the row, index among its buffers, number of the buffer.
@@ -33,7 +33,7 @@ class Rows:
         *buffers: Ints,
         number: Ints | int = 0,
         peer: Ints | int = 0,
-        first: Ints | int = WHOLE,
+        first: Ints | int = WHOLE_BUFFER,
         elements: Ints | int = 0,
     ) -> Ints:
         """Adds rows that use `buffers` in this order. Returns their numbers."""
@@ -50,8 +50,8 @@ class Rows:
         self.used.append(tuple(np.broadcast_arrays(rows, np.asarray(place), buffer)))
 
     def steps(
-        self, forms: Forms, nodes: tuple[str, ...], values: list[Value], wants: Wants
-    ) -> tuple[dict[int, Steps], Ints]:
+        self, forms: FormTable, nodes: tuple[str, ...], values: list[ShapedValue], wants: BufferRequests
+    ) -> tuple[dict[int, StepColumns], Ints]:
         """Returns the steps of each core, and the index of each row among the steps of its core. Drops the rows."""
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
@@ -63,11 +63,11 @@ class Rows:
         used, start = buffer[np.lexsort((place, row))], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
         span = np.stack([first, elements], axis=1)
         made = _buffers(values, wants)
-        by_core: dict[int, Steps] = {}
+        by_core: dict[int, StepColumns] = {}
         for i, low, high in _runs(core):
             within = slice(low, high)
             begin = start[low : high + 1]
-            by_core[i] = Steps(
+            by_core[i] = StepColumns(
                 forms,
                 nodes,
                 made[i],
@@ -82,11 +82,11 @@ class Rows:
         return by_core, (np.arange(len(core)) - np.searchsorted(core, core))[rank]
 
 
-def _buffers(values: list[Value], wants: Wants) -> dict[int, Buffers]:
+def _buffers(values: list[ShapedValue], wants: BufferRequests) -> dict[int, BufferTable]:
     """Returns the buffers of each core, in order of creation."""
     value: list[int] = wants.value[wants.new].tolist()
     runs = _runs(wants.core[wants.new])
-    return {core: Buffers(tuple([values[i] for i in value[low:high]])) for core, low, high in runs}
+    return {core: BufferTable(tuple([values[i] for i in value[low:high]])) for core, low, high in runs}
 
 
 def _runs(cores: Ints) -> Iterator[tuple[int, int, int]]:

@@ -1,7 +1,7 @@
 """The operations of a core as columns: a row per step, an object per form.
 
 Most operations repeat another one on other buffers (the same products on another line of an image). The common part is
-their `Form`. Buffers are numbers, so that a pass processes all steps of a core at once.
+their `OperationForm`. Buffers are numbers, so that a pass processes all steps of a core at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +14,21 @@ from msgspec import structs
 
 from raptor.pim.operations import Buffer, Load, Receive, Send, Span, Store
 from raptor.spatial.operations import Operation
-from raptor.spatial.tiles import Value
+from raptor.spatial.tiles import ShapedValue
 from raptor.target.arch import Target
 from raptor.target.element import ElementType
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-WHOLE = -1
+WHOLE_BUFFER = -1
 """Entry of `Steps.span` for a transfer of the whole buffer."""
 OPERAND, RESULT, SCRATCH = range(3)
 """Roles of a buffer in an operation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PimStep:
     """An operation, and the ONNX node that it belongs to."""
 
     operation: Operation[Buffer]
@@ -36,7 +36,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class OperationForm:
     """An operation on slots, which stand for buffers and have their shapes.
 
     slots: `operands` operands, then `results` results, then scratch. A transfer (`TRANSFERS`) works on buffers of any
@@ -50,13 +50,13 @@ class Form:
     weight_bits: int = 0
 
     @classmethod
-    def of(cls, operation: Operation[Buffer], weight_bits: int = 0) -> "Form":
+    def from_operation(cls, operation: Operation[Buffer], weight_bits: int = 0) -> "OperationForm":
         """Makes the form of an operation whose buffers are slots."""
         operands = len(set(operation.operands))
         slots = tuple(dict.fromkeys(operation.touches))
         return cls(operation, slots, operands, len(operation.results), weight_bits)
 
-    def on(self, buffers: Mapping[str, Buffer]) -> Operation[Buffer]:
+    def on_buffers(self, buffers: Mapping[str, Buffer]) -> Operation[Buffer]:
         """Returns the operation on other buffers, by name of the slot. Slots give the shapes, buffers the names."""
         return self.operation.map_operands(lambda slot: structs.replace(slot, name=buffers[slot.name].name))
 
@@ -64,15 +64,17 @@ class Form:
 _ANY = Buffer("any", 1, 1, 1)
 LOAD, STORE, SEND, RECEIVE = range(4)
 """Form numbers of transfers."""
-TRANSFERS = tuple(map(Form.of, (Load(_ANY, 0), Store(_ANY, 0), Send(_ANY, 0, 0), Receive(_ANY, 0, 0))))
+TRANSFERS = tuple(
+    map(OperationForm.from_operation, (Load(_ANY, 0), Store(_ANY, 0), Send(_ANY, 0, 0), Receive(_ANY, 0, 0)))
+)
 """The first forms of every program."""
 
 
 @dataclass(frozen=True, eq=False)
-class Forms:
+class FormTable:
     """The forms of a program, and their properties as columns with an entry per form or per slot."""
 
-    forms: tuple[Form, ...] = TRANSFERS
+    forms: tuple[OperationForm, ...] = TRANSFERS
 
     @cached_property
     def counts(self) -> Ints:
@@ -87,7 +89,7 @@ class Forms:
 
     @cached_property
     def elements(self) -> Ints:
-        """[slots, 2]: number of elements and type (see `type_number`) of each slot."""
+        """[slots, 2]: number of elements and type (see `encode_type`) of each slot."""
         return _elements([slot for form in self.forms for slot in form.slots])
 
     @cached_property
@@ -113,10 +115,10 @@ class Forms:
 
 
 @dataclass(frozen=True, eq=False)
-class Buffers:
+class BufferTable:
     """The buffers of a core, by number."""
 
-    values: tuple[Value, ...]
+    values: tuple[ShapedValue, ...]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -126,7 +128,7 @@ class Buffers:
 
     @cached_property
     def elements(self) -> Ints:
-        """[buffers, 2]: number of elements and type (see `type_number`) of each buffer."""
+        """[buffers, 2]: number of elements and type (see `encode_type`) of each buffer."""
         return _elements(self.values)
 
     def sizes(self, arch: Target) -> Ints:
@@ -136,11 +138,11 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Uses:
+class BufferUses:
     """All uses of buffers by the steps of a core, in order, as columns.
 
     step, buffer: their numbers. role: `OPERAND`, `RESULT` or `SCRATCH`. elements: [uses, 2], number of elements and
-    type (see `type_number`) as the operation sees them.
+    type (see `encode_type`) as the operation sees them.
     """
 
     step: Ints
@@ -162,7 +164,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class StepColumns:
     """The steps of a core.
 
     forms, nodes: tables of the whole program. buffers: of the core. form, node: form number and node number of each
@@ -173,9 +175,9 @@ class Steps:
     all) and number of elements of a transfer.
     """
 
-    forms: Forms
+    forms: FormTable
     nodes: tuple[str, ...]
-    buffers: Buffers
+    buffers: BufferTable
     form: Ints
     node: Ints
     number: Ints
@@ -187,12 +189,12 @@ class Steps:
     def __len__(self) -> int:
         return len(self.form)
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[PimStep]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, i: int) -> Step:
+    def __getitem__(self, i: int) -> PimStep:
         """Returns one step as an object."""
-        return Step(self.operation(i), self.nodes[int(self.node[i])])
+        return PimStep(self.operation(i), self.nodes[int(self.node[i])])
 
     def operation(self, i: int) -> Operation[Buffer]:
         """Returns the operation of one step, on its buffers."""
@@ -200,7 +202,7 @@ class Steps:
         used: list[int] = self.used[self.start[i] : self.start[i + 1]].tolist()
         buffers = [_buffer(self.buffers.values[k]) for k in used]
         first, elements = self.span[i].tolist()
-        span: Span | None = None if first == WHOLE else (first, elements)
+        span: Span | None = None if first == WHOLE_BUFFER else (first, elements)
         match form.operation:
             case Load():
                 return Load(buffers[0], number, span)
@@ -212,7 +214,7 @@ class Steps:
                 return Receive(buffers[0], int(self.peer[i]), number, span)
             case _:
                 slots = {slot.name: buffer for slot, buffer in zip(form.slots, buffers, strict=True)}
-                return form.on(slots).shift_matrices(number)
+                return form.on_buffers(slots).shift_matrices(number)
 
     def results(self, steps: Ints) -> Ints:
         """Returns the buffer numbers of the results of some steps, which must have one result each."""
@@ -222,29 +224,29 @@ class Steps:
         """Returns the numbers of the steps whose operation is an instance of one of these classes."""
         return np.flatnonzero(self.forms.of_class(*kinds)[self.form])
 
-    def uses(self) -> Uses:
+    def uses(self) -> BufferUses:
         """Returns all uses of buffers, in order."""
         step = np.repeat(np.arange(len(self)), np.diff(self.start))
         form, place = self.form[step], np.arange(len(self.used)) - self.start[step]
         role = (place[:, None] >= self.forms.counts[form, :2]).sum(axis=1)
         seen = self.forms.elements[self.forms.first[form] + place]
         elements = np.where((form < len(TRANSFERS))[:, None], self.buffers.elements[self.used], seen)
-        return Uses(step, self.used, role, elements)
+        return BufferUses(step, self.used, role, elements)
 
 
-def type_number(element: ElementType) -> int:
+def encode_type(element: ElementType) -> int:
     """Returns the encoding of an element type: twice its bits, plus 1 for a float."""
     return 2 * element.bits + (element.kind == "float")
 
 
 def bytes_of_types(numbers: Ints, arch: Target) -> Ints:
-    """Returns the bytes of an element of each type; see `type_number`."""
+    """Returns the bytes of an element of each type; see `encode_type`."""
     return -(-np.where(numbers < 2, arch.element_bits, numbers // 2) // 8)
 
 
-def _elements(values: Sequence[Value]) -> Ints:
-    return np.array([(value.elements, type_number(value.element)) for value in values], np.int64).reshape(-1, 2)
+def _elements(values: Sequence[ShapedValue]) -> Ints:
+    return np.array([(value.elements, encode_type(value.element)) for value in values], np.int64).reshape(-1, 2)
 
 
-def _buffer(value: Value) -> Buffer:
+def _buffer(value: ShapedValue) -> Buffer:
     return Buffer(value.name, value.rows, value.width, value.channels, value.element)

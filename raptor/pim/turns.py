@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turns:
+class GlobalOrder:
     """Operations and fetches in the global order, as columns. Model outputs that no compute makes come last.
 
     op: number of the operation in the dataflow; -1 for a fetch or such an output. tile: the tile of a fetch or such an
@@ -30,7 +30,7 @@ class Turns:
     last: Ints
 
     @classmethod
-    def of(cls, flow: Dataflow, schedule: Schedule, unmade: Sequence[int], first_core: int) -> "Turns":
+    def from_schedule(cls, flow: Dataflow, schedule: Schedule, unmade: Sequence[int], first_core: int) -> "GlobalOrder":
         """Builds the turns. unmade: tiles of outputs that no compute makes; they are copied through `first_core`."""
         count, order = len(flow.nodes), np.array(schedule.order, np.int64)
         computed, fetches = order < count, schedule.fetches
@@ -70,7 +70,7 @@ def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TurnLayout:
     """Division of each turn into `each` time slots: turn t begins at time t * `each`.
 
     In order: operands arrive on the core (every second slot stores ids); the `result` gets its buffer; from `slots` on,
@@ -86,7 +86,7 @@ class Times:
     each: int
 
     @classmethod
-    def of(cls, reads: int, slots: int, scratch: int, stores: int) -> "Times":
+    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int) -> "TurnLayout":
         """Makes the division for the given largest numbers of operands, slots, scratch values and stores of a turn."""
         first_slot = 2 * reads + 1
         first_scratch = first_slot + 2 * slots

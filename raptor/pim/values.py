@@ -8,16 +8,16 @@ import numpy.typing as npt
 from msgspec import structs
 
 from raptor.pim.global_memory import GlobalMemory
-from raptor.pim.operations import slot_for
+from raptor.pim.operations import make_slot
 from raptor.spatial.ir import SpatialGraph
-from raptor.spatial.tiles import ConstantTile, Tile, Value
-from raptor.target.element import MODELLED
+from raptor.spatial.tiles import ConstantTile, ShapedValue, Tile
+from raptor.target.element import MODELLED_FLOAT
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Values:
+class ValueNumbering:
     """Values by number: first the tiles of the dataflow, then all others in order of creation.
 
     all: value of each number. tiles: number of each tile, by name. named: number of each shared other value, by name.
@@ -26,14 +26,14 @@ class Values:
     """
 
     memory: GlobalMemory
-    all: list[Value]
+    all: list[ShapedValue]
     tiles: dict[str, int]
-    named: dict[str, int] = field(default_factory=dict[str, int])
+    shared_numbers: dict[str, int] = field(default_factory=dict[str, int])
     address: dict[int, int] = field(default_factory=dict[int, int])
     outputs: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     @classmethod
-    def of(cls, graph: SpatialGraph, memory: GlobalMemory) -> "Values":
+    def from_graph(cls, graph: SpatialGraph, memory: GlobalMemory) -> "ValueNumbering":
         """Numbers the tiles of a graph."""
         values = cls(memory, list(graph.dataflow.tiles), dict(graph.dataflow.number))
         for tile, address in _tile_addresses(graph, memory.inputs):
@@ -44,7 +44,7 @@ class Values:
             values.address[values.tile(tile)] = memory.constants[tile.name]
         return values
 
-    def new(self, value: Value) -> int:
+    def new(self, value: ShapedValue) -> int:
         """Adds a value. Returns its number."""
         self.all.append(value)
         return len(self.all) - 1
@@ -55,16 +55,16 @@ class Values:
             self.tiles[tile.name] = self.new(tile)
         return self.tiles[tile.name]
 
-    def shared(self, value: Value) -> int:
+    def shared(self, value: ShapedValue) -> int:
         """Returns the number of the value of this name; adds it if it is new."""
-        if value.name not in self.named:
-            self.named[value.name] = self.new(value)
-        return self.named[value.name]
+        if value.name not in self.shared_numbers:
+            self.shared_numbers[value.name] = self.new(value)
+        return self.shared_numbers[value.name]
 
     def constant(self, tile: ConstantTile) -> int:
         """Returns the number of a constant. Equal constants share one."""
         address = self.memory.constants[tile.name]
-        number = self.shared(structs.replace(slot_for(tile, 0), name=_constant_name(address, tile)))
+        number = self.shared(structs.replace(make_slot(tile, 0), name=_constant_name(address, tile)))
         self.address[number] = address
         return number
 
@@ -78,7 +78,7 @@ class Values:
 def _constant_name(address: int, tile: ConstantTile) -> str:
     """Returns the name of a constant's buffer. Equal bytes may be constants of different types and lengths."""
     stem = f"const@{address}"
-    return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
+    return stem if tile.element == MODELLED_FLOAT else f"{stem}.{tile.elements}x{tile.element}"
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Tile, int]]:

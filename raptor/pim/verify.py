@@ -3,14 +3,14 @@
 import numpy as np
 
 from raptor.common.errors import VerifyError
-from raptor.pim.allocate import Lifetimes, granules, rooms
+from raptor.pim.allocate import BufferLifetimes, buffer_alignments, reserved_bytes
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer, LoadRows
-from raptor.pim.steps import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE, Ints, bytes_of_types
+from raptor.pim.steps import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE_BUFFER, Ints, bytes_of_types
 from raptor.target.arch import Target
 
 
-def verify(program: PimProgram, arch: Target) -> None:
+def verify_pim(program: PimProgram, arch: Target) -> None:
     """Checks a program, before or after allocation. Raises `VerifyError` that names core, step and ONNX node."""
     _check_channels(program, arch)
     for core in program.cores.values():
@@ -57,7 +57,7 @@ def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
         steps = core.steps
         at = np.flatnonzero(steps.form == form)
         whole = steps.buffers.elements[steps.used[steps.start[at]]]
-        elements = np.where(steps.span[at, 0] == WHOLE, whole[:, 0], steps.span[at, 1])
+        elements = np.where(steps.span[at, 0] == WHOLE_BUFFER, whole[:, 0], steps.span[at, 1])
         channels.append(steps.number[at])
         own, sizes = np.full(len(at), core.core), elements * bytes_of_types(whole[:, 1], arch)
         ends.append(np.stack([own, steps.peer[at], sizes], axis=1))
@@ -116,10 +116,10 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     """Checks that buffers alive at the same time are disjoint, and all are aligned and inside the memory used."""
     from raptor.pim.allocate_kernel import first_clash  # compiled code is loaded only where it runs
 
-    lives, buffers = Lifetimes.of(core.steps), core.steps.buffers
+    lives, buffers = BufferLifetimes.from_steps(core.steps), core.steps.buffers
     low = addresses[lives.buffer]
-    high = low + rooms(buffers, arch)[lives.buffer]
-    unaligned = low % granules(buffers.elements[lives.buffer, 1], arch) != 0
+    high = low + reserved_bytes(buffers, arch)[lives.buffer]
+    unaligned = low % buffer_alignments(buffers.elements[lives.buffer, 1], arch) != 0
     outside = (low < 0) | (high > core.local_bytes)
     clashing, other = first_clash(lives.first, lives.last, low, high)
     for i in np.flatnonzero(unaligned | outside | (np.arange(len(low)) == clashing)).tolist():

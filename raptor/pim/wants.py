@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raptor.pim.turns import Times, Turns
+from raptor.pim.turns import GlobalOrder, TurnLayout
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 UNUSED = -1
-"""Entry of `Wants.place` for a value that the operation of the turn itself does not use."""
-MADE = -1
-"""Entry of `Wants.fill` for a buffer that the operation of the turn itself fills."""
+"""Entry of `BufferRequests.place` for a value that the operation of the turn itself does not use."""
+MADE_BY_OPERATION = -1
+"""Entry of `BufferRequests.fill` for a buffer that the operation of the turn itself fills."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wants:
+class BufferRequests:
     """Requests for values on cores, as columns; sorted by core, then by time.
 
     at: time in the global order. core, value: the requested value and its core. buffer: number of its buffer on the
@@ -35,7 +35,7 @@ class Wants:
     place: Ints
     fill: Ints
     base: Ints
-    known: "_Known"
+    known: "_BufferIndex"
 
     def buffer_of(self, value: Ints, core: Ints) -> Ints:
         """Returns the buffer numbers of values, each on the core given with it, where it must have a buffer."""
@@ -46,7 +46,7 @@ class Wants:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _BufferIndex:
     """The buffers by key (value * `cores` + core); keys are sorted."""
 
     keys: Ints
@@ -55,11 +55,11 @@ class _Known:
 
 
 @dataclass(slots=True)
-class Wanting:
+class RequestCollector:
     """Requests so far, in any order, as columns."""
 
-    turns: Turns
-    times: Times
+    turns: GlobalOrder
+    times: TurnLayout
     columns: list[tuple[Ints, ...]] = field(default_factory=list[tuple[Ints, ...]])
 
     def add(
@@ -69,15 +69,18 @@ class Wanting:
         value: Ints,
         place: Ints | int = UNUSED,
         *,
-        fill: int = MADE,
+        fill: int = MADE_BY_OPERATION,
         base: Ints | int = 0,
     ) -> None:
-        """Adds requests of turns for values on their cores, at slot `within` of each turn. See `Wants` for the rest."""
+        """Adds requests of turns for values on their cores, at slot `within` of each turn.
+
+        See `BufferRequests` for the rest.
+        """
         at, core = self.times.at(turn, within), self.turns.core[turn]
         columns = at, core, value, turn, np.asarray(place), np.asarray(fill), np.asarray(base)
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
 
-    def wants(self) -> Wants:
+    def sort_requests(self) -> BufferRequests:
         """Returns all requests in order, and drops them here to save memory: a transformer has millions."""
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
@@ -88,5 +91,5 @@ class Wanting:
         new[first] = True
         before = np.cumsum(new) - 1
         buffer = (before - before[np.searchsorted(core, core)])[first]
-        known = _Known(keys, buffer, cores)
-        return Wants(at, core, value, buffer[which.reshape(-1)], new, turn, place, fill, base, known)
+        known = _BufferIndex(keys, buffer, cores)
+        return BufferRequests(at, core, value, buffer[which.reshape(-1)], new, turn, place, fill, base, known)

@@ -7,7 +7,7 @@ from typing import Any
 from onnxruntime.quantization import QuantType
 
 from raptor.common import arguments
-from raptor.common.option_values import SCHEME, Scheme
+from raptor.common.option_values import SCHEME, QuantisationScheme
 from raptor.quantise.policy import Policy
 
 NO_POLICY = Policy()
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class QuantisationChoice:
     """A quantisation scheme and its bit widths. Weights are signed and symmetric (zero point 0) in every scheme.
 
     `s8s8`: activations are signed and symmetric as well. `u8s8`: activations are unsigned and have a zero point.
@@ -32,7 +32,7 @@ class Choice:
     single layers, which override `weights` and `activations`.
     """
 
-    scheme: Scheme = "s8s8"
+    scheme: QuantisationScheme = "s8s8"
     weights: int = 8
     activations: int = 8
     per_channel: bool = False
@@ -45,7 +45,7 @@ class Choice:
         widths = {self.weights, self.activations, *of_layers}
         return ALL_BITS_OPSET if widths != {8} else 13
 
-    def for_onnxruntime(self) -> dict[str, Any]:
+    def to_ort_arguments(self) -> dict[str, Any]:
         """Returns the equivalent keyword arguments of onnxruntime's `quantize_static`."""
         unsigned = self.scheme == "u8s8"
         return {
@@ -56,25 +56,27 @@ class Choice:
         }
 
 
-def parse(scheme: object, weights: object, activations: object, per_channel: object, policy: Policy) -> Choice:
+def parse_choice(
+    scheme: object, weights: object, activations: object, per_channel: object, policy: Policy
+) -> QuantisationChoice:
     """Returns the checked choice. Raises `UserError` that names the option with an invalid value."""
-    return Choice(
+    return QuantisationChoice(
         SCHEME.parse(scheme),
         _width("weights", weights, WEIGHT_BITS),
         _width("activations", activations, ACTIVATION_BITS),
-        arguments.flag("per_channel", per_channel),
+        arguments.parse_flag("per_channel", per_channel),
         policy,
     )
 
 
-def policy_of(layers: Mapping[str, object]) -> Policy:
+def make_weight_policy(layers: Mapping[str, object]) -> Policy:
     """Returns a policy with these bits of weights, keyed by layer name. Raises `UserError` for an invalid width."""
     return Policy.model_validate({"weights": {n: _width("layers", bits, WEIGHT_BITS) for n, bits in layers.items()}})
 
 
 def _width(keyword: str, value: object, widths: tuple[int, ...]) -> int:
     expected = " or ".join(map(str, widths))
-    number = arguments.whole(keyword, value, 1, expected=expected)
+    number = arguments.parse_integer(keyword, value, 1, expected=expected)
     if number not in widths:
-        raise arguments.fault(keyword, value, expected)
+        raise arguments.argument_error(keyword, value, expected)
     return number

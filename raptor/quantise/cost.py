@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from raptor.quantise.foreign import Session
-from raptor.quantise.pairs import DQ, Pair, Q, Quantised
+from raptor.quantise.foreign import OrtSession
+from raptor.quantise.pairs import DQ, Q, QdqModel, QdqPair
 from raptor.quantise.samples import Sample
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
-class Noise:
+class SignalNoise:
     """A signal and its error: sums of squares over all samples, of the float values and of the differences."""
 
     signal: float = 0.0
     noise: float = 0.0
 
-    def add(self, wanted: Array, found: Array) -> None:
+    def accumulate(self, wanted: Array, found: Array) -> None:
         exact = wanted.astype(np.float64)
         self.signal += float(np.square(exact).sum())
         self.noise += float(np.square(exact - found).sum())
@@ -37,30 +37,32 @@ class Noise:
 
 
 @dataclass(slots=True)
-class Cost:
+class TensorNoise:
     """Noise of a tensor: `total` with all layers quantised; `own` if its layer reads quantised reference values."""
 
-    total: Noise = field(default_factory=Noise)
-    own: Noise = field(default_factory=Noise)
+    total: SignalNoise = field(default_factory=SignalNoise)
+    own: SignalNoise = field(default_factory=SignalNoise)
 
 
-def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) -> tuple[dict[str, Cost], Noise]:
+def measure_noise(
+    floats: ModelProto, model: ModelProto, samples: Sequence[Sample]
+) -> tuple[dict[str, TensorNoise], SignalNoise]:
     """Runs both models with optimisations off; returns the noise of each quantised tensor, and of the outputs."""
-    pairs = list(Quantised(model).layers())
+    pairs = list(QdqModel(model).layer_pairs())
     ends = [v.name for v in model.graph.output]
-    reference = Session(_with_outputs(floats, [p.tensor for p in pairs]))
-    whole = Session(_with_outputs(model, [p.restored for p in pairs]))
-    forced = Session(_isolated_layers(model, pairs))
-    costs, outputs = {p.tensor: Cost() for p in pairs}, Noise()
+    reference = OrtSession(_with_outputs(floats, [p.tensor for p in pairs]))
+    whole = OrtSession(_with_outputs(model, [p.restored for p in pairs]))
+    forced = OrtSession(_isolated_layers(model, pairs))
+    costs, outputs = {p.tensor: TensorNoise() for p in pairs}, SignalNoise()
     for sample in samples:
         wanted, found = reference.run(sample), whole.run(sample)
         feeds = sample | {_input_name(p): wanted[p.tensor] for p in pairs if p.producer is not None}
         alone = forced.run(feeds)
         for pair in pairs:
-            costs[pair.tensor].total.add(wanted[pair.tensor], found[pair.restored])
-            costs[pair.tensor].own.add(wanted[pair.tensor], alone[_output_name(pair)])
+            costs[pair.tensor].total.accumulate(wanted[pair.tensor], found[pair.restored])
+            costs[pair.tensor].own.accumulate(wanted[pair.tensor], alone[_output_name(pair)])
         for name in ends:
-            outputs.add(wanted[name], found[name])
+            outputs.accumulate(wanted[name], found[name])
     return costs, outputs
 
 
@@ -69,16 +71,16 @@ class OutputNoise:
 
     def __init__(self, floats: ModelProto, samples: Sequence[Sample]) -> None:
         self.samples, self.names = samples, [v.name for v in floats.graph.output]
-        reference = Session(floats)
+        reference = OrtSession(floats)
         self.wanted = [reference.run(sample) for sample in samples]
 
-    def share(self, model: ModelProto) -> float:
+    def measure_share(self, model: ModelProto) -> float:
         """Returns the output noise of a quantised model as a share of the float outputs' sum of squares."""
-        session, found = Session(model), Noise()
+        session, found = OrtSession(model), SignalNoise()
         for sample, wanted in zip(self.samples, self.wanted, strict=True):
             values = session.run(sample)
             for name in self.names:
-                found.add(wanted[name], values[name])
+                found.accumulate(wanted[name], values[name])
         return found.noise / found.signal if found.signal else 0.0
 
 
@@ -91,7 +93,7 @@ def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
     return copy
 
 
-def _isolated_layers(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
+def _isolated_layers(model: ModelProto, pairs: Sequence[QdqPair]) -> ModelProto:
     """Returns a copy in which each layer reads the float model's values, quantised, so that only its own noise remains.
 
     Each QuantizeLinear reads a new model input instead of its layer's result; a Q/DQ pair after the layer is an output.
@@ -110,15 +112,15 @@ def _isolated_layers(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
     return copy
 
 
-def _requantised_output(pair: Pair) -> Iterator[Any]:
+def _requantised_output(pair: QdqPair) -> Iterator[Any]:
     quantise, domain, codes = pair.quantise, pair.quantise.domain, f"{pair.tensor}.codes"
     yield helper.make_node(Q, [pair.source, *quantise.input[1:]], [codes], domain=domain)
     yield helper.make_node(DQ, [codes, *quantise.input[1:]], [_output_name(pair)], domain=domain)
 
 
-def _input_name(pair: Pair) -> str:
+def _input_name(pair: QdqPair) -> str:
     return f"{pair.tensor}.float"
 
 
-def _output_name(pair: Pair) -> str:
+def _output_name(pair: QdqPair) -> str:
     return f"{pair.tensor}.alone"

@@ -17,7 +17,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 Array = npt.NDArray[Any]
 
 
-def pre_process(source: Path, target: Path) -> ModelProto:
+def run_preprocessing(source: Path, target: Path) -> ModelProto:
     """Folds constants and batch normalisation and infers shapes; writes the model to `target` and returns it.
 
     Raises one of a dozen exception types if onnxruntime fails.
@@ -27,7 +27,7 @@ def pre_process(source: Path, target: Path) -> ModelProto:
     return onnx.load(str(target))
 
 
-def quantise(source: Path, target: Path, samples: CalibrationDataReader, options: Mapping[str, Any]) -> ModelProto:
+def run_quantizer(source: Path, target: Path, samples: CalibrationDataReader, options: Mapping[str, Any]) -> ModelProto:
     """Writes the QDQ model to `target` and returns it. Raises one of a dozen exception types if onnxruntime fails."""
     with _quietly():
         quantize_static(source, target, samples, quant_format=QuantFormat.QDQ, **options)
@@ -48,7 +48,7 @@ def _quietly() -> Generator[None]:
         root.removeHandler(silence)
 
 
-class Session:
+class OrtSession:
     """An onnxruntime session with all graph optimisations off."""
 
     def __init__(self, model: ModelProto) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
-from raptor.quantise.originals import Array, Originals
-from raptor.quantise.pairs import DQ, Q, Quantised
+from raptor.common.spelling import spell_option
+from raptor.quantise.originals import Array, FloatConstants
+from raptor.quantise.pairs import DQ, Q, QdqModel
 from raptor.quantise.policy import Operand
 
-WIDTHS: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8}
+WEIGHT_TYPES: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8}
 """ONNX type of a signed weight, keyed by its bits."""
 _UNSIGNED: Mapping[int, int] = {4: TensorProto.UINT4, 8: TensorProto.UINT8, 16: TensorProto.UINT16}
 _SIGNED: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.INT16}
@@ -23,54 +23,57 @@ _SELECTING = ("Relu", "Clip", "MaxPool", "Reshape", "Flatten", "Transpose", "Squ
 """Operators that only move, select or clip values, so they commute with a quantiser of the same scale."""
 
 
-def narrow(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], inputs: Mapping[str, int]) -> None:
+def change_widths(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], inputs: Mapping[str, int]) -> None:
     """Changes the bit widths of single layers of a QDQ model, in place.
 
     `floats`: the float model that `model` was made from. `weights`: bits of the weights, keyed by layer name. `inputs`:
     bits of the integers that the layer reads. Raises `UserError` for a layer without quantised weights.
     """
-    layers = layers_of(model)
+    layers = find_weighted_layers(model)
     unknown = sorted((weights.keys() | inputs.keys()) - layers.keys())
     if unknown:
         raise UserError(
-            f"{option('layers', unknown[0])}: no layer with weights that are quantised; layers are {', '.join(layers)}"
+            f"{spell_option('layers', unknown[0])}: no layer with weights that are quantised; "
+            f"layers are {', '.join(layers)}"
         )
     for name, width in inputs.items():
-        _narrow_input(Quantised(model), layers_of(model)[name], width)
-    found, originals, layers = Quantised(model), Originals(floats), layers_of(model)
+        _narrow_input(QdqModel(model), find_weighted_layers(model)[name], width)
+    found, originals, layers = QdqModel(model), FloatConstants(floats), find_weighted_layers(model)
     for name, width in weights.items():
-        _quantise_weights(found, found.producers[layers[name].input[1]], originals.value(layers[name], 1), width)
+        _quantise_weights(found, found.producers[layers[name].input[1]], originals.read_value(layers[name], 1), width)
     for name in weights.keys() | inputs.keys():
         _rescale_bias(found, layers[name], originals)
 
 
-def layers_of(model: ModelProto) -> dict[str, NodeProto]:
+def find_weighted_layers(model: ModelProto) -> dict[str, NodeProto]:
     """Returns the nodes that read quantised weights, keyed by name, in the order of the model."""
-    found = Quantised(model)
-    weights = {node.output[0] for node in found.weights()}
+    found = QdqModel(model)
+    weights = {node.output[0] for node in found.weight_dequantisers()}
     return {n.name: n for n in model.graph.node if len(n.input) > 1 and n.input[1] in weights and n.op_type != Q}
 
 
-def narrowable(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
+def find_adjustable_operands(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
     """Returns the operands whose width can be changed, keyed by layer name."""
-    found = Quantised(model)
+    found = QdqModel(model)
     return {
         name: ("weights", "inputs") if _input_dequantiser(found, node) is not None else ("weights",)
-        for name, node in layers_of(model).items()
+        for name, node in find_weighted_layers(model).items()
     }
 
 
-def _input_dequantiser(found: Quantised, reader: NodeProto) -> NodeProto | None:
+def _input_dequantiser(found: QdqModel, reader: NodeProto) -> NodeProto | None:
     """Returns the DequantizeLinear before a layer's input if it restores computed integers, else None."""
     node = found.producers.get(reader.input[0])
     return node if node is not None and node.op_type == DQ and node.input[0] in found.producers else None
 
 
-def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
+def _narrow_input(found: QdqModel, reader: NodeProto, width: int) -> None:
     """Changes the integers that a layer reads to `width` bits; the range of real values stays the same."""
     restore = _input_dequantiser(found, reader)
     if restore is None:
-        raise UserError(f"{option('layers', reader.name)}: its input is not quantised, so that it has no other width")
+        raise UserError(
+            f"{spell_option('layers', reader.name)}: its input is not quantised, so that it has no other width"
+        )
     old = found.constants[restore.input[2]]
     kinds = _UNSIGNED if old.data_type in _UNSIGNED.values() else _SIGNED
     before = next(bits for bits, kind in kinds.items() if kind == old.data_type)
@@ -96,7 +99,7 @@ def _largest_code(width: int, *, unsigned: bool) -> int:
     return (1 << width) - 1 if unsigned else (1 << (width - 1)) - 1
 
 
-def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+def _own_pairs(found: QdqModel, reader: NodeProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Yields the Q/DQ pairs before a layer that can take its width, the nearest first.
 
     No other layer reads them, they share scale and zero point, and only selecting operators are between them.
@@ -116,13 +119,13 @@ def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto,
         restore = found.producers.get(before.input[0]) if before is not None and before.op_type in _SELECTING else None
 
 
-def _scale_and_zero(found: Quantised, node: NodeProto) -> tuple[float, int]:
+def _scale_and_zero(found: QdqModel, node: NodeProto) -> tuple[float, int]:
     """Returns scale and zero point of an activation."""
     scale, zero = (numpy_helper.to_array(found.constants[name]) for name in node.input[1:3])
     return float(scale), int(zero)
 
 
-def _requantise_input(found: Quantised, reader: NodeProto, names: list[str]) -> None:
+def _requantise_input(found: QdqModel, reader: NodeProto, names: list[str]) -> None:
     graph, codes, restored = found.proto.graph, f"{reader.name}.input_codes", f"{reader.name}.input"
     nodes = (
         helper.make_node(Q, [reader.input[0], *names], [codes], f"{codes}_{Q}"),
@@ -134,17 +137,17 @@ def _requantise_input(found: Quantised, reader: NodeProto, names: list[str]) -> 
         graph.node.insert(at, node)
 
 
-def _forget_types(found: Quantised, tensors: set[str]) -> None:
+def _forget_types(found: QdqModel, tensors: set[str]) -> None:
     infos = found.proto.graph.value_info
     for info in [v for v in infos if v.name in tensors]:
         infos.remove(info)
 
 
-def _scale(found: Quantised, node: NodeProto) -> Array:
+def _scale(found: QdqModel, node: NodeProto) -> Array:
     return numpy_helper.to_array(found.constants[node.input[1]])
 
 
-def _quantise_weights(found: Quantised, node: NodeProto, values: Array, width: int) -> None:
+def _quantise_weights(found: QdqModel, node: NodeProto, values: Array, width: int) -> None:
     """Quantises weights to `width` bits; the largest absolute value under each scale becomes the largest code."""
     old, most = _scale(found, node), (1 << (width - 1)) - 1
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % values.ndim
@@ -152,7 +155,7 @@ def _quantise_weights(found: Quantised, node: NodeProto, values: Array, width: i
     largest = np.abs(values).max(axis=others, keepdims=True)
     scale = np.asarray(np.where(largest > 0, largest, 1) / most, np.float32)
     codes = np.clip(np.rint(values / scale), -most, most).astype(np.int64)
-    kind = WIDTHS[width]
+    kind = WEIGHT_TYPES[width]
     target = found.constants[node.input[0]]
     target.CopyFrom(helper.make_tensor(target.name, kind, codes.shape, codes.ravel().tolist()))
     _store(found.constants[node.input[1]], scale.reshape(old.shape))
@@ -161,14 +164,14 @@ def _quantise_weights(found: Quantised, node: NodeProto, values: Array, width: i
         zero.CopyFrom(helper.make_tensor(zero.name, kind, zero.dims, [0] * old.size))
 
 
-def _rescale_bias(found: Quantised, reader: NodeProto, originals: Originals) -> None:
+def _rescale_bias(found: QdqModel, reader: NodeProto, originals: FloatConstants) -> None:
     """Quantises the bias of a layer again, with the scale of its new products (input scale x weight scale)."""
     node = found.producers.get(reader.input[2]) if len(reader.input) > 2 else None
     if node is None or node.input[0] not in found.constants:
         return
     scales = [_scale(found, found.producers[name]) for name in reader.input[:2]]
     scale = np.asarray(scales[0] * scales[1], np.float32).reshape(_scale(found, node).shape)
-    codes = np.rint(originals.value(reader, 2).astype(np.float64) / scale).astype(np.int32)
+    codes = np.rint(originals.read_value(reader, 2).astype(np.float64) / scale).astype(np.int32)
     _store(found.constants[node.input[1]], scale)
     _store(found.constants[node.input[0]], codes)
 

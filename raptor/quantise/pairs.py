@@ -13,7 +13,7 @@ _INPUT = "_QuantizeLinear_Input"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class QdqPair:
     """A quantised activation: a QuantizeLinear and the DequantizeLinear that reads its codes.
 
     `tensor`: name in the float model. `source`: what `quantise` reads. `restored`: the dequantised tensor. `producer`:
@@ -35,7 +35,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QdqModel:
     """A QDQ model, with its tensors indexed by producer and readers."""
 
     proto: ModelProto
@@ -57,7 +57,7 @@ class Quantised:
                 found[name].append((node, position))
         return found
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[QdqPair]:
         """Yields the quantised activations in the order of the model; weights are left out.
 
         Activations that are requantised for one layer are left out, too: the float model does not have them.
@@ -71,9 +71,9 @@ class Quantised:
             tensor = restored[0] if restored and restored[0] in outputs else source.removesuffix(_INPUT)
             producer = self.producers.get(source)
             if restored and (producer is None or producer.op_type != DQ):
-                yield Pair(tensor, source, restored[0], node, producer)
+                yield QdqPair(tensor, source, restored[0], node, producer)
 
-    def layers(self) -> Iterator[Pair]:
+    def layer_pairs(self) -> Iterator[QdqPair]:
         """Yields `pairs`, with a layer and the Relu or Clip after it merged into one pair.
 
         The quantiser clips the layer's result to the range of the activation, so noise before that means nothing.
@@ -87,18 +87,18 @@ class Quantised:
                 pair = replace(pair, producer=before[node.input[0]].producer, activation=node.op_type)
             yield pair
 
-    def _is_cut(self, pair: Pair) -> bool:
+    def _is_cut(self, pair: QdqPair) -> bool:
         """Checks whether the only reader of a pair is a Relu or Clip whose result is quantised as well."""
         readers = self.readers[pair.restored]
         if pair.producer is None or len(readers) != 1 or readers[0][0].op_type not in ("Relu", "Clip"):
             return False
         return self._is_quantised(readers[0][0].output[0])
 
-    def weights(self) -> Iterator[NodeProto]:
+    def weight_dequantisers(self) -> Iterator[NodeProto]:
         """Yields the DequantizeLinear nodes of weights and biases."""
         yield from (n for n in self.proto.graph.node if n.op_type == DQ and n.input[0] in self.constants)
 
-    def floats(self) -> Iterator[NodeProto]:
+    def float_nodes(self) -> Iterator[NodeProto]:
         """Yields the nodes that compute floats: some input is not dequantised, or some output is not quantised."""
         kinds = {v.name: v.type.tensor_type.elem_type for v in self.proto.graph.value_info}
         for node in self.proto.graph.node:

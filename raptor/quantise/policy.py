@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from raptor.common import arguments, storage
-from raptor.common.strict import Items, Named, Schema
+from raptor.common.strict import JsonArray, JsonObject, StrictSchema
 
 Operand = Literal["weights", "inputs"]
 Goal = Literal["latency", "energy"]
@@ -17,19 +17,19 @@ UNITS: Mapping[Goal, str] = {"latency": "ns", "energy": "pJ"}
 _LIMIT_BYTES = 2**22
 
 
-class Policy(Schema):
+class Policy(StrictSchema):
     """Bits of single layers, keyed by layer name. All other layers have the default bits."""
 
     version: Literal[1] = 1
-    weights: Named[WeightBits] = Field(default={}, description="bits of the weights of a layer")
-    inputs: Named[InputBits] = Field(default={}, description="bits of the integers that a layer reads")
+    weights: JsonObject[WeightBits] = Field(default={}, description="bits of the weights of a layer")
+    inputs: JsonObject[InputBits] = Field(default={}, description="bits of the integers that a layer reads")
 
     def to_json(self) -> bytes:
         """Returns the bytes of the file."""
-        return storage.to_json(self)
+        return storage.model_to_json(self)
 
 
-class Step(Schema):
+class PolicyStep(StrictSchema):
     """A step that the search kept, in the order in which it was taken."""
 
     layer: str
@@ -39,7 +39,7 @@ class Step(Schema):
     noise: float = Field(description="noise at the outputs that this step alone adds, as a share of their squares")
 
 
-class PolicySearch(Schema):
+class PolicySearch(StrictSchema):
     """Result of a policy search: the policy, and the cost of its program in the simulator."""
 
     goal: Goal
@@ -47,7 +47,7 @@ class PolicySearch(Schema):
     base: float = Field(description="cost with 8 bits everywhere: latency in ns, or energy of a sample in pJ")
     reached: float = Field(description="the same of the policy")
     policy: Policy
-    steps: Items[Step]
+    steps: JsonArray[PolicyStep]
     compiled: int = Field(description="programs that were compiled and simulated")
 
     @property
@@ -59,5 +59,5 @@ def parse_policy(value: object) -> Policy:
     """Returns the policy of a `Policy`, a `PolicySearch` or a file. Raises `UserError` that names the invalid field."""
     if isinstance(value, Policy | PolicySearch):
         return value if isinstance(value, Policy) else value.policy
-    file = arguments.path("policy", value, expected="a file, or a policy that was found")
-    return storage.read(Policy, file.parent, file.name, limit_bytes=_LIMIT_BYTES)
+    file = arguments.parse_path("policy", value, expected="a file, or a policy that was found")
+    return storage.read_json_file(Policy, file.parent, file.name, limit_bytes=_LIMIT_BYTES)

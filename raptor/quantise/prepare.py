@@ -12,20 +12,26 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading, standard
-from raptor.frontend.check import first_line, label
-from raptor.frontend.loading import prepare as bind
-from raptor.frontend.nodes import attributes_of
-from raptor.frontend.operator_sets import DYNAMIC, STANDARD_DOMAINS
+from raptor.frontend.check import describe_node, extract_fault
+from raptor.frontend.loading import prepare_model as bind
+from raptor.frontend.nodes import read_attributes
+from raptor.frontend.operator_sets import DYNAMIC_QUANT_OPS, STANDARD_DOMAINS
 from raptor.options import ModelInputs
-from raptor.quantise.foreign import pre_process
+from raptor.quantise.foreign import run_preprocessing
 
 Array = npt.NDArray[Any]
-QUANTISABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_QUANTISED = DYNAMIC | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
+QUANTISABLE_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_QUANTISED = DYNAMIC_QUANT_OPS | {
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "ConvInteger",
+    "MatMulInteger",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedFloats:
     """A float model that is ready to be quantised. `name`: of its file. `notes`: assumptions about its inputs."""
 
     proto: ModelProto
@@ -33,34 +39,36 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(source: "str | Path | ModelProto", inputs: ModelInputs, opset: int, scratch: Path) -> Prepared:
+def prepare_floats(source: "str | Path | ModelProto", inputs: ModelInputs, opset: int, scratch: Path) -> PreparedFloats:
     """Reads a float model and brings it to the operator set `opset` at least. `scratch`: folder for temporary files.
 
     Raises `UserError` if the model is unreadable, quantised, or without layers to quantise.
     """
-    model = standard.read(source)
+    model = standard.read_standard_model(source)
     _refuse_quantised(model.proto)
     ready = bind(model, inputs)
     for tensor in model.proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(numpy_helper.from_array(model.values(tensor), tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(model.read_values(tensor), tensor.name))
     _name_nodes(model.proto)
     proto = _preprocessed(_with_opset(model.proto, opset), scratch)
-    if not any(n.op_type in QUANTISABLE for n in proto.graph.node):
-        raise UserError(f"{model.name}: nothing to quantise: no {', '.join(QUANTISABLE[:-1])} or {QUANTISABLE[-1]}")
+    if not any(n.op_type in QUANTISABLE_OPS for n in proto.graph.node):
+        raise UserError(
+            f"{model.name}: nothing to quantise: no {', '.join(QUANTISABLE_OPS[:-1])} or {QUANTISABLE_OPS[-1]}"
+        )
     _name_nodes(proto)
     _means_to_pools(proto)
     _normalise_gemms(proto)
-    return Prepared(proto, model.name, ready.notes)
+    return PreparedFloats(proto, model.name, ready.notes)
 
 
 def _refuse_quantised(proto: ModelProto) -> None:
-    for graph in reading.graphs_of(proto.graph):
+    for graph in reading.walk_graphs(proto.graph):
         found = [n for n in graph.node if n.op_type in _QUANTISED or n.op_type.startswith(("QLinear", "QGemm"))]
         if found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             raise UserError(
-                f"already quantised: {label(found[0])} ({found[0].op_type}){more}; "
+                f"already quantised: {describe_node(found[0])} ({found[0].op_type}){more}; "
                 "give the float model that it was made from"
             )
 
@@ -74,7 +82,7 @@ def _with_opset(proto: ModelProto, opset: int) -> ModelProto:
         except Exception as error:  # exceptions of onnx's C++ code have no common base
             raise UserError(
                 f"onnx cannot convert the model from operator set {version} to {opset}, which has the integer types: "
-                f"{first_line(error)}; export the model with opset {opset}"
+                f"{extract_fault(error)}; export the model with opset {opset}"
             ) from None
     proto.ir_version = max(proto.ir_version, helper.find_min_ir_version_for(proto.opset_import, True))
     return proto
@@ -84,9 +92,9 @@ def _preprocessed(proto: ModelProto, scratch: Path) -> ModelProto:
     """Folds constants and batch normalisation and infers shapes with the preprocessing that onnxruntime recommends."""
     (scratch / "model.onnx").write_bytes(proto.SerializeToString())
     try:
-        return pre_process(scratch / "model.onnx", scratch / "prepared.onnx")
+        return run_preprocessing(scratch / "model.onnx", scratch / "prepared.onnx")
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-        raise UserError(f"onnxruntime cannot prepare the model: {first_line(error)}") from None
+        raise UserError(f"onnxruntime cannot prepare the model: {extract_fault(error)}") from None
 
 
 def _name_nodes(proto: ModelProto) -> None:
@@ -103,7 +111,7 @@ def _means_to_pools(proto: ModelProto) -> None:
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*proto.graph.input, *proto.graph.value_info)}
     constants = {t.name: t for t in proto.graph.initializer}
     for node in [n for n in proto.graph.node if n.op_type == "ReduceMean" and ranks.get(n.input[0]) == 4]:
-        found = attributes_of(node)
+        found = read_attributes(node)
         axes = found.get("axes")
         if len(node.input) == 2 and node.input[1] in constants:
             axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
@@ -189,6 +197,6 @@ def _separate_add(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _drop_unread(graph: GraphProto) -> None:
-    read = {name for node in graph.node for name in reading.reads(node)} | {value.name for value in graph.output}
+    read = {name for node in graph.node for name in reading.find_reads(node)} | {value.name for value in graph.output}
     for tensor in [t for t in graph.initializer if t.name not in read]:
         graph.initializer.remove(tensor)

@@ -7,14 +7,14 @@ from typing import Literal
 from pydantic import Field
 
 from raptor.common import arguments, storage
-from raptor.common.option_values import Scheme
-from raptor.common.strict import Items, Schema
+from raptor.common.option_values import QuantisationScheme
+from raptor.common.strict import JsonArray, StrictSchema
 from raptor.quantise.policy import PolicySearch
 
 _NO_NOISE = "; null: no difference, or all floats are 0"
 
 
-class QuantisedLayer(Schema):
+class QuantisedLayer(StrictSchema):
     """A quantised tensor and the layer that makes it."""
 
     node: str = Field(description="layer that makes the tensor; the name of the tensor for an input of the model")
@@ -30,19 +30,19 @@ class QuantisedLayer(Schema):
     )
 
 
-class FloatNode(Schema):
+class FloatNode(StrictSchema):
     """A node that still computes floats."""
 
     node: str
     op_type: str
 
 
-class QuantisationReport(Schema):
+class QuantisationReport(StrictSchema):
     """Report of a quantisation: its options, sizes and noise. `version` changes with the fields."""
 
     version: Literal[1] = 1
     model: str
-    scheme: Scheme
+    scheme: QuantisationScheme
     weights: int = Field(description="bits")
     activations: int = Field(description="bits")
     per_channel: bool
@@ -52,9 +52,9 @@ class QuantisationReport(Schema):
     float_bytes: int = Field(description="size of the float model that is ready to be quantised")
     quantised_bytes: int
     snr_db: float | None = Field(description=f"signal to noise of the outputs, dB{_NO_NOISE}")
-    layers: Items[QuantisedLayer] = Field(description="in the order of the model")
-    floats: Items[FloatNode] = Field(description="in the order of the model")
-    notes: Items[str] = Field(description="what was assumed of the inputs")
+    layers: JsonArray[QuantisedLayer] = Field(description="in the order of the model")
+    floats: JsonArray[FloatNode] = Field(description="in the order of the model")
+    notes: JsonArray[str] = Field(description="what was assumed of the inputs")
     search: PolicySearch | None = Field(None, description="the search that has found the bits of layers, if any")
 
 
@@ -70,7 +70,7 @@ class Quantisation:
 
         `force`: replace an existing file. Raises `UserError` if the file may not be replaced or cannot be written.
         """
-        target = arguments.path("path", path, expected="the path of a file")
-        storage.check_replaceable("-o", target, force=arguments.flag("force", force))
-        storage.write_for("-o", target, self.onnx_bytes)
+        target = arguments.parse_path("path", path, expected="the path of a file")
+        storage.check_file_replaceable("-o", target, force=arguments.parse_flag("force", force))
+        storage.write_atomic("-o", target, self.onnx_bytes)
         return target

@@ -14,10 +14,10 @@ from onnx import ModelProto, ValueInfoProto, helper
 from onnxruntime.quantization import CalibrationDataReader
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import name as spelled
-from raptor.common.spelling import option
-from raptor.frontend.check import model_inputs
-from validator.bounds import Bounds, index_bounds
+from raptor.common.spelling import spell_name as spelled
+from raptor.common.spelling import spell_option
+from raptor.frontend.check import collect_inputs
+from validator.bounds import IndexBounds, find_index_bounds
 
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
@@ -27,16 +27,16 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class SampledInput:
     """A model input of fixed shape. `bounds`: range of its random values, None for standard normal values."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    bounds: Bounds | None
+    bounds: IndexBounds | None
 
 
-class Reader(CalibrationDataReader):
+class SampleReader(CalibrationDataReader):
     """Feeds samples to onnxruntime's calibration, one after the other."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -46,34 +46,36 @@ class Reader(CalibrationDataReader):
         return next(self._left, None)
 
 
-def inputs_of(proto: ModelProto) -> tuple[Input, ...]:
+def read_sampled_inputs(proto: ModelProto) -> tuple[SampledInput, ...]:
     """Returns the inputs of a model. Inputs used as indices are bounded by the sizes of the tables that they index."""
-    chosen = index_bounds(proto)
-    return tuple(_input(value, chosen.get(name)) for name, value in model_inputs(proto).items())
+    chosen = find_index_bounds(proto)
+    return tuple(_input(value, chosen.get(name)) for name, value in collect_inputs(proto).items())
 
 
-def _input(value: ValueInfoProto, chosen: Bounds | None) -> Input:
+def _input(value: ValueInfoProto, chosen: IndexBounds | None) -> SampledInput:
     kind = value.type.tensor_type
     dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
     bounds = chosen
     if dtype.kind in "iub":
-        own = Bounds(0, 1) if dtype.kind == "b" else Bounds(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        own = (
+            IndexBounds(0, 1) if dtype.kind == "b" else IndexBounds(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        )
         # Bytes are images; other integers are ids, lengths and flags, of which 0 and 1 are the usual ones.
-        bounds = own.meet(chosen or (own if dtype.itemsize == 1 else Bounds(0, 1)))
-    return Input(value.name, tuple(d.dim_value for d in kind.shape.dim), dtype, bounds)
+        bounds = own.intersect(chosen or (own if dtype.itemsize == 1 else IndexBounds(0, 1)))
+    return SampledInput(value.name, tuple(d.dim_value for d in kind.shape.dim), dtype, bounds)
 
 
-def random_samples(inputs: Sequence[Input], seed: int, count: int) -> list[Sample]:
+def random_samples(inputs: Sequence[SampledInput], seed: int, count: int) -> list[Sample]:
     """Returns standard normal inputs, or uniform ones within bounds; sample i has seed `seed` + i, as in `validate`."""
     return [_random_sample(inputs, seed + i) for i in range(count)]
 
 
-def _random_sample(inputs: Sequence[Input], seed: int) -> Sample:
+def _random_sample(inputs: Sequence[SampledInput], seed: int) -> Sample:
     rng = np.random.default_rng(seed)
     return {i.name: _random(i, rng).astype(i.dtype) for i in inputs}
 
 
-def _random(wanted: Input, rng: np.random.Generator) -> Array:
+def _random(wanted: SampledInput, rng: np.random.Generator) -> Array:
     if wanted.bounds is None:
         return rng.standard_normal(wanted.shape, dtype=np.float32)
     if wanted.dtype.kind in "iub":
@@ -81,7 +83,7 @@ def _random(wanted: Input, rng: np.random.Generator) -> Array:
     return rng.uniform(*wanted.bounds, wanted.shape)
 
 
-def read_samples(path: Path, inputs: Sequence[Input], count: int | None) -> list[Sample]:
+def read_samples(path: Path, inputs: Sequence[SampledInput], count: int | None) -> list[Sample]:
     """Reads the first `count` samples (None: all) of an .npz file, whose arrays have the names of the inputs.
 
     An array has the shape of the input, or one more leading axis, or a multiple of the batch size in its first axis.
@@ -92,40 +94,44 @@ def read_samples(path: Path, inputs: Sequence[Input], count: int | None) -> list
     counts = {name: len(found) for name, found in split.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{n} of '{name}'" for name, n in counts.items())
-        raise UserError(f"{option('data', path)}: all inputs need as many samples, found {told}")
+        raise UserError(f"{spell_option('data', path)}: all inputs need as many samples, found {told}")
     return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
 
 
-def _read(path: Path, inputs: Sequence[Input]) -> dict[str, npt.NDArray[Any]]:
+def _read(path: Path, inputs: Sequence[SampledInput]) -> dict[str, npt.NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             _check_names(path, members, inputs)
             return {i.name: _read_array(path, archive, members[i.name], i) for i in inputs}
     except FileNotFoundError:
-        raise UserError(f"{option('data', path)}: no such file") from None
+        raise UserError(f"{spell_option('data', path)}: no such file") from None
     except _UNREADABLE as error:
-        raise UserError(f"{option('data', path)}: not a .npz file: {error}") from None
+        raise UserError(f"{spell_option('data', path)}: not a .npz file: {error}") from None
 
 
-def _check_names(path: Path, members: Mapping[str, Any], inputs: Sequence[Input]) -> None:
+def _check_names(path: Path, members: Mapping[str, Any], inputs: Sequence[SampledInput]) -> None:
     missing = [i.name for i in inputs if i.name not in members]
     if missing:
         there = ", ".join(members) or "none"
-        raise UserError(f"{option('data', path)}: nothing for input '{missing[0]}'; its arrays: {there}")
+        raise UserError(f"{spell_option('data', path)}: nothing for input '{missing[0]}'; its arrays: {there}")
 
 
-def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: Input) -> npt.NDArray[Any]:
+def _read_array(
+    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: SampledInput
+) -> npt.NDArray[Any]:
     """Reads an array after checking that its header fits the input."""
     with archive.open(member) as stream:
         shape, dtype = _header(stream)
         if dtype.kind not in "fiub":
-            raise UserError(f"{option('data', path)}: '{wanted.name}' holds {dtype}, expected numbers")
+            raise UserError(f"{spell_option('data', path)}: '{wanted.name}' holds {dtype}, expected numbers")
         if math.prod(shape) * max(dtype.itemsize, 4) > MOST_BYTES:
-            raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} is larger than {MOST_BYTES >> 30} GiB")
+            raise UserError(
+                f"{spell_option('data', path)}: '{wanted.name}' {shape} is larger than {MOST_BYTES >> 30} GiB"
+            )
         _sample_count(path, wanted, shape)
         if math.prod(shape) * dtype.itemsize > member.file_size:
-            raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} needs more bytes than the file has")
+            raise UserError(f"{spell_option('data', path)}: '{wanted.name}' {shape} needs more bytes than the file has")
     with archive.open(member) as stream:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
@@ -137,7 +143,7 @@ def _header(stream: "IO[bytes]") -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _sample_count(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
+def _sample_count(path: Path, wanted: SampledInput, shape: tuple[int, ...]) -> int:
     """Returns the number of samples in an array of this shape. Raises `UserError` if the shape fits no number."""
     if shape == wanted.shape:
         return 1
@@ -148,12 +154,12 @@ def _sample_count(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
         return shape[0] // batch
     sizes = ", ".join(map(str, wanted.shape))
     raise UserError(
-        f"{option('data', path)}: '{wanted.name}' has shape {shape}, expected ({sizes}) for one sample, "
+        f"{spell_option('data', path)}: '{wanted.name}' has shape {shape}, expected ({sizes}) for one sample, "
         f"or more of them in the first axis; {spelled('shapes')} gives the model another shape"
     )
 
 
-def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None) -> list[Array]:
+def _split(path: Path, wanted: SampledInput, array: npt.NDArray[Any], count: int | None) -> list[Array]:
     each = array.reshape(_sample_count(path, wanted, array.shape), *wanted.shape)[:count]
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.ascontiguousarray(each, wanted.dtype)
@@ -161,9 +167,13 @@ def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None
         bad = int(np.count_nonzero(found.astype(np.float64) != each.astype(np.float64)))
         if bad:
             numbers = f"{bad} of {found.size} numbers of '{wanted.name}'"
-            raise UserError(f"{option('data', path)}: {numbers} are no {wanted.dtype.name}, which the model takes")
+            raise UserError(
+                f"{spell_option('data', path)}: {numbers} are no {wanted.dtype.name}, which the model takes"
+            )
         return list(found)
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
-        raise UserError(f"{option('data', path)}: {bad} of {found.size} numbers of '{wanted.name}' are not finite")
+        raise UserError(
+            f"{spell_option('data', path)}: {bad} of {found.size} numbers of '{wanted.name}' are not finite"
+        )
     return list(found)

@@ -10,21 +10,21 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.option_values import Scheme, parse_widths
-from raptor.common.spelling import option
-from raptor.frontend.check import first_line
-from raptor.frontend.nodes import attributes_of
+from raptor.common.option_values import QuantisationScheme, parse_widths
+from raptor.common.spelling import spell_option
+from raptor.frontend.check import extract_fault
+from raptor.frontend.nodes import read_attributes
 from raptor.options import InputKeywords, ModelInputs, read_options
-from raptor.quantise.choice import ALL_BITS_OPSET, Choice, parse, policy_of
-from raptor.quantise.cost import Cost, measure
-from raptor.quantise.foreign import quantise
-from raptor.quantise.narrow import narrow
-from raptor.quantise.pairs import DQ, Pair, Quantised
+from raptor.quantise.choice import ALL_BITS_OPSET, QuantisationChoice, make_weight_policy, parse_choice
+from raptor.quantise.cost import TensorNoise, measure_noise
+from raptor.quantise.foreign import run_quantizer
+from raptor.quantise.narrow import change_widths
+from raptor.quantise.pairs import DQ, QdqModel, QdqPair
 from raptor.quantise.policy import Policy, PolicySearch, parse_policy
-from raptor.quantise.powers import use_powers_of_two
-from raptor.quantise.prepare import Prepared, prepare
+from raptor.quantise.powers import round_scales_to_powers
+from raptor.quantise.prepare import PreparedFloats, prepare_floats
 from raptor.quantise.quantisation import FloatNode, Quantisation, QuantisationReport, QuantisedLayer
-from raptor.quantise.samples import Reader, Sample, inputs_of, random_samples, read_samples
+from raptor.quantise.samples import Sample, SampleReader, random_samples, read_sampled_inputs, read_samples
 
 RANDOM_SAMPLES = 16
 """Default number of random samples. More samples hardly change the range of a normal input."""
@@ -40,27 +40,27 @@ _BITS: Mapping[int, int] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calibrated:
+class CalibratedModel:
     """A prepared float model, its samples, and its QDQ form.
 
     `base`: the QDQ model, with the same bits in all layers. `origin`: fields of the report on the source of the
     samples.
     """
 
-    prepared: Prepared
-    choice: Choice
+    prepared: PreparedFloats
+    choice: QuantisationChoice
     samples: Sequence[Sample]
     base: ModelProto
     origin: Mapping[str, Any]
 
-    def quantised(self, policy: Policy) -> ModelProto:
+    def quantise(self, policy: Policy) -> ModelProto:
         """Returns the QDQ model with the bits of a policy. Raises `UserError` for unknown layers."""
         model = ModelProto()
         model.CopyFrom(self.base)
         if policy.weights or policy.inputs:
-            narrow(model, self.prepared.proto, policy.weights, policy.inputs)
+            change_widths(model, self.prepared.proto, policy.weights, policy.inputs)
         if self.choice.scheme == "pow2":
-            use_powers_of_two(model, self.prepared.proto)
+            round_scales_to_powers(model, self.prepared.proto)
         return model
 
 
@@ -70,7 +70,7 @@ def quantize(
     data: str | Path | None = None,
     weights: int = 8,
     activations: int = 8,
-    scheme: Scheme = "s8s8",
+    scheme: QuantisationScheme = "s8s8",
     per_channel: bool = False,
     layers: Mapping[str, int] | None = None,
     policy: str | Path | Policy | PolicySearch | None = None,
@@ -90,17 +90,19 @@ def quantize(
     Raises `UserError` that says what to change.
     """
     if layers is not None and policy is not None:
-        raise UserError(f"{option('layers')}: not with {option('policy')}, which has the bits of layers")
+        raise UserError(f"{spell_option('layers')}: not with {spell_option('policy')}, which has the bits of layers")
     of_layers = (
-        policy_of(parse_widths("layers", {} if layers is None else layers)) if policy is None else parse_policy(policy)
+        make_weight_policy(parse_widths("layers", {} if layers is None else layers))
+        if policy is None
+        else parse_policy(policy)
     )
-    choice = parse(scheme, weights, activations, per_channel, of_layers)
-    given = Given(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords))
-    return _result(calibrate(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
+    choice = parse_choice(scheme, weights, activations, per_channel, of_layers)
+    given = CalibrationRequest(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords))
+    return _result(calibrate_model(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CalibrationRequest:
     """Samples and input shapes as the caller passes them, not yet checked."""
 
     data: object
@@ -109,19 +111,21 @@ class Given:
     inputs: ModelInputs
 
 
-def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *, any_bits: bool = False) -> Calibrated:
+def calibrate_model(
+    model: "str | Path | ModelProto", choice: QuantisationChoice, given: CalibrationRequest, *, any_bits: bool = False
+) -> CalibratedModel:
     """Prepares a float model, measures the ranges of its tensors, and quantises all layers with the same bits.
 
     `any_bits`: choose the operator set that supports all bits, because other policies will be applied later.
 
     Raises `UserError` that says what to change.
     """
-    file = arguments.path_or_none("data", given.data)
-    count = arguments.whole_or_none("samples", given.samples, 1)
-    seed = arguments.whole("seed", given.seed, 0)
+    file = arguments.parse_optional_path("data", given.data)
+    count = arguments.parse_optional_integer("samples", given.samples, 1)
+    seed = arguments.parse_integer("seed", given.seed, 0)
     with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
-        prepared = prepare(model, given.inputs, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
-        inputs = inputs_of(prepared.proto)
+        prepared = prepare_floats(model, given.inputs, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
+        inputs = read_sampled_inputs(prepared.proto)
         if file is None:
             samples = random_samples(inputs, seed, count or RANDOM_SAMPLES)
         else:
@@ -130,48 +134,50 @@ def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *,
             _check_per_channel(prepared.proto)
         base = _quantise_floats(prepared.proto, choice, samples, Path(folder))
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
-    return Calibrated(prepared, choice, samples, base, origin)
+    return CalibratedModel(prepared, choice, samples, base, origin)
 
 
 def _check_per_channel(floats: ModelProto) -> None:
     """Raises `UserError` with the nodes whose bias onnxruntime's quantiser cannot scale per channel."""
     found = [
-        f"{node.name} ({node.op_type}): {option('per_channel', True)} is not for a bias of {groups} groups"
+        f"{node.name} ({node.op_type}): {spell_option('per_channel', True)} is not for a bias of {groups} groups"
         for node in floats.graph.node
         if node.op_type == "ConvTranspose"
         and len(node.input) > 2
-        and (groups := attributes_of(node).get("group", 1)) > 1
+        and (groups := read_attributes(node).get("group", 1)) > 1
     ]
     if found:
         raise UserError("\n".join([*found, "leave it out, or add the bias by an Add of its own"]))
 
 
-def _quantise_floats(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:
+def _quantise_floats(
+    floats: ModelProto, choice: QuantisationChoice, samples: Sequence[Sample], folder: Path
+) -> ModelProto:
     source, target = folder / "floats.onnx", folder / "quantised.onnx"
     source.write_bytes(floats.SerializeToString())
     try:
-        model = quantise(source, target, Reader(samples), choice.for_onnxruntime())
+        model = run_quantizer(source, target, SampleReader(samples), choice.to_ort_arguments())
     except Exception as error:  # the quantiser and onnxruntime raise a dozen types that have only Exception in common
-        raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {first_line(error)}") from None
+        raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {extract_fault(error)}") from None
     if not any(n.op_type == DQ for n in model.graph.node):
         raise UserError("nothing to quantise: onnxruntime's quantiser left every layer in float")
     return model
 
 
-def _hint(choice: Choice) -> str:
+def _hint(choice: QuantisationChoice) -> str:
     """Names the options with unusual values, which are often the reason why the quantiser fails."""
-    unusual = [option("weights", choice.weights)] * (choice.weights != 8)
-    unusual += [option("activations", choice.activations)] * (choice.activations != 8)
-    unusual += [option("per_channel", True)] * choice.per_channel
+    unusual = [spell_option("weights", choice.weights)] * (choice.weights != 8)
+    unusual += [spell_option("activations", choice.activations)] * (choice.activations != 8)
+    unusual += [spell_option("per_channel", True)] * choice.per_channel
     return f" with {', '.join(unusual)}" if unusual else ""
 
 
-def _result(source: Calibrated, search: PolicySearch | None) -> Quantisation:
+def _result(source: CalibratedModel, search: PolicySearch | None) -> Quantisation:
     prepared, choice, samples = source.prepared, source.choice, source.samples
-    model = source.quantised(choice.policy)
+    model = source.quantise(choice.policy)
     onnx_bytes = model.SerializeToString(deterministic=True)
-    costs, outputs = measure(prepared.proto, model, samples)
-    found = Quantised(model)
+    costs, outputs = measure_noise(prepared.proto, model, samples)
+    found = QdqModel(model)
     report = QuantisationReport(
         model=prepared.name,
         scheme=choice.scheme,
@@ -182,8 +188,8 @@ def _result(source: Calibrated, search: PolicySearch | None) -> Quantisation:
         float_bytes=prepared.proto.ByteSize(),
         quantised_bytes=len(onnx_bytes),
         snr_db=outputs.decibels,
-        layers=tuple(_layer(pair, found, costs[pair.tensor]) for pair in found.layers()),
-        floats=tuple(FloatNode(node=n.name, op_type=n.op_type) for n in found.floats()),
+        layers=tuple(_layer(pair, found, costs[pair.tensor]) for pair in found.layer_pairs()),
+        floats=tuple(FloatNode(node=n.name, op_type=n.op_type) for n in found.float_nodes()),
         notes=prepared.notes,
         search=search,
         **source.origin,
@@ -191,7 +197,7 @@ def _result(source: Calibrated, search: PolicySearch | None) -> Quantisation:
     return Quantisation(onnx_bytes, report)
 
 
-def _layer(pair: Pair, found: Quantised, cost: Cost) -> QuantisedLayer:
+def _layer(pair: QdqPair, found: QdqModel, cost: TensorNoise) -> QuantisedLayer:
     node = pair.producer
     scale, zero_point = (numpy_helper.to_array(found.constants[name]) for name in pair.quantise.input[1:3])
     return QuantisedLayer(
@@ -207,7 +213,7 @@ def _layer(pair: Pair, found: Quantised, cost: Cost) -> QuantisedLayer:
     )
 
 
-def _weight_bits(found: Quantised, names: Sequence[str]) -> Iterator[int]:
+def _weight_bits(found: QdqModel, names: Sequence[str]) -> Iterator[int]:
     """Yields the bits of a layer's quantised weights; a bias, which has 32 bits, does not count."""
     for name in names:
         producer = found.producers.get(name)

@@ -8,23 +8,23 @@ import numpy as np
 
 from raptor.reporting import text
 from raptor.reporting.figure import (
-    FROM_NOTHING,
+    COLOUR_SCALE,
     PALETTE,
-    SCALE,
-    Figure,
-    axis,
-    buttons,
-    byte_unit,
-    scaled,
-    stack_buttons,
-    texts_of,
-    time_unit,
+    SCALE_FROM_ZERO,
+    PlotFigure,
+    choose_byte_unit,
+    choose_time_unit,
+    collect_texts,
+    make_axis,
+    make_stack_buttons,
+    make_trace_buttons,
+    round_for_colour,
 )
-from validator.profile.facts import GLOBAL_MEMORY, CoreFacts, Crossbars, Flow, Part, Profile
+from validator.profile.facts import GLOBAL_MEMORY, CoreFigures, CrossbarUse, MessageFlow, PartFigures, Profile
 from validator.simulate.simulation_report import CoreUse, energy_text, time_text
 
-MOST_CROSSBARS = 60_000
-MOST_FLOWS = 5_000
+MAX_CROSSBARS = 60_000
+MAX_FLOWS = 5_000
 _MOST_LABELS = 400
 _MOST_GAPS = 60
 _FEW_FLOWS = 200
@@ -32,7 +32,7 @@ _SHOWN_PARTS = 8
 _INSTRUCTIONS = 9
 
 
-def mesh(profile: Profile) -> Figure:
+def draw_mesh(profile: Profile) -> PlotFigure:
     """Returns a map of the cores in the mesh; buttons select the quantity that colours them."""
     cells = [core for core in profile.cores if core.instructions or core.xbars]
     measures = _measures(cells, profile)
@@ -40,19 +40,19 @@ def mesh(profile: Profile) -> Figure:
     texts = [[""] * profile.mesh.cols for _ in range(profile.mesh.rows)]
     _number_cells(profile, texts)
     for core in cells:
-        row, col = profile.mesh.place(core.core)
+        row, col = profile.mesh.position(core.core)
         texts[row][col] = _core_text(core, profile)
     layout = {
-        "xaxis": axis("", showgrid=False, showticklabels=False, ticks="", constrain="domain"),
-        "yaxis": axis("", showgrid=False, showticklabels=False, ticks="", autorange="reversed", scaleanchor="x"),
-        "updatemenus": buttons([name for name, *_ in measures]),
+        "xaxis": make_axis("", showgrid=False, showticklabels=False, ticks="", constrain="domain"),
+        "yaxis": make_axis("", showgrid=False, showticklabels=False, ticks="", autorange="reversed", scaleanchor="x"),
+        "updatemenus": make_trace_buttons([name for name, *_ in measures]),
     }
-    return Figure("mesh", data, layout, texts_of(texts), height=600)
+    return PlotFigure("mesh", data, layout, collect_texts(texts), height=600)
 
 
 def _number_cells(profile: Profile, texts: list[list[str]]) -> None:
     for core in range(_core_count(profile)):
-        row, col = profile.mesh.place(core)
+        row, col = profile.mesh.position(core)
         texts[row][col] = f"core {core}: no work"
 
 
@@ -60,19 +60,19 @@ def _core_count(found: Profile) -> int:
     return found.chip.core_count if found.chip else len(found.cores)
 
 
-Measure = tuple[str, str, Sequence[float | None]]
+CoreMeasure = tuple[str, str, Sequence[float | None]]
 
 
-def _measures(cells: Sequence[CoreFacts], profile: Profile) -> list[Measure]:
+def _measures(cells: Sequence[CoreFigures], profile: Profile) -> list[CoreMeasure]:
     """Returns name, unit and value per core of the known quantities."""
-    measures: list[Measure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
+    measures: list[CoreMeasure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
     if profile.estimate is not None:
-        unit, scale = time_unit(profile.estimate.latency_ns)
+        unit, scale = choose_time_unit(profile.estimate.latency_ns)
         uses = [c.use for c in cells]
         measures.append(("busy time", f"{unit} busy", [_busy(u) / scale if u else None for u in uses]))
         measures.append(("waiting", f"{unit} waiting", [_waiting(u) / scale if u else None for u in uses]))
     if any(c.local_bytes is not None for c in cells):
-        unit, scale = byte_unit(max(c.local_bytes or 0 for c in cells))
+        unit, scale = choose_byte_unit(max(c.local_bytes or 0 for c in cells))
         sizes = [None if c.local_bytes is None else c.local_bytes / scale for c in cells]
         measures.append(("memory", f"{unit} of local memory", sizes))
     return measures
@@ -87,25 +87,31 @@ def _waiting(use: CoreUse) -> float:
 
 
 def _mesh_trace(
-    profile: Profile, cells: Sequence[CoreFacts], name: str, unit: str, values: Sequence[float | None], *, visible: bool
+    profile: Profile,
+    cells: Sequence[CoreFigures],
+    name: str,
+    unit: str,
+    values: Sequence[float | None],
+    *,
+    visible: bool,
 ) -> dict[str, Any]:
     table = np.full((profile.mesh.rows, profile.mesh.cols), np.nan)
     table.ravel()[: _core_count(profile)] = 0
     labels = [[""] * profile.mesh.cols for _ in range(profile.mesh.rows)]
     for core, value in zip(cells, values, strict=True):
-        row, col = profile.mesh.place(core.core)
+        row, col = profile.mesh.position(core.core)
         table[row, col] = value or 0
         labels[row][col] = str(core.core)
     shown = {"text": labels, "texttemplate": "%{text}"} if table.size <= _MOST_LABELS else {}
     return {
         "type": "heatmap",
         "name": name,
-        "z": scaled(table),
+        "z": round_for_colour(table),
         "zmin": 0,
         "zmax": max(float(np.nanmax(table)), 1e-9),
         "xgap": 2,
         "ygap": 2,
-        "colorscale": FROM_NOTHING,
+        "colorscale": SCALE_FROM_ZERO,
         "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14},
         "hovertemplate": "%{hovertext}<extra></extra>",
         "visible": visible,
@@ -113,36 +119,37 @@ def _mesh_trace(
     }
 
 
-def _core_text(core: CoreFacts, profile: Profile) -> str:
+def _core_text(core: CoreFigures, profile: Profile) -> str:
     lines = [f"<b>core {core.core}</b>: {core.xbars} crossbars"]
     if core.local_bytes is not None:
-        lines[0] += f", {text.size(core.local_bytes)} of local memory"
+        lines[0] += f", {text.format_size(core.local_bytes)} of local memory"
     use = core.use
     if use is not None:
+        busy_ns = _busy(use)
         lines.append(
-            f"busy {time_text(float(f'{_busy(use):.4g}'))}: matrix {text.share(use.matrix_ns / (_busy(use) or 1))}, "
-            f"vector {text.share(use.vector_ns / (_busy(use) or 1))}"
+            f"busy {time_text(float(f'{busy_ns:.4g}'))}: matrix {text.format_share(use.matrix_ns / (busy_ns or 1))}, "
+            f"vector {text.format_share(use.vector_ns / (busy_ns or 1))}"
         )
         lines.append(f"waiting {time_text(float(f'{_waiting(use):.4g}'))}{_for_whom(core)}")
         lines.append(f"done at {time_text(float(f'{use.finish_ns:.4g}'))}, energy {energy_text(use.energy_pj)}")
-    if profile.parts_are == "node":
-        names = [text.plain(name) for name, _ in core.parts]
+    if profile.part_kind == "node":
+        names = [text.escape_markup(name) for name, _ in core.parts]
         rest = [f"and {len(names) - _SHOWN_PARTS} more"] if len(names) > _SHOWN_PARTS else []
         lines += names[:_SHOWN_PARTS] + rest
     return "<br>".join(lines)
 
 
-def _for_whom(core: CoreFacts) -> str:
+def _for_whom(core: CoreFigures) -> str:
     if not core.waits:
         return ""
     shown = ", ".join(f"{other} ({time_text(float(f'{ns:.3g}'))})" for other, ns in core.waits[:3])
     return f", for core {shown}"
 
 
-def traffic(profile: Profile) -> Figure:
+def draw_traffic(profile: Profile) -> PlotFigure:
     """Returns a plot with a dot for each pair of cores that communicate; its size shows the bytes between them."""
     flows = [f for f in profile.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
-    flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
+    flows = sorted(flows, key=lambda f: -f.bytes)[:MAX_FLOWS]
     largest = max((f.bytes for f in flows), default=1)
     widest = 22 if len(flows) <= _FEW_FLOWS else 10
     sizes = [3 + widest * (f.bytes / largest) ** 0.5 for f in flows]
@@ -154,7 +161,7 @@ def traffic(profile: Profile) -> Figure:
         "marker": {
             "size": sizes,
             "color": [f.hops for f in flows],
-            "colorscale": SCALE,
+            "colorscale": COLOUR_SCALE,
             "opacity": 0.85,
             "line": {"width": 0},
             "colorbar": {"title": {"text": "hops", "side": "right"}, "thickness": 14},
@@ -162,45 +169,45 @@ def traffic(profile: Profile) -> Figure:
         "hovertext": list(map(_flow_text, flows)),
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
-    layout = {"xaxis": axis("to core"), "yaxis": axis("from core", autorange="reversed")}
-    return Figure("traffic", [trace], layout, height=600)
+    layout = {"xaxis": make_axis("to core"), "yaxis": make_axis("from core", autorange="reversed")}
+    return PlotFigure("traffic", [trace], layout, height=600)
 
 
-def _flow_text(flow: Flow) -> str:
+def _flow_text(flow: MessageFlow) -> str:
     plural = "s" if flow.messages != 1 else ""
     return (
-        f"core {flow.source} to core {flow.to}<br>{text.size(flow.bytes)} in {flow.messages:,} message{plural}, "
+        f"core {flow.source} to core {flow.to}<br>{text.format_size(flow.bytes)} in {flow.messages:,} message{plural}, "
         f"{flow.hops} hop{'s' if flow.hops != 1 else ''}"
     )
 
 
-def mix_by_part(parts: Sequence[Part]) -> Figure:
+def draw_mix_by_part(parts: Sequence[PartFigures]) -> PlotFigure:
     """Returns a bar chart of the instructions of each layer, or of each kind of instruction."""
-    names = [text.plain(p.name) for p in parts]
+    names = [text.escape_markup(p.name) for p in parts]
     data = _mix([p.instructions for p in parts], names, sideways=True)
     layout = {
         "barmode": "stack",
-        "xaxis": axis("instructions"),
-        "yaxis": axis("", autorange="reversed", type="category", dtick=1, tickfont={"size": 11}),
-        "updatemenus": stack_buttons(),
+        "xaxis": make_axis("instructions"),
+        "yaxis": make_axis("", autorange="reversed", type="category", dtick=1, tickfont={"size": 11}),
+        "updatemenus": make_stack_buttons(),
         "legend": {"traceorder": "normal"},
         "bargap": 0.15,
     }
-    return Figure("mix-parts", data, layout, height=max(360, 130 + 17 * len(parts)))
+    return PlotFigure("mix-parts", data, layout, height=max(360, 130 + 17 * len(parts)))
 
 
-def mix_by_core(profile: Profile) -> Figure:
+def draw_mix_by_core(profile: Profile) -> PlotFigure:
     """Returns a bar chart of the instructions of each core with work."""
     cores = [c for c in profile.cores if c.instructions]
     data = _mix([c.instructions for c in cores], [c.core for c in cores], sideways=False)
     layout = {
         "barmode": "stack",
-        "xaxis": axis("core"),
-        "yaxis": axis("instructions"),
-        "updatemenus": stack_buttons(),
+        "xaxis": make_axis("core"),
+        "yaxis": make_axis("instructions"),
+        "updatemenus": make_stack_buttons(),
         "bargap": 0.1 if len(cores) <= _MOST_GAPS else 0,
     }
-    return Figure("mix-cores", data, layout)
+    return PlotFigure("mix-cores", data, layout)
 
 
 def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: bool) -> list[dict[str, Any]]:
@@ -231,7 +238,7 @@ def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: b
     ]
 
 
-def crossbars(profile: Profile, filled: Crossbars) -> Figure:
+def draw_crossbars(profile: Profile, filled: CrossbarUse) -> PlotFigure:
     """Returns a map of all crossbars, coloured by utilisation, with a column for each core."""
     cores, column = np.unique(filled.core, return_inverse=True)
     table = np.full((int(filled.slot.max()) + 1, len(cores)), np.nan)
@@ -243,34 +250,34 @@ def crossbars(profile: Profile, filled: Crossbars) -> Figure:
     trace = {
         "type": "heatmap",
         "x": [str(c) for c in cores],
-        "z": scaled(table),
+        "z": round_for_colour(table),
         "zmin": 0,
         "zmax": 100,
         "xgap": gap,
         "ygap": gap,
         "hoverongaps": False,
-        "colorscale": SCALE,
+        "colorscale": COLOUR_SCALE,
         "colorbar": {"title": {"text": "% of cells", "side": "right"}, "thickness": 14},
         "hovertemplate": "core %{x}, crossbar %{y}: %{hovertext}<extra></extra>",
     }
     layout = {
-        "xaxis": axis("core (those with crossbars)", type="category", showgrid=False, nticks=16, tickangle=0),
-        "yaxis": axis("crossbar of the core", autorange="reversed", showgrid=False),
+        "xaxis": make_axis("core (those with crossbars)", type="category", showgrid=False, nticks=16, tickangle=0),
+        "yaxis": make_axis("crossbar of the core", autorange="reversed", showgrid=False),
     }
-    return Figure("crossbars", [trace], layout, texts_of(texts))
+    return PlotFigure("crossbars", [trace], layout, collect_texts(texts))
 
 
-def _crossbar_text(profile: Profile, filled: Crossbars, k: int) -> str:
+def _crossbar_text(profile: Profile, filled: CrossbarUse, k: int) -> str:
     part = int(filled.part[k])
-    layer = f"<br>{text.plain(profile.part_names[part])}" if profile.parts_are == "node" and part >= 0 else ""
+    layer = f"<br>{text.escape_markup(profile.part_names[part])}" if profile.part_kind == "node" and part >= 0 else ""
     layer += "<br>no product uses it" if part < 0 else ""
     return (
-        f"{text.share(float(filled.fill[k]))} full{layer}<br>"
+        f"{text.format_share(float(filled.fill[k]))} full{layer}<br>"
         f"{filled.rows[k]} rows, {filled.cols[k]} columns of weights, {filled.products[k]:,} products"
     )
 
 
-def fills(filled: Crossbars) -> Figure:
+def draw_utilisation(filled: CrossbarUse) -> PlotFigure:
     """Returns a histogram of the utilisation of the crossbars."""
     edges = np.linspace(0, 1, 21)
     counts, _ = np.histogram(filled.fill, edges)
@@ -282,11 +289,11 @@ def fills(filled: Crossbars) -> Figure:
         "marker": {"color": PALETTE[0], "line": {"width": 0}},
         "hovertemplate": "%{y:,} crossbars about %{x} % full<extra></extra>",
     }
-    layout = {"xaxis": axis("% of cells covered", range=[0, 100]), "yaxis": axis("crossbars"), "bargap": 0.05}
-    return Figure("fills", [trace], layout)
+    layout = {"xaxis": make_axis("% of cells covered", range=[0, 100]), "yaxis": make_axis("crossbars"), "bargap": 0.05}
+    return PlotFigure("fills", [trace], layout)
 
 
-def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> Figure:
+def draw_layer_times(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> PlotFigure:
     """Returns a bar chart of the share of each layer in the latency of each output, in the order of `names`."""
     data: list[dict[str, Any]] = []
     for k, (name, profile) in enumerate(outputs):
@@ -296,8 +303,8 @@ def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": text.plain(name),
-                "y": list(map(text.plain, names)),
+                "name": text.escape_markup(name),
+                "y": list(map(text.escape_markup, names)),
                 "x": [float(f"{parts.get(n, 0.0):.4g}") for n in names],
                 "marker": {"color": PALETTE[k % len(PALETTE)], "line": {"width": 0}},
                 "hovertemplate": "%{y}: %{x:.3g} % of the latency",
@@ -305,8 +312,8 @@ def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[
         )
     layout = {
         "barmode": "group",
-        "xaxis": axis("% of the latency"),
-        "yaxis": axis("", autorange="reversed", type="category", dtick=1),
+        "xaxis": make_axis("% of the latency"),
+        "yaxis": make_axis("", autorange="reversed", type="category", dtick=1),
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
     }
-    return Figure("layers-time", data, layout, height=max(360, 150 + (8 + 9 * len(outputs)) * len(names)))
+    return PlotFigure("layers-time", data, layout, height=max(360, 150 + (8 + 9 * len(outputs)) * len(names)))

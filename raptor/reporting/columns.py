@@ -6,16 +6,18 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from raptor.common.console import Console
-from raptor.common.printable import printable
+from raptor.common.console import LiteralConsole
+from raptor.common.printable import escape_unprintable
 
 _GAP = 2
 
-Line = tuple[str, ...]
+FigureLine = tuple[str, ...]
 """Name of a key figure, and its text for each output."""
 
 
-def show_columns(names: Sequence[str], wide: Sequence[Line], narrow: Sequence[Line], console: Console) -> bool:
+def show_columns(
+    names: Sequence[str], wide: Sequence[FigureLine], narrow: Sequence[FigureLine], console: LiteralConsole
+) -> bool:
     """Prints `wide` if it fits, else `narrow`, in several tables one below another if necessary.
 
     Outputs whose names are too long for a heading are numbered there, and named above. Returns whether `wide` fitted.
@@ -32,15 +34,15 @@ def show_columns(names: Sequence[str], wide: Sequence[Line], narrow: Sequence[Li
     return fits
 
 
-def _column(lines: Sequence[Line], k: int) -> int:
+def _column(lines: Sequence[FigureLine], k: int) -> int:
     return max(cell_len(line[k]) for line in lines)
 
 
-def _width(lines: Sequence[Line]) -> int:
+def _width(lines: Sequence[FigureLine]) -> int:
     return sum(_column(lines, k) + _GAP for k in range(len(lines[0]))) - _GAP
 
 
-def _blocks(lines: Sequence[Line], width: int) -> Iterator[list[int]]:
+def _blocks(lines: Sequence[FigureLine], width: int) -> Iterator[list[int]]:
     """Yields groups of outputs (numbered from 1) that fit side by side; at least one output each."""
     left, block = width - _column(lines, 0), list[int]()
     room = left
@@ -54,15 +56,17 @@ def _blocks(lines: Sequence[Line], width: int) -> Iterator[list[int]]:
     yield block
 
 
-def _heads(names: Sequence[str], lines: Sequence[Line], chosen: Sequence[int], width: int) -> Sequence[str] | None:
+def _heads(
+    names: Sequence[str], lines: Sequence[FigureLine], chosen: Sequence[int], width: int
+) -> Sequence[str] | None:
     """Returns the names as headings, or None if they do not fit; a name of two words may take two lines."""
-    shown = [printable(name, keep="") for name in names]
+    shown = [escape_unprintable(name, keep="") for name in names]
     widest = (max(map(cell_len, name.split()), default=0) for name in shown)
     need = sum(_GAP + max(w, _column(lines, k)) for w, k in zip(widest, chosen, strict=True))
     return shown if _column(lines, 0) + need <= width else None
 
 
-def _table(heads: Sequence[str], lines: Sequence[Line], chosen: Sequence[int]) -> Table:
+def _table(heads: Sequence[str], lines: Sequence[FigureLine], chosen: Sequence[int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     table.add_column("", no_wrap=True)
     for head, k in zip(heads, chosen, strict=True):

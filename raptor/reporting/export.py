@@ -12,15 +12,15 @@ from pydantic import BaseModel
 from raptor.output import files
 from raptor.output.compile_report import LayerReport
 from raptor.reporting import summary
-from raptor.reporting.comparison import notes, rows
-from raptor.reporting.facts import Facts
-from raptor.reporting.text import SPACE
+from raptor.reporting.comparison import compare_figures, list_caveats
+from raptor.reporting.facts import ProgramFacts
+from raptor.reporting.text import NO_BREAK_SPACE
 from validator.accuracy.report import AccuracyReport
 from validator.checks.findings import Finding
-from validator.profile.facts import Part
+from validator.profile.facts import PartFigures
 from validator.simulate.simulation_report import number_text
 
-VERSION = 2
+COMPARISON_VERSION = 2
 _WORDS = ("model", "compiled by", "chip")
 
 
@@ -29,12 +29,12 @@ class LayerNumbers:
     """A layer: `counted` in the instruction streams, `noted` by the compiler; null if unknown."""
 
     name: str
-    counted: Part | None
+    counted: PartFigures | None
     noted: LayerReport | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class ProgramNumbers:
     """Numbers on the report page of a program; null if unknown. Units are in the names of `figures`.
 
     `segments` and `host_nodes` are empty for a program that runs on the chip alone.
@@ -58,7 +58,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportNumbers(Numbers):
+class ReportNumbers(ProgramNumbers):
     """Result of `report --json`; `version` changes with the fields. `accuracies`: the measurements of `--accuracy`."""
 
     accuracies: tuple[AccuracyReport, ...]
@@ -66,7 +66,7 @@ class ReportNumbers(Numbers):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedNumbers(Numbers):
+class ComparedNumbers(ProgramNumbers):
     """One of the compared programs. `ratios`: its key figures divided by the figures of the first program."""
 
     ratios: Mapping[str, float | None]
@@ -76,27 +76,27 @@ class ComparedNumbers(Numbers):
 class ComparisonNumbers:
     """Result of `compare --json`; `version` changes with the fields."""
 
-    version: int = VERSION
+    version: int = COMPARISON_VERSION
     programs: tuple[ComparedNumbers, ...]
     notes: tuple[str, ...]
 
 
-def report_json(facts: Facts) -> bytes:
+def report_json(facts: ProgramFacts) -> bytes:
     """Returns the JSON of `report --json`."""
     return _json(ReportNumbers(**_output(facts), accuracies=facts.accuracies))
 
 
-def compare_json(outputs: Sequence[Facts]) -> bytes:
+def compare_json(outputs: Sequence[ProgramFacts]) -> bytes:
     """Returns the JSON of `compare --json`: the numbers of each output, and their ratios to the first output."""
-    compared = rows(outputs)
+    compared = compare_figures(outputs)
     ratios = [{row.figures[0].key: row.ratios[k] for row in compared} for k in range(len(outputs))]
     programs = tuple(ComparedNumbers(**_output(f), ratios=r) for f, r in zip(outputs, ratios, strict=True))
-    return _json(ComparisonNumbers(programs=programs, notes=tuple(notes(outputs))))
+    return _json(ComparisonNumbers(programs=programs, notes=tuple(list_caveats(outputs))))
 
 
-def compare_csv(outputs: Sequence[Facts]) -> bytes:
+def compare_csv(outputs: Sequence[ProgramFacts]) -> bytes:
     """Returns CSV with a row for each output; an unknown figure is empty."""
-    compared = rows(outputs)
+    compared = compare_figures(outputs)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["program", *(word.replace(" ", "_") for word in _WORDS), *(row.figures[0].key for row in compared)])
@@ -105,15 +105,15 @@ def compare_csv(outputs: Sequence[Facts]) -> bytes:
     return text.getvalue().encode()
 
 
-def compare_markdown(outputs: Sequence[Facts]) -> bytes:
+def compare_markdown(outputs: Sequence[ProgramFacts]) -> bytes:
     """Returns a Markdown table with a row for each figure and a column for each output, with six digits."""
     lines = [["figure", *(_cell(f.name) for f in outputs)], ["---", *("---:" for _ in outputs)]]
-    for row in rows(outputs):
+    for row in compare_figures(outputs):
         first = row.figures[0]
         name = f"{first.name}, {first.unit}" if first.unit else first.name
         lines.append([name, *(_plain(figure.value) for figure in row.figures)])
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return (text + "".join(f"\n{_cell(note)}\n" for note in notes(outputs))).encode()
+    return (text + "".join(f"\n{_cell(note)}\n" for note in list_caveats(outputs))).encode()
 
 
 def _cell(name: str) -> str:
@@ -134,24 +134,24 @@ def _plain_model(value: BaseModel) -> dict[str, Any]:
     return value.model_dump(mode="json")
 
 
-def _words(facts: Facts) -> dict[str, str]:
-    known = {f.name: f.shown.replace(SPACE, " ") for f in summary.head(facts)}
+def _words(facts: ProgramFacts) -> dict[str, str]:
+    known = {f.name: f.shown.replace(NO_BREAK_SPACE, " ") for f in summary.list_head_figures(facts)}
     return {word.replace(" ", "_"): known[word] for word in _WORDS}
 
 
-def _output(facts: Facts) -> dict[str, Any]:
+def _output(facts: ProgramFacts) -> dict[str, Any]:
     return {
         "program": facts.profile.program,
         **_words(facts),
         "options": facts.manifest.options if facts.manifest else None,
         "verdict": facts.verdict.verdict if facts.verdict else None,
-        "figures": {f.key: f.value for f in summary.figures(facts)},
-        "layers_are": facts.profile.parts_are,
+        "figures": {f.key: f.value for f in summary.list_key_figures(facts)},
+        "layers_are": facts.profile.part_kind,
         "layers": tuple(LayerNumbers(layer.name, layer.counted, layer.noted) for layer in facts.layers),
         "segments": facts.segments.segments if facts.segments else (),
         "host_nodes": facts.segments.host_nodes if facts.segments else (),
         "findings": tuple(facts.profile.findings),
         "not_known": (*facts.missing, *([facts.profile.untimed] if facts.profile.untimed else [])),
-        "not_modelled": summary.not_modelled(facts.profile),
+        "not_modelled": summary.list_unmodelled(facts.profile),
         "warnings": tuple(facts.profile.warnings),
     }

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from raptor.common import storage
 from raptor.common.errors import RaptorError, UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport
 from validator.accuracy.report import AccuracyReport
-from validator.hosted.listing import chip_folders, is_hosted, read_segments
-from validator.profile.facts import Part, Profile
+from validator.hosted.listing import chip_folders, has_segments, read_segments
+from validator.profile.facts import PartFigures, Profile
 from validator.profile.segments import profile_any
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerFacts:
     """A layer of an output: `noted` in the compiler's report, `counted` in the streams; at least one is not None."""
 
     name: str
     noted: LayerReport | None
-    counted: Part | None
+    counted: PartFigures | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Facts:
+class ProgramFacts:
     """All data about one output.
 
     manifest: the manifest, or the list of segments of a segmented program. report, layers: notes of the compiler.
@@ -43,23 +43,23 @@ class Facts:
 
     name: str
     profile: Profile
-    manifest: files.Manifest | files.Segments | None
+    manifest: files.OutputManifest | files.SegmentList | None
     report: CompileReport | None
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerFacts, ...]
     verdict: "Verdict | None"
     no_verdict: str
     missing: tuple[str, ...]
     accuracies: tuple[AccuracyReport, ...] = ()
 
     @property
-    def segments(self) -> files.Segments | None:
+    def segments(self) -> files.SegmentList | None:
         """The segments of a segmented program, else None."""
-        return self.manifest if isinstance(self.manifest, files.Segments) else None
+        return self.manifest if isinstance(self.manifest, files.SegmentList) else None
 
 
-def gather(
+def gather_facts(
     out: Path, arch: str | None = None, *, validate: bool = False, accuracies: Sequence[AccuracyReport] = ()
-) -> Facts:
+) -> ProgramFacts:
     """Reads, simulates, checks and, on request, validates a program.
 
     Raises `UserError` if `out` is not a program, or if one of `accuracies` is a measurement of another model.
@@ -68,7 +68,7 @@ def gather(
     missing: list[str] = []
     manifest = _manifest(out, missing)
     report = _optional(CompileReport, out, files.REPORT, "operators, shapes, unfoldings and copies of layers", missing)
-    if counted.parts_are == "instruction":
+    if counted.part_kind == "instruction":
         missing.append(f"no {files.STEPS}: nobody knows which layer an instruction serves, so kinds of them are listed")
     if counted.crossbars is None:
         why = "no weights" if counted.chip else "no architecture"
@@ -77,15 +77,15 @@ def gather(
     name = f"{manifest.model} ({out})" if manifest else str(out)
     for one in accuracies:
         if manifest is not None and one.model != manifest.model:
-            raise UserError(f"{option('accuracy')}: of model {one.model}; the program is of {manifest.model}")
+            raise UserError(f"{spell_option('accuracy')}: of model {one.model}; the program is of {manifest.model}")
     layers = tuple(_layers(counted, report))
-    return Facts(name, counted, manifest, report, layers, verdict, why, tuple(missing), tuple(accuracies))
+    return ProgramFacts(name, counted, manifest, report, layers, verdict, why, tuple(missing), tuple(accuracies))
 
 
-def _manifest(out: Path, missing: list[str]) -> files.Manifest | files.Segments | None:
+def _manifest(out: Path, missing: list[str]) -> files.OutputManifest | files.SegmentList | None:
     """Returns the manifest, or the list of segments."""
-    if not is_hosted(out):
-        return _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
+    if not has_segments(out):
+        return _optional(files.OutputManifest, out, files.MANIFEST, "name of the model, options, validation", missing)
     missing.append(f"pictures over time: each segment has its own; try: raptor report {chip_folders(out)[0]}")
     listed = read_segments(out)
     if listed.host_nodes:
@@ -98,13 +98,15 @@ def _optional(schema: type[T], out: Path, name: str, without: str, missing: list
         missing.append(f"no {name}: {without} are not known")
         return None
     try:
-        return storage.read(schema, out, name)
+        return storage.read_json_file(schema, out, name)
     except UserError as e:
         missing.append(f"{e}; {without} are not known")
         return None
 
 
-def _verdict(out: Path, manifest: files.Manifest | files.Segments | None, wanted: bool) -> "tuple[Verdict | None, str]":
+def _verdict(
+    out: Path, manifest: files.OutputManifest | files.SegmentList | None, wanted: bool
+) -> "tuple[Verdict | None, str]":
     if manifest is None:
         return None, f"not possible without {files.MANIFEST}"
     if not wanted:
@@ -117,8 +119,10 @@ def _verdict(out: Path, manifest: files.Manifest | files.Segments | None, wanted
         return None, f"stopped: {e}"
 
 
-def _layers(counted: Profile, report: CompileReport | None) -> list[Layer]:
+def _layers(counted: Profile, report: CompileReport | None) -> list[LayerFacts]:
     """Returns the layers that the compiler noted, in its order, then all others."""
     parts = {part.name: part for part in counted.parts}
-    noted = {layer.node: layer for layer in report.layers} if report and counted.parts_are == "node" else {}
-    return [Layer(name, noted.get(name), parts.get(name)) for name in [*noted, *(n for n in parts if n not in noted)]]
+    noted = {layer.node: layer for layer in report.layers} if report and counted.part_kind == "node" else {}
+    return [
+        LayerFacts(name, noted.get(name), parts.get(name)) for name in [*noted, *(n for n in parts if n not in noted)]
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-COLOURS = {
+ACTIVITY_COLOURS = {
     "matrix": "#3b82c4",
     "vector": "#e0a030",
     "transfer": "#4aa564",
@@ -20,9 +20,9 @@ COLOURS = {
 """Colours of the activities of a core: mid tones and tints, visible on white and on black."""
 
 PALETTE = ("#3b82c4", "#e0a030", "#4aa564", "#c0504d", "#8e6bb0", "#8c6d5a", "#d177a8", "#7f8c8d", "#a5a83a", "#35a7b5")
-SCALE = "Viridis"
-FROM_NOTHING = (
-    (0.0, COLOURS["scalar or idle"]),
+COLOUR_SCALE = "Viridis"
+SCALE_FROM_ZERO = (
+    (0.0, ACTIVITY_COLOURS["scalar or idle"]),
     (0.004, "#440154"),
     (0.25, "#3b528b"),
     (0.5, "#21918c"),
@@ -37,7 +37,7 @@ _MARGIN = {"l": 60, "r": 20, "t": 50, "b": 50}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Texts:
+class CellTexts:
     """Texts of the cells of a table: `names[index[row, column]]`. JSON has `index` run-length encoded."""
 
     names: Sequence[str]
@@ -55,13 +55,13 @@ def _runs(row: npt.NDArray[np.int64]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Figure:
+class PlotFigure:
     """A plotly figure. `texts`: shown for the cell under the mouse, in all traces."""
 
     id: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
-    texts: Texts | None = None
+    texts: CellTexts | None = None
     height: int = 460
 
     def as_json(self) -> dict[str, Any]:
@@ -72,12 +72,12 @@ class Figure:
         return figure | ({"texts": self.texts.as_json()} if self.texts is not None else {})
 
 
-def axis(title: str, **more: Any) -> dict[str, Any]:
+def make_axis(title: str, **more: Any) -> dict[str, Any]:
     """Returns a plotly axis."""
     return {"title": {"text": title}, "zeroline": False, "automargin": True, **more}
 
 
-def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
+def make_trace_buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
     """Returns a button for each name, which shows its `per_button` traces and hides all others."""
     shown = [
         {
@@ -87,35 +87,35 @@ def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
         }
         for i, name in enumerate(names)
     ]
-    return [menu(shown)]
+    return [make_menu(shown)]
 
 
-def stack_buttons() -> list[dict[str, Any]]:
+def make_stack_buttons() -> list[dict[str, Any]]:
     """Returns two buttons: absolute bars, or each bar as 100 %."""
     choices = (("count", ""), ("share", "percent"))
-    return [menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
+    return [make_menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
 
 
-def menu(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def make_menu(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns a row of buttons above the plot."""
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 6}}
     return {"type": "buttons", "direction": "right", "showactive": True, "buttons": choices, **place}
 
 
-def bytes_of(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
+def encode_bytes(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """Encodes a table of bytes in base64, as plotly reads it."""
     text = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
     return {"dtype": "u1", "bdata": text, "shape": ", ".join(map(str, values.shape))}
 
 
-def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
+def collect_texts(rows: Sequence[Sequence[str]]) -> CellTexts:
     """Collects the texts of the cells of a table."""
     names: dict[str, int] = {}
     index = np.array([[names.setdefault(cell, len(names)) for cell in row] for row in rows], np.int64)
-    return Texts(list(names), index)
+    return CellTexts(list(names), index)
 
 
-def scaled(values: npt.NDArray[Any]) -> list[Any]:
+def round_for_colour(values: npt.NDArray[Any]) -> list[Any]:
     """Rounds to four digits, enough for a colour; NaN becomes a cell without colour."""
     return [[None if v != v else float(f"{v:.4g}") for v in row] for row in values.tolist()]
 
@@ -129,13 +129,13 @@ def round_ticks(largest: float, most: int = 6) -> list[float]:
     return [float(f"{k * step:.12g}") for k in range(int(largest / step + 1e-9) + 1)]
 
 
-def core_rows(cores: Sequence[int]) -> dict[str, Any]:
+def make_core_axis(cores: Sequence[int]) -> dict[str, Any]:
     """Returns the axis of a table with a row for each core that has work.
 
     Only as many cores are labelled as there is space for.
     """
     every = -(-len(cores) // _NAMED_ROWS)
-    return axis(
+    return make_axis(
         "core (those with work)",
         autorange="reversed",
         type="category",
@@ -146,11 +146,11 @@ def core_rows(cores: Sequence[int]) -> dict[str, Any]:
     )
 
 
-def time_unit(ns: float) -> tuple[str, float]:
+def choose_time_unit(ns: float) -> tuple[str, float]:
     """Returns the unit in which a time is easy to read, and its length in ns."""
     return next(((u, s) for u, s in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= s), ("ns", 1.0))
 
 
-def byte_unit(size: float) -> tuple[str, float]:
+def choose_byte_unit(size: float) -> tuple[str, float]:
     """Returns the unit in which a size is easy to read, and its number of bytes."""
     return next(((u, s) for u, s in (("MB", 1e6), ("kB", 1e3)) if size >= s), ("bytes", 1.0))

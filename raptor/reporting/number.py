@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KeyFigure:
     """A number in `unit` and its text `shown`; None if unknown. `source`: which tool counted or estimated it.
 
     `short`: a shorter text, if there is one.

@@ -15,83 +15,85 @@ from raptor.reporting import (
     text,
     time,
 )
-from raptor.reporting.facts import Facts
-from raptor.reporting.figure import Figure
+from raptor.reporting.facts import ProgramFacts
+from raptor.reporting.figure import PlotFigure
 from validator.checks import RULES
-from validator.checks.findings_text import summary as count_findings
+from validator.checks.findings_text import summarise_findings as count_findings
 from validator.simulate.simulation_report import time_text
 
 
-def report_page(facts: Facts) -> str:
+def render_report(facts: ProgramFacts) -> str:
     """Returns the HTML page of `raptor report`."""
     profile = facts.profile
     figures = _figures(facts)
-    return render(
+    return render_page(
         "report.html",
         figures,
         title=facts.name,
         facts=facts,
         profile=profile,
-        head=summary.head(facts),
-        main=summary.figures(facts),
+        head=summary.list_head_figures(facts),
+        main=summary.list_key_figures(facts),
         slowest=_slowest(facts),
         bin=_time(profile.timeline.bin_ns) if profile.timeline else "",
-        not_modelled=summary.not_modelled(profile),
-        rounds=rounds.round_table(profile.reloading, facts.segments) if profile.reloading and facts.segments else None,
-        segments=tables.segment_table(facts.segments) if facts.segments else None,
-        on_host=tables.host_table(facts.segments) if facts.segments else None,
-        accuracy=accuracies.device_table(facts.accuracies) if facts.accuracies else None,
-        accuracy_layers=accuracies.layer_table(facts) if facts.accuracies else None,
+        not_modelled=summary.list_unmodelled(profile),
+        rounds=rounds.make_round_table(profile.reloading, facts.segments)
+        if profile.reloading and facts.segments
+        else None,
+        segments=tables.make_segment_table(facts.segments) if facts.segments else None,
+        on_host=tables.make_host_table(facts.segments) if facts.segments else None,
+        accuracy=accuracies.make_accuracy_table(facts.accuracies) if facts.accuracies else None,
+        accuracy_layers=accuracies.make_noise_table(facts) if facts.accuracies else None,
         sweeps=[f.id for f in figures if f.id.startswith("accuracy-")],
-        layers=tables.layer_table(facts),
-        flows=tables.flow_table(facts),
-        most_flows=tables.MOST_FLOWS,
-        findings=tables.finding_table(facts),
+        layers=tables.make_layer_table(facts),
+        flows=tables.make_flow_table(facts),
+        most_flows=tables.MAX_FLOWS,
+        findings=tables.make_finding_table(facts),
         counted=count_findings(profile.findings),
         rules=len(RULES),
     )
 
 
-def _slowest(facts: Facts) -> str:
-    most = summary.slowest(facts)
+def _slowest(facts: ProgramFacts) -> str:
+    most = summary.find_slowest_layer(facts)
     if most is None:
         return ""
     layer, part = most
-    noun = "layer" if facts.profile.parts_are == "node" else "kind of instruction"
+    noun = "layer" if facts.profile.part_kind == "node" else "kind of instruction"
     assert layer.counted is not None
     ns = _time(layer.counted.critical_ns or 0.0)
-    return f"Slowest {noun}: {layer.name}, {ns} of the critical path ({text.share(part)})."
+    return f"Slowest {noun}: {layer.name}, {ns} of the critical path ({text.format_share(part)})."
 
 
 def _time(ns: float) -> str:
     return time_text(float(f"{ns:.4g}"))
 
 
-def _figures(facts: Facts) -> list[Figure]:
+def _figures(facts: ProgramFacts) -> list[PlotFigure]:
     profile, parts = facts.profile, [layer.counted for layer in facts.layers if layer.counted]
     figures = [
-        chip_figures.mesh(profile),
-        chip_figures.traffic(profile),
-        chip_figures.mix_by_part(parts),
-        chip_figures.mix_by_core(profile),
+        chip_figures.draw_mesh(profile),
+        chip_figures.draw_traffic(profile),
+        chip_figures.draw_mix_by_part(parts),
+        chip_figures.draw_mix_by_core(profile),
     ]
     for number, one in enumerate(facts.accuracies):
         if one.sweep:
-            figures.append(accuracies.sweep(one, f"accuracy-{number}"))
+            figures.append(accuracies.draw_sweep(one, f"accuracy-{number}"))
     if profile.reloading is not None:
-        figures.append(rounds.line(profile.reloading))
+        figures.append(rounds.draw_batch(profile.reloading))
     if profile.timeline is not None:
-        figures += [time.chip_load(profile, profile.timeline), time.timeline(profile, profile.timeline)]
+        figures += [time.draw_chip_load(profile, profile.timeline), time.draw_timeline(profile, profile.timeline)]
     if profile.local_memory is not None:
-        figures.append(time.memory(profile, profile.local_memory))
+        figures.append(time.draw_memory(profile, profile.local_memory))
     if profile.crossbars is not None and len(profile.crossbars.fill):
-        figures.append(chip_figures.fills(profile.crossbars))
-        if len(profile.crossbars.fill) <= chip_figures.MOST_CROSSBARS:
-            figures.append(chip_figures.crossbars(profile, profile.crossbars))
+        figures.append(chip_figures.draw_utilisation(profile.crossbars))
+        if len(profile.crossbars.fill) <= chip_figures.MAX_CROSSBARS:
+            figures.append(chip_figures.draw_crossbars(profile, profile.crossbars))
     return figures
 
 
-def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
+def render_page(template: str, figures: Sequence[PlotFigure], **values: Any) -> str:
     """Renders an HTML template of this package with styles, script and figures; names are escaped everywhere."""
     # imported here, because only pages need it and the import is slow
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -107,7 +109,7 @@ def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
         css=_file("page.css"),
         js=_file("page.js"),
         plotly=_plotly() if figures else "",
-        data=script_json({f.id: f.as_json() for f in figures}),
+        data=to_script_json({f.id: f.as_json() for f in figures}),
         drawn={f.id: f for f in figures},
         **values,
     )
@@ -122,6 +124,6 @@ def _plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def script_json(value: object) -> str:
+def to_script_json(value: object) -> str:
     """Returns JSON that cannot close the surrounding script element."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")

@@ -5,14 +5,14 @@ from itertools import accumulate
 
 from raptor.output import files
 from raptor.reporting import text
-from raptor.reporting.figure import COLOURS, Figure, axis, time_unit
-from raptor.reporting.number import Figure as Number
-from raptor.reporting.tables import Cell, Column, Table
-from validator.simulate.reloading import Reloading
+from raptor.reporting.figure import ACTIVITY_COLOURS, PlotFigure, choose_time_unit, make_axis
+from raptor.reporting.number import KeyFigure as Number
+from raptor.reporting.tables import ReportCell, ReportColumn, ReportTable
+from validator.simulate.reloading import ReloadingFigures
 from validator.simulate.simulation_report import energy_text, number_text, time_text, years_text
 
 
-def figures(reloading: Reloading) -> Iterator[Number]:
+def list_round_figures(reloading: ReloadingFigures) -> Iterator[Number]:
     """Yields key figures of a program with rounds. Times and energies are per sample, without crossbar writes."""
     device = f"device {reloading.device}: {reloading.source}"
     yield Number("time without writing", reloading.without_ns, time_text(reloading.without_ns), "of a sample", "ns")
@@ -26,7 +26,7 @@ def figures(reloading: Reloading) -> Iterator[Number]:
     note = "from which writing is at most a tenth of the time"
     yield Number("batch for a tenth", tenth, "not known" if tenth is None else f"{tenth:,}", note)
     yield Number(
-        "memory of a batch", reloading.memory_bytes, text.size(reloading.memory_bytes), "global memory", "bytes"
+        "memory of a batch", reloading.memory_bytes, text.format_size(reloading.memory_bytes), "global memory", "bytes"
     )
 
 
@@ -34,46 +34,46 @@ def _number(name: str, value: float, note: str) -> Number:
     return Number(name, value, number_text(value, 3), note)
 
 
-def round_table(reloading: Reloading, segments: files.Segments) -> Table:
+def make_round_table(reloading: ReloadingFigures, segments: files.SegmentList) -> ReportTable:
     """Returns the table of rounds, in the order in which they run."""
     columns = (
-        Column("round", number=False),
-        Column("cores", "that it uses"),
-        Column("written", "crossbars that do not hold their matrix yet"),
-        Column("writing", "time, once for a batch"),
-        Column("first sample", "time of the round for one sample"),
-        Column("each other", "time between samples"),
-        Column("batch", "time of the round for a batch, with writing"),
-        Column("nodes", number=False),
+        ReportColumn("round", number=False),
+        ReportColumn("cores", "that it uses"),
+        ReportColumn("written", "crossbars that do not hold their matrix yet"),
+        ReportColumn("writing", "time, once for a batch"),
+        ReportColumn("first sample", "time of the round for one sample"),
+        ReportColumn("each other", "time between samples"),
+        ReportColumn("batch", "time of the round for a batch, with writing"),
+        ReportColumn("nodes", number=False),
     )
     nodes = {s.path: s.nodes for s in segments.segments}
     rows = tuple(
         (
-            Cell(one.path, one.path),
-            Cell(f"{one.cores:,}", one.cores),
-            Cell(f"{one.crossbars_written:,}", one.crossbars_written),
+            ReportCell(one.path, one.path),
+            ReportCell(f"{one.cores:,}", one.cores),
+            ReportCell(f"{one.crossbars_written:,}", one.crossbars_written),
             _time(one.write_ns),
             _time(one.latency_ns),
-            Cell("", -1) if one.interval_ns is None else _time(one.interval_ns),
+            ReportCell("", -1) if one.interval_ns is None else _time(one.interval_ns),
             _time(one.write_ns + one.run_ns(reloading.batch), reloading.batch_ns),
-            Cell(_few(nodes[one.path]), "", hint=", ".join(nodes[one.path])),
+            ReportCell(_few(nodes[one.path]), "", hint=", ".join(nodes[one.path])),
         )
         for one in reloading.rounds
     )
-    return Table("rounds-table", columns, rows)
+    return ReportTable("rounds-table", columns, rows)
 
 
 def _few(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
 
 
-def _time(ns: float, whole: float | None = None) -> Cell:
-    return Cell(time_text(float(f"{ns:.4g}")), ns, None if whole is None else ns / whole)
+def _time(ns: float, whole: float | None = None) -> ReportCell:
+    return ReportCell(time_text(float(f"{ns:.4g}")), ns, None if whole is None else ns / whole)
 
 
-def line(reloading: Reloading) -> Figure:
+def draw_batch(reloading: ReloadingFigures) -> PlotFigure:
     """Returns a timeline of a batch: for each round its crossbar writes, then its run."""
-    unit, scale = time_unit(reloading.batch_ns)
+    unit, scale = choose_time_unit(reloading.batch_ns)
     lengths = [(one.write_ns, one.run_ns(reloading.batch)) for one in reloading.rounds]
     begins = list(accumulate((sum(pair) for pair in lengths), initial=0.0))
     names = [one.path for one in reloading.rounds]
@@ -85,15 +85,15 @@ def line(reloading: Reloading) -> Figure:
             "y": names,
             "x": [pair[k] / scale for pair in lengths],
             "base": [(begin + (pair[0] if k else 0.0)) / scale for begin, pair in zip(begins, lengths, strict=False)],
-            "marker": {"color": COLOURS[colour]},
+            "marker": {"color": ACTIVITY_COLOURS[colour]},
             "hovertemplate": f"%{{y}} {name}: %{{x:.4g}} {unit}<extra></extra>",
         }
         for k, (name, colour) in enumerate((("writes", "vector"), ("runs", "matrix")))
     ]
     layout = {
         "barmode": "overlay",
-        "xaxis": axis(unit, range=[0, reloading.batch_ns / scale]),
-        "yaxis": axis("", autorange="reversed", type="category"),
+        "xaxis": make_axis(unit, range=[0, reloading.batch_ns / scale]),
+        "yaxis": make_axis("", autorange="reversed", type="category"),
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }
-    return Figure("batch", data, layout, height=140 + 26 * len(names))
+    return PlotFigure("batch", data, layout, height=140 + 26 * len(names))

@@ -9,10 +9,10 @@ from raptor.analysis.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
 from raptor.analysis.arch_figures import WRITING
 from raptor.output import files
 from raptor.reporting import rounds, text
-from raptor.reporting.facts import Facts, Layer
-from raptor.reporting.number import Figure
+from raptor.reporting.facts import LayerFacts, ProgramFacts
+from raptor.reporting.number import KeyFigure
 from raptor.target.arch import Target
-from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
+from validator.profile.facts import GLOBAL_MEMORY, Profile, SampleEstimate
 from validator.simulate.efficiency import Efficiency
 from validator.simulate.simulation_report import energy_text, number_text, time_text
 
@@ -24,22 +24,22 @@ NOT_MODELLED = (
 list."""
 
 
-def not_modelled(profile: Profile) -> tuple[str, ...]:
+def list_unmodelled(profile: Profile) -> tuple[str, ...]:
     """Returns the effects that the estimate of a program omits. Crossbar writes are estimated only for rounds."""
     return tuple(line for line in NOT_MODELLED if line != WRITING or profile.reloading is None)
 
 
-def figures(facts: Facts) -> list[Figure]:
+def list_key_figures(facts: ProgramFacts) -> list[KeyFigure]:
     """Returns the key figures that can be compared between outputs.
 
     Efficiencies are missing without the number of multiply-accumulates, which only the compiler's report has.
     """
     profile = facts.profile
-    reloaded = rounds.figures(profile.reloading) if profile.reloading else ()
+    reloaded = rounds.list_round_figures(profile.reloading) if profile.reloading else ()
     return [*_estimates(profile), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(profile)]
 
 
-def _resources(facts: Facts) -> Iterator[Figure]:
+def _resources(facts: ProgramFacts) -> Iterator[KeyFigure]:
     profile, chip = facts.profile, facts.profile.chip
     live = [c for c in profile.cores if c.instructions]
     xbars = sum(c.xbars for c in profile.cores)
@@ -47,66 +47,72 @@ def _resources(facts: Facts) -> Iterator[Figure]:
     yield _part("crossbars", xbars, chip.core_count * chip.xbars_per_core if chip else None)
     crossbars = profile.crossbars
     fill = float(np.mean(crossbars.fill)) if crossbars is not None and len(crossbars.fill) else None
-    yield Figure("crossbars filled", fill, _maybe(fill, text.share), "cells that matrices cover, zeros included")
+    yield KeyFigure(
+        "crossbars filled", fill, _maybe(fill, text.format_share), "cells that matrices cover, zeros included"
+    )
     yield _count("instructions", profile.instructions)
     products = sum(p.products for p in profile.parts)
     yield _count("products (mvmul)", products)
     skipped = sum(layer.products_skipped for layer in facts.report.layers) if facts.report else None
-    shown = "not known" if skipped is None else f"{skipped:,} ({text.share(skipped / max(skipped + products, 1))})"
+    shown = (
+        "not known" if skipped is None else f"{skipped:,} ({text.format_share(skipped / max(skipped + products, 1))})"
+    )
     note = "of the compiler: all that they read is padding"
-    yield Figure("products skipped", skipped, shown, note, short=_maybe(skipped, lambda n: f"{n:,.0f}"))
+    yield KeyFigure("products skipped", skipped, shown, note, short=_maybe(skipped, lambda n: f"{n:,.0f}"))
     local = [c.local_bytes for c in profile.cores if c.local_bytes is not None]
     most = max(local) if local else None
     note = "in the fullest core, as the compiler laid it out"
-    yield Figure("local memory", most, _maybe(most, text.size), note, "bytes")
+    yield KeyFigure("local memory", most, _maybe(most, text.format_size), note, "bytes")
 
 
-def _traffic(profile: Profile) -> Iterator[Figure]:
+def _traffic(profile: Profile) -> Iterator[KeyFigure]:
     between = [f for f in profile.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     moved = sum(f.bytes for f in between)
-    yield Figure("bytes between cores", moved, text.size(moved), "sizes of all send")
+    yield KeyFigure("bytes between cores", moved, text.format_size(moved), "sizes of all send")
     yield _count("messages", sum(f.messages for f in between))
     hops = sum(f.bytes * (f.hops or 0) for f in between) / moved if moved else 0.0
-    yield Figure("hops of a byte", hops, f"{hops:.2f}", "mean, shortest way through the mesh")
+    yield KeyFigure("hops of a byte", hops, f"{hops:.2f}", "mean, shortest way through the mesh")
     stored = sum(f.bytes for f in profile.traffic if GLOBAL_MEMORY in (f.source, f.to))
-    yield Figure("bytes of global memory", stored, text.size(stored), "sizes of all ld and st")
+    yield KeyFigure("bytes of global memory", stored, text.format_size(stored), "sizes of all ld and st")
 
 
-def _estimates(profile: Profile) -> Iterator[Figure]:
+def _estimates(profile: Profile) -> Iterator[KeyFigure]:
     known = profile.estimate
     if known is None:
         unknown = {"latency": "ns", "samples/s": "", "energy": "pJ", "energy when streaming": "pJ"}
-        yield from (Figure(name, None, "not known", profile.untimed, unit) for name, unit in unknown.items())
+        yield from (KeyFigure(name, None, "not known", profile.untimed, unit) for name, unit in unknown.items())
         return
     by = known.estimator
     batch = profile.reloading.batch if profile.reloading else None
     alone = "one sample alone" if batch is None else f"a batch of {batch:,}, with writing"
-    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, {alone}", "ns")
+    yield KeyFigure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, {alone}", "ns")
     yield _rate(known) if batch is None else _batch_rate(known)
     for label, parts in (("energy", known.energy_pj), ("energy when streaming", known.interval_energy_pj)):
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
-        yield Figure(label, total, _maybe(total, energy_text), note, "pJ")
+        yield KeyFigure(label, total, _maybe(total, energy_text), note, "pJ")
 
 
-def _batch_rate(known: Estimate) -> Figure:
+def _batch_rate(known: SampleEstimate) -> KeyFigure:
     rate = known.samples_per_s
-    return Figure("samples/s", rate, _maybe(rate, _four_digits), f"{known.estimator}, batch after batch, with writing")
+    return KeyFigure(
+        "samples/s", rate, _maybe(rate, _four_digits), f"{known.estimator}, batch after batch, with writing"
+    )
 
 
-def _rate(known: Estimate) -> Figure:
+def _rate(known: SampleEstimate) -> KeyFigure:
     if known.samples_per_s is None:
-        return Figure("samples/s", None, "not known", known.no_interval)
+        return KeyFigure("samples/s", None, "not known", known.no_interval)
     note = f"{known.estimator}, streams looping, {known.samples} samples begun"
-    return Figure("samples/s", known.samples_per_s, _four_digits(known.samples_per_s), note)
+    return KeyFigure("samples/s", known.samples_per_s, _four_digits(known.samples_per_s), note)
 
 
-def _efficiency(facts: Facts) -> Iterator[Figure]:
+def _efficiency(facts: ProgramFacts) -> Iterator[KeyFigure]:
     """Yields efficiencies when samples are streamed: at that throughput and energy per sample."""
     macs, known = facts.report.macs if facts.report else None, facts.profile.estimate
     if not macs:
         return
-    efficiency = Efficiency.of(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
+    efficiency = Efficiency.compute(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
     note = f"when streaming; {macs:,} multiply-accumulates a sample, 2 operations each"
     for name, unit, value in (
         ("effective TOPS", "", efficiency.tops if efficiency else None),
@@ -114,7 +120,7 @@ def _efficiency(facts: Facts) -> Iterator[Figure]:
         ("energy of a MAC", "pJ", efficiency.pj_per_mac if efficiency else None),
     ):
         shown = "not known" if value is None else f"{_four_digits(value)} {unit}".strip()
-        yield Figure(name, value, shown, note, unit)
+        yield KeyFigure(name, value, shown, note, unit)
 
 
 def _four_digits(value: float) -> str:
@@ -123,16 +129,18 @@ def _four_digits(value: float) -> str:
 
 def _shares(parts: Mapping[str, float]) -> str:
     total = sum(parts.values()) or 1.0
-    return ", ".join(f"{n.replace('_', ' ')} {text.share(v / total)}" for n, v in parts.items() if v / total >= 0.0005)
+    return ", ".join(
+        f"{n.replace('_', ' ')} {text.format_share(v / total)}" for n, v in parts.items() if v / total >= 0.0005
+    )
 
 
-def _part(name: str, used: int, available: int | None) -> Figure:
-    shown = f"{used:,}" if available is None else f"{used:,} of {available:,} ({text.share(used / available)})"
-    return Figure(name, used, shown, short=f"{used:,}")
+def _part(name: str, used: int, available: int | None) -> KeyFigure:
+    shown = f"{used:,}" if available is None else f"{used:,} of {available:,} ({text.format_share(used / available)})"
+    return KeyFigure(name, used, shown, short=f"{used:,}")
 
 
-def _count(name: str, number: int) -> Figure:
-    return Figure(name, number, f"{number:,}", "")
+def _count(name: str, number: int) -> KeyFigure:
+    return KeyFigure(name, number, f"{number:,}", "")
 
 
 def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
@@ -142,23 +150,23 @@ def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
 # Head of the page: words instead of numbers
 
 
-def head(facts: Facts) -> list[Figure]:
+def list_head_figures(facts: ProgramFacts) -> list[KeyFigure]:
     """Returns model, compiler, options, chip and verdict."""
     manifest = facts.manifest
     options = ", ".join(f"{k} {_option(v)}" for k, v in _options(manifest).items()) if manifest else "not known"
     return [
-        Figure("model", None, manifest.model if manifest else "not known"),
-        Figure("compiled by", None, manifest.tool if manifest else "not known"),
-        Figure("options", None, options),
-        Figure("chip", None, _chip(facts.profile.chip) if facts.profile.chip else "not known"),
-        Figure("validation", None, *_validation(facts)),
+        KeyFigure("model", None, manifest.model if manifest else "not known"),
+        KeyFigure("compiled by", None, manifest.tool if manifest else "not known"),
+        KeyFigure("options", None, options),
+        KeyFigure("chip", None, _chip(facts.profile.chip) if facts.profile.chip else "not known"),
+        KeyFigure("validation", None, *_validation(facts)),
     ]
 
 
-def _options(manifest: files.Manifest | files.Segments) -> dict[str, Any]:
+def _options(manifest: files.OutputManifest | files.SegmentList) -> dict[str, Any]:
     """Returns the options to show: `bits` only for float programs, because integers have the types of the model."""
     shown = {name: value for name, value in manifest.options.items() if value not in ({}, [])}
-    if isinstance(manifest, files.Manifest) and manifest.numbers != "float":
+    if isinstance(manifest, files.OutputManifest) and manifest.numbers != "float":
         shown.pop("bits", None)
         shown["numbers"] = manifest.numbers
     return shown
@@ -172,12 +180,12 @@ def _chip(chip: Target) -> str:
     return (
         f"{chip.core_count} cores ({chip.network.rows}x{chip.network.cols} mesh), {chip.xbars_per_core} crossbars of "
         f"{chip.xbar_rows}x{chip.xbar_cols} a core, cells of {chip.cell_bits} bits, "
-        f"{text.size(chip.memory_size_bytes)} of local memory, "
+        f"{text.format_size(chip.memory_size_bytes)} of local memory, "
         f"{chip.rob_size} instruction{'s' if chip.rob_size > 1 else ''} in flight, clock {chip.core.period_ns:g} ns"
     )
 
 
-def _validation(facts: Facts) -> tuple[str, str]:
+def _validation(facts: ProgramFacts) -> tuple[str, str]:
     verdict = facts.verdict
     if verdict is None:
         return "no verdict", facts.no_verdict
@@ -187,7 +195,7 @@ def _validation(facts: Facts) -> tuple[str, str]:
     return verdict.verdict.upper(), f"executed and compared with onnxruntime, random input; {shown}"
 
 
-def slowest(facts: Facts) -> tuple[Layer, float] | None:
+def find_slowest_layer(facts: ProgramFacts) -> tuple[LayerFacts, float] | None:
     """Returns the layer with the largest share of the critical path, and the share; None without times."""
     known = facts.profile.estimate
     timed = [x for x in facts.layers if x.counted is not None and x.counted.critical_ns]
@@ -197,5 +205,5 @@ def slowest(facts: Facts) -> tuple[Layer, float] | None:
     return most, _critical(most) / known.latency_ns
 
 
-def _critical(layer: Layer) -> float:
+def _critical(layer: LayerFacts) -> float:
     return (layer.counted.critical_ns or 0.0) if layer.counted else 0.0

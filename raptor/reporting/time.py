@@ -6,29 +6,29 @@ import numpy as np
 
 from raptor.reporting import text
 from raptor.reporting.figure import (
-    COLOURS,
-    FROM_NOTHING,
-    Figure,
-    axis,
-    buttons,
-    byte_unit,
-    bytes_of,
-    core_rows,
+    ACTIVITY_COLOURS,
+    SCALE_FROM_ZERO,
+    PlotFigure,
+    choose_byte_unit,
+    choose_time_unit,
+    collect_texts,
+    encode_bytes,
+    make_axis,
+    make_core_axis,
+    make_trace_buttons,
     round_ticks,
-    texts_of,
-    time_unit,
 )
-from validator.profile.facts import KINDS, LocalMemory, Profile, Timeline
+from validator.profile.facts import ACTIVITY_KINDS, CoreTimeline, LocalMemoryUse, Profile
 
 _IDLE = "scalar or idle"
 
 
-def chip_load(profile: Profile, line: Timeline) -> Figure:
+def draw_chip_load(profile: Profile, line: CoreTimeline) -> PlotFigure:
     """Returns a plot of the number of cores with each activity over time. Concurrent array groups count as one core."""
     unit, scale = _unit(profile)
     shares = np.minimum(line.shares, 1.0)
     idle = np.maximum(len(line.cores) - shares.sum(axis=(0, 1)), 0.0)
-    x = [_round(line.bin_ns * (k + 0.5) / scale) for k in range(line.bins)]
+    x = [_round(line.bin_ns * (k + 0.5) / scale) for k in range(line.bin_count)]
     data = [
         {
             "type": "scatter",
@@ -37,22 +37,22 @@ def chip_load(profile: Profile, line: Timeline) -> Figure:
             "name": name,
             "x": x,
             "y": [_round(v) for v in amounts.tolist()],
-            "fillcolor": COLOURS[name],
+            "fillcolor": ACTIVITY_COLOURS[name],
             "hovertemplate": f"%{{x:.4g}} {unit}: %{{y:.1f}} cores {name}<extra></extra>",
         }
-        for name, amounts in zip((*KINDS, _IDLE), (*shares.sum(axis=1), idle), strict=True)
+        for name, amounts in zip((*ACTIVITY_KINDS, _IDLE), (*shares.sum(axis=1), idle), strict=True)
         if amounts.any()
     ]
     layout = {
-        "xaxis": axis(unit, showgrid=False, range=[0, _round(line.bin_ns * line.bins / scale)]),
-        "yaxis": axis("cores", range=[0, len(line.cores)], showgrid=False),
+        "xaxis": make_axis(unit, showgrid=False, range=[0, _round(line.bin_ns * line.bin_count / scale)]),
+        "yaxis": make_axis("cores", range=[0, len(line.cores)], showgrid=False),
         "legend": {"traceorder": "normal", "orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hovermode": "x",
     }
-    return Figure("load", data, layout, height=320)
+    return PlotFigure("load", data, layout, height=320)
 
 
-def timeline(profile: Profile, line: Timeline) -> Figure:
+def draw_timeline(profile: Profile, line: CoreTimeline) -> PlotFigure:
     """Returns a plot with a row for each core: its main activity, or the amount of one activity."""
     unit, scale = _unit(profile)
     shares = np.minimum(line.shares, 1.0)
@@ -66,21 +66,23 @@ def timeline(profile: Profile, line: Timeline) -> Figure:
         common
         | {
             "name": name,
-            "z": bytes_of(np.rint(100 * values).astype(np.uint8)),
+            "z": encode_bytes(np.rint(100 * values).astype(np.uint8)),
             "zmin": 0,
             "zmax": 100,
-            "colorscale": FROM_NOTHING,
+            "colorscale": SCALE_FROM_ZERO,
             "colorbar": {"title": {"text": f"% {name}", "side": "right"}, "thickness": 14},
             "visible": False,
         }
         for name, values in amounts
     ]
     layout = {
-        "xaxis": axis(unit, showgrid=False),
-        "yaxis": core_rows(line.cores),
-        "updatemenus": buttons(["what a core does most", *(name for name, _ in amounts)]),
+        "xaxis": make_axis(unit, showgrid=False),
+        "yaxis": make_core_axis(line.cores),
+        "updatemenus": make_trace_buttons(["what a core does most", *(name for name, _ in amounts)]),
     }
-    return Figure("timeline", data, layout, texts_of(_texts(profile, line, shares, mostly)), height=_height(line.cores))
+    return PlotFigure(
+        "timeline", data, layout, collect_texts(_texts(profile, line, shares, mostly)), height=_height(line.cores)
+    )
 
 
 def _mostly(shares: np.ndarray) -> np.ndarray:
@@ -90,12 +92,12 @@ def _mostly(shares: np.ndarray) -> np.ndarray:
 
 
 def _kinds_trace(mostly: np.ndarray) -> dict[str, Any]:
-    names = [*KINDS, _IDLE]
-    steps = [[k / len(names), COLOURS[names[k]]] for k in range(len(names))]
-    ends = [[(k + 1) / len(names), COLOURS[names[k]]] for k in range(len(names))]
+    names = [*ACTIVITY_KINDS, _IDLE]
+    steps = [[k / len(names), ACTIVITY_COLOURS[names[k]]] for k in range(len(names))]
+    ends = [[(k + 1) / len(names), ACTIVITY_COLOURS[names[k]]] for k in range(len(names))]
     return {
         "name": "most",
-        "z": bytes_of(mostly.astype(np.uint8)),
+        "z": encode_bytes(mostly.astype(np.uint8)),
         "zmin": -0.5,
         "zmax": len(names) - 0.5,
         "colorscale": [pair for both in zip(steps, ends, strict=True) for pair in both],
@@ -103,15 +105,15 @@ def _kinds_trace(mostly: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _texts(profile: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
+def _texts(profile: Profile, line: CoreTimeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
     """Returns for each cell the main activity, its share in tens of per cent, the layer, and the core it waits for."""
-    names = [*KINDS, _IDLE]
+    names = [*ACTIVITY_KINDS, _IDLE]
     tens = np.rint(10 * np.concatenate([shares, 1 - shares.sum(axis=0, keepdims=True)])).astype(int) * 10
-    layers = [text.plain(name) for name in profile.part_names] if profile.parts_are == "node" else []
+    layers = [text.escape_markup(name) for name in profile.part_names] if profile.part_kind == "node" else []
     rows: list[list[str]] = []
     for c in range(len(line.cores)):
         row: list[str] = []
-        for t in range(line.bins):
+        for t in range(line.bin_count):
             kind, part, partner = int(mostly[c, t]), int(line.part[c, t]), int(line.partner[c, t])
             shown = f"{names[kind]}, about {tens[kind, c, t]} %"
             shown += f"<br>{layers[part]}" if layers and part >= 0 else ""
@@ -120,23 +122,23 @@ def _texts(profile: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndar
     return rows
 
 
-def memory(profile: Profile, used: LocalMemory) -> Figure:
+def draw_memory(profile: Profile, used: LocalMemoryUse) -> PlotFigure:
     """Returns a plot of local memory in use, with a row for each core."""
     unit, scale = _unit(profile)
-    size_unit, size_scale = byte_unit(float(used.bytes.max(initial=0)))
+    size_unit, size_scale = choose_byte_unit(float(used.bytes.max(initial=0)))
     # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
     step = max(float(used.bytes.max(initial=0)), 1.0) / 250
-    texts = [[text.size(float(f"{v:.2g}")) for v in row] for row in used.bytes.tolist()]
+    texts = [[text.format_size(float(f"{v:.2g}")) for v in row] for row in used.bytes.tolist()]
     ticks = round_ticks(250 * step / size_scale)
     trace = {
         "type": "heatmap",
         "x0": 0,
         "dx": _round(used.step_ns / scale),
         "y": _rows(used.cores),
-        "z": bytes_of(np.rint(used.bytes / step).astype(np.uint8)),
+        "z": encode_bytes(np.rint(used.bytes / step).astype(np.uint8)),
         "zmin": 0,
         "zmax": 250,
-        "colorscale": FROM_NOTHING,
+        "colorscale": SCALE_FROM_ZERO,
         "colorbar": {
             "title": {"text": size_unit, "side": "right"},
             "thickness": 14,
@@ -146,10 +148,10 @@ def memory(profile: Profile, used: LocalMemory) -> Figure:
         "hovertemplate": f"core %{{y}}, %{{x:.4g}} {unit}: %{{hovertext}}<extra></extra>",
     }
     layout = {
-        "xaxis": axis(unit, showgrid=False),
-        "yaxis": core_rows(used.cores),
+        "xaxis": make_axis(unit, showgrid=False),
+        "yaxis": make_core_axis(used.cores),
     }
-    return Figure("memory", [trace], layout, texts_of(texts), height=_height(used.cores))
+    return PlotFigure("memory", [trace], layout, collect_texts(texts), height=_height(used.cores))
 
 
 def _rows(cores: tuple[int, ...]) -> list[str]:
@@ -162,7 +164,7 @@ def _height(cores: tuple[int, ...]) -> int:
 
 def _unit(profile: Profile) -> tuple[str, float]:
     assert profile.estimate is not None, "a timeline has times"
-    return time_unit(profile.estimate.latency_ns)
+    return choose_time_unit(profile.estimate.latency_ns)
 
 
 def _round(value: float) -> float:

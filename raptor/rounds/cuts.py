@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from itertools import pairwise
 
-Cost = Callable[[int, int], float | None]
+PieceCost = Callable[[int, int], float | None]
 """Cost of a piece from one unit to another (excluded); None if neither it nor any longer piece is possible."""
 
 
 _ROUNDING = 1 + 1e-9
 
-Least = Callable[[int, int], float]
+PieceBound = Callable[[int, int], float]
 """Lower bound of the total cost from one unit to another (excluded), however it is cut."""
 
 
-def best_cuts(
-    count: int, cuts: Collection[int], cost: Cost, least: Least = lambda _, __: 0.0
+def find_best_cuts(
+    count: int, cuts: Collection[int], cost: PieceCost, least: PieceBound = lambda _, __: 0.0
 ) -> tuple[tuple[int, ...], float] | None:
     """Returns the cuts (without 0) of least total cost, and that cost; of equal ones, the fewest pieces.
 
@@ -50,7 +50,7 @@ def best_cuts(
     return (best[count][2], best[count][0]) if count in best else None
 
 
-def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+def cut_greedily(count: int, cuts: Collection[int], cost: PieceCost) -> tuple[tuple[int, ...], float] | None:
     """Cuts greedily: each piece is as long as possible. Returns the cuts and their total cost; None if it gets stuck.
 
     An infinite cost forbids a piece, but not a longer one.
@@ -71,7 +71,7 @@ def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int,
     return tuple(begun[:-1]), total
 
 
-def one_by_one(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+def cut_everywhere(count: int, cuts: Collection[int], cost: PieceCost) -> tuple[tuple[int, ...], float] | None:
     """Cuts wherever possible. Returns the cuts and their total cost; None if a piece does not fit."""
     begun = [0, *sorted(cuts), count]
     own = [cost(a, b) for a, b in pairwise(begun)]

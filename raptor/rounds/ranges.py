@@ -9,31 +9,34 @@ import numpy.typing as npt
 
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UserError
-from raptor.frontend.segments.units import Units
+from raptor.frontend.segments.units import ModelUnits
 from raptor.graph.ir import Dot, Filter, Graph
-from raptor.graph.layers import layer_nodes
-from raptor.graph.part import Shapes, subgraph
+from raptor.graph.layers import find_layer_nodes
+from raptor.graph.part import StructuralKeys, extract_subgraph
 from raptor.mapping.decision import Decision, LineUnfolding
-from raptor.mapping.estimate import estimate, least_xbars
-from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.plan_cache import PlanCache, layer_plans
+from raptor.mapping.estimate import estimate_times, least_xbars
+from raptor.mapping.knobs import DEFAULT_KNOBS
+from raptor.mapping.plan_cache import PlanCache, plan_layers
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 from raptor.transforms.choices import JoinedLayer, OnVectorUnit
-from raptor.transforms.choose_recipes import Requantising
+from raptor.transforms.choose_recipes import RequantMethod
 
 Floats = npt.NDArray[np.float64]
-WORTH_LESS = 0.1
+WORTH_FEWER_CORES = 0.1
 """Smaller parts of the chip are tried only if writing takes at least this share of a round's time."""
 
-Goal = Literal["time", "writes"]
-SHARES: Mapping[Goal, tuple[float, ...]] = {"time": (1.0, 0.5, 0.25), "writes": (1.0, 0.5, 0.25, 0.125, 0.0625)}
+RoundGoal = Literal["time", "writes"]
+CHIP_SHARES: Mapping[RoundGoal, tuple[float, ...]] = {
+    "time": (1.0, 0.5, 0.25),
+    "writes": (1.0, 0.5, 0.25, 0.125, 0.0625),
+}
 """Shares of the chip that a round may use: on fewer cores layers have fewer copies, so less is written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RoundConfiguration:
     """A configuration of a range as one round, with estimates. `cores`: usable cores. `cells`: cells to write."""
 
     cores: int
@@ -48,57 +51,61 @@ class Way:
 
 
 @dataclass(slots=True, eq=False)
-class Ranges:
+class RangeEstimates:
     """Memoised estimates of ranges of units as rounds. `strategy`: the mapping; `cache`: plans of layers."""
 
-    units: Units
+    units: ModelUnits
     arch: Target
     device: DeviceFile
     strategy: str
-    requantising: Requantising
+    requantising: RequantMethod
     batch: int
-    goal: Goal = "time"
+    goal: RoundGoal = "time"
     cache: PlanCache = field(default_factory=PlanCache)
     _graph: Graph | None = None
     _work: Floats | None = None
-    _shapes: Shapes | None = None
-    _known: dict[object, tuple[Way, ...]] = field(default_factory=dict[object, tuple[Way, ...]])
-    _ways: dict[tuple[int, int], tuple[Way, ...]] = field(default_factory=dict[tuple[int, int], tuple[Way, ...]])
+    _shapes: StructuralKeys | None = None
+    _known: dict[object, tuple[RoundConfiguration, ...]] = field(
+        default_factory=dict[object, tuple[RoundConfiguration, ...]]
+    )
+    _ways: dict[tuple[int, int], tuple[RoundConfiguration, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[RoundConfiguration, ...]]
+    )
     refused: dict[tuple[int, int], UserError] = field(default_factory=dict[tuple[int, int], UserError])
 
     @property
     def graph(self) -> Graph:
         """Graph of the whole model, after the passes that precede the mapping."""
         if self._graph is None:
-            self._graph = pipeline.prepare(self.units.graph, self.arch, self.requantising)
+            self._graph = pipeline.prepare_graph(self.units.graph, self.arch, self.requantising)
         return self._graph
 
     @property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> StructuralKeys:
         """Keys of subgraphs: subgraphs with equal keys get the same mapping, so they are estimated once."""
         if self._shapes is None:
-            self._shapes = Shapes.of_all(self.graph)
+            self._shapes = StructuralKeys.of_graph(self.graph)
         return self._shapes
 
     def part(self, first: int, last: int) -> Graph:
         """Returns the subgraph of units `first` to `last` (excluded)."""
-        return subgraph(self.graph, self.units.unit_of, range(first, last))
+        return extract_subgraph(self.graph, self.units.unit_of, range(first, last))
 
-    def ways(self, first: int, last: int) -> tuple[Way, ...]:
+    def configurations(self, first: int, last: int) -> tuple[RoundConfiguration, ...]:
         """Returns the configurations of units `first` to `last` (excluded) as one round; none if they do not fit."""
         if any(first <= a and b <= last for a, b in self.refused):
             return ()
         if (first, last) not in self._ways:
             graph = self.part(first, last)
-            shape = self.shapes.of(graph)
+            shape = self.shapes.key_of(graph)
             if shape not in self._known:
                 self._known[shape] = tuple(self._found(graph))
             self._ways[first, last] = self._known[shape]
         return self._ways[first, last]
 
-    def way(self, first: int, last: int) -> Way | None:
+    def best_configuration(self, first: int, last: int) -> RoundConfiguration | None:
         """Returns the configuration that is best by `goal`; None if the range does not fit the chip."""
-        found = self.ways(first, last)
+        found = self.configurations(first, last)
         if self.goal == "writes":
             return min(found, key=lambda w: (w.cells, w.batch_ns(self.batch)), default=None)
         return min(found, key=lambda w: (w.batch_ns(self.batch), w.cells), default=None)
@@ -118,7 +125,7 @@ class Ranges:
         attends = any(isinstance(node.operator, Dot) for node in self.graph.nodes)
         if self.goal == "writes" or self.strategy != "rows" or attends:
             return found
-        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, cache=self.cache).items():
+        for key, plans in plan_layers(self.graph, self.arch, DEFAULT_KNOBS, cache=self.cache).items():
             unit = self.units.unit_of.get(key)
             if unit is not None:
                 found[unit] += min(plan.core_ns * plan.cores for plan in plans)
@@ -133,40 +140,40 @@ class Ranges:
         if (known := self.refused.get((unit, unit + 1))) is not None:
             return known
         try:
-            decide(self.strategy, self.part(unit, unit + 1), self.arch, self.cache)
+            map_range(self.strategy, self.part(unit, unit + 1), self.arch, self.cache)
         except CapacityError as error:
             return error
         return None
 
-    def _found(self, graph: Graph) -> Iterator[Way]:
+    def _found(self, graph: Graph) -> Iterator[RoundConfiguration]:
         most = self.arch.core_count
         if least_xbars(graph, self.arch) > most * self.arch.xbars_per_core:
             return
-        for cores in dict.fromkeys(max(1, int(most * share)) for share in SHARES[self.goal]):
+        for cores in dict.fromkeys(max(1, int(most * share)) for share in CHIP_SHARES[self.goal]):
             try:
                 way = self._way(graph, self.arch.with_places(range(cores)))
             except CapacityError:
                 return  # fewer cores hold even less
             yield way
-            if self.goal == "time" and way.write_ns < WORTH_LESS * way.batch_ns(self.batch):
+            if self.goal == "time" and way.write_ns < WORTH_FEWER_CORES * way.batch_ns(self.batch):
                 return
 
-    def _way(self, graph: Graph, arch: Target) -> Way:
-        mapped = decide(self.strategy, graph, arch, self.cache)
-        times = estimate(mapped.graph, mapped.decision, arch, self.cache)
-        write_ns, cells = writing(graph, mapped.decision, arch, self.device)
-        return Way(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
+    def _way(self, graph: Graph, arch: Target) -> RoundConfiguration:
+        mapped = map_range(self.strategy, graph, arch, self.cache)
+        times = estimate_times(mapped.graph, mapped.decision, arch, self.cache)
+        write_ns, cells = estimate_writes(graph, mapped.decision, arch, self.device)
+        return RoundConfiguration(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
 
 
-def decide(strategy: str, graph: Graph, arch: Target, cache: PlanCache) -> pipeline.Mapped:
-    """Maps a prepared graph with the chip's own times. `cache`: see `layer_plans`."""
-    return pipeline.decide(graph, arch, STRATEGIES[strategy].at_pace("own"), cache=cache)
+def map_range(strategy: str, graph: Graph, arch: Target, cache: PlanCache) -> pipeline.MappedGraph:
+    """Maps a prepared graph with the chip's own times. `cache`: see `plan_layers`."""
+    return pipeline.rewrite_and_map(graph, arch, STRATEGIES[strategy].at_pace("own"), cache=cache)
 
 
-def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:
+def estimate_writes(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:
     """Estimates the time in ns and the cells to write for all matrices of a decision: all rows of full crossbars."""
     held, weights = 0, 0
-    for key, node in layer_nodes(graph).items():
+    for key, node in find_layer_nodes(graph).items():
         layer = decision.layers.get(key)
         if isinstance(layer, JoinedLayer):
             layer = decision.layers[layer.layer]

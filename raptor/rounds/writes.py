@@ -2,35 +2,37 @@
 
 from collections.abc import Sequence
 
-from raptor.output.files import GroupWrite, Matrix
-from raptor.output.writer import Artifacts
+from raptor.output.files import AnyMatrix, GroupWrite
+from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target
 from raptor.target.device_file import CrossbarWrite
 
 
-def groups_of(artifacts: Artifacts) -> tuple[GroupWrite, ...]:
+def list_groups(artifacts: ProgramArtifacts) -> tuple[GroupWrite, ...]:
     """Returns the array groups of a program with their crossbars and contents."""
     arch, config = artifacts.arch, artifacts.config
 
-    def cells(matrix: Matrix) -> int:
+    def cells(matrix: AnyMatrix) -> int:
         bits = arch.widths.weights if matrix.dtype.kind == "f" else 8 * matrix.dtype.itemsize
         return matrix.size * -(-bits // arch.cell_bits)
 
-    return tuple(w for core, matrices in artifacts.weights.items() for w in config.written(core, matrices, cells))
+    return tuple(
+        w for core, matrices in artifacts.weights.items() for w in config.list_group_writes(core, matrices, cells)
+    )
 
 
-def steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWrite, ...]]:
+def find_steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWrite, ...]]:
     """Returns the writes before each round in the steady state, where one batch follows another."""
     held: dict[tuple[int, int], tuple[str, int]] = {}
     found: list[tuple[GroupWrite, ...]] = []
     for groups in (*rounds, *rounds):
-        written = tuple(g for g in groups if any(held.get(xbar) != content for xbar, content in g.contents()))
-        held.update(item for group in written for item in group.contents())
+        written = tuple(g for g in groups if any(held.get(xbar) != content for xbar, content in g.list_crossbars()))
+        held.update(item for group in written for item in group.list_crossbars())
         found.append(written)
     return found[len(rounds) :]
 
 
-def crossbars(groups: Sequence[GroupWrite], arch: Target) -> tuple[CrossbarWrite, ...]:
+def list_crossbar_writes(groups: Sequence[GroupWrite], arch: Target) -> tuple[CrossbarWrite, ...]:
     """Returns an entry for each crossbar that is written for these groups."""
     each = (CrossbarWrite(g.core, min(g.rows, arch.xbar_rows), -(-g.cells // g.xbars)) for g in groups)
     return tuple(write for group, write in zip(groups, each, strict=True) for _ in range(group.xbars))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common.option_values import Objective
-from raptor.common.packages import require_own
-from raptor.mapping.trial import Cost
+from raptor.common.packages import require_own_packages
+from raptor.mapping.trial import ProgramCost
 from raptor.pim import PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
@@ -17,17 +17,17 @@ STEADY_SAMPLES = 4
 """Samples that each core begins in a simulation of the steady state, which gives throughput and energy."""
 
 
-def cost_of(
+def simulate_cost(
     records: Mapping[int, isa.Records], groups: Mapping[int, Sequence[int]], arch: Target, samples: int
-) -> Cost:
+) -> ProgramCost:
     """Simulates a program in which each core begins `samples` samples; with 0, one sample runs alone.
 
     `records`: instructions, keyed by core. `groups`: crossbars of each array group, keyed by core. Cores without either
     are idle. Raises `DeadlockError` with every waiting core.
     """
-    require_own("validator")
+    require_own_packages("validator")
     from validator.programs import RawProgram
-    from validator.simulate.builtin import estimate
+    from validator.simulate.builtin import estimate_program
 
     count = arch.core_count
     empty = np.zeros(0, isa.RECORD)
@@ -40,11 +40,13 @@ def cost_of(
         folder=Path(),
         source=Path(),
     )
-    return Cost(*estimate(raw, arch, samples))
+    return ProgramCost(*estimate_program(raw, arch, samples))
 
 
-def cost_for(objective: Objective, program: PimProgram, streams: Streams, arch: Target) -> Cost:
+def simulate_objective(
+    objective: Objective, program: PimProgram, streams: InstructionStreams, arch: Target
+) -> ProgramCost:
     """Simulates a program as its objective needs: one sample alone for the latency, else the steady state."""
     records = {i: core.records for i, core in streams.cores.items()}
     groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
-    return cost_of(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)
+    return simulate_cost(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)

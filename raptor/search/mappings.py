@@ -16,77 +16,77 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, Self
 
-from raptor.codegen import Streams
-from raptor.common.beside import Copy
+from raptor.codegen import InstructionStreams
+from raptor.common.beside import ForkedTask
 from raptor.common.errors import CapacityError
 from raptor.common.option_values import Objective
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
-from raptor.mapping.knobs import DEFAULT, Knobs
-from raptor.mapping.paces import SEARCHED, Pace, is_small
-from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_with
-from raptor.mapping.trial import Cost, Trial
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
+from raptor.mapping.paces import SEARCHED_PACES, Pace, is_small_graph
+from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_strategy
+from raptor.mapping.trial import ProgramCost, SearchTrial
 from raptor.pim import PimProgram
-from raptor.pipeline import Mapped, Results, complete, decide, run
-from raptor.search.cost import cost_for
-from raptor.spatial.orders import BALANCED, Aim
+from raptor.pipeline import MappedGraph, PassResults, complete, rewrite_and_map, run_lowering
+from raptor.search.cost import simulate_objective
+from raptor.spatial.orders import BALANCED_OBJECTIVE, OrderObjective
 from raptor.target.arch import Target
 
-EFFORT = 5
+DEFAULT_EFFORT = 5
 """Default number of candidates for a graph that is not small; for a small graph all are tried."""
 
-LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
-"""Weight of the latency against the interval (`Knobs.latency`)."""
-PATIENCES = 1.0, 1 / 3, 1 / 6, 2.0
+LATENCY_WEIGHT: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
+"""Weight of the latency against the interval (`TuningKnobs.latency`)."""
+PATIENCE_FACTORS = 1.0, 1 / 3, 1 / 6, 2.0
 """Factors on the patience; for each candidate, the best order of work with one of these is taken."""
-DEPTH: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
+SAMPLES_TRIED: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
 """Number of consecutive samples whose orders are tried: the fifth still shortens the interval, not the latency."""
-TURNED = 2
+KNOB_VARIATIONS = 2
 """Number of knob variations of `rows` that are tried for a small graph, with each pace."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Result of a search: the best decision (the first of equal ones), and all trials in order.
 
     known: results of the passes for the best decision if this process tried it, else empty.
     """
 
     decision: Decision
-    trials: tuple[Trial, ...]
-    known: Results = field(compare=False)
+    trials: tuple[SearchTrial, ...]
+    known: PassResults = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MappingCandidate:
     """A candidate: a mapping strategy, the aim of the order of work, and the pace (timing profile) for both."""
 
     name: str
     strategy: Strategy
-    aim: Aim
+    aim: OrderObjective
     pace: Pace = "own"
 
-    def decide(self, graph: Graph, arch: Target) -> Mapped:
+    def decide(self, graph: Graph, arch: Target) -> MappedGraph:
         """Maps a prepared graph. Raises `CapacityError` if the chip is too small."""
-        return decide(graph, arch, self.strategy.at_pace(self.pace))
+        return rewrite_and_map(graph, arch, self.strategy.at_pace(self.pace))
 
 
-def search(
+def search_mapping(
     graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
-) -> Found:
+) -> SearchResult:
     """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
 
     `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
     `CapacityError` of the first trial if none fits the chip.
     """
-    if is_small(graph):
-        chosen = [*islice(paced_candidates(objective), effort)]
+    if is_small_graph(graph):
+        chosen = [*islice(pace_candidates(objective), effort)]
     else:
-        chosen = [*islice(candidates(objective), effort or EFFORT)]
+        chosen = [*islice(mapping_candidates(objective), effort or DEFAULT_EFFORT)]
     tries = partial(_Trials, graph, arch, objective)
     if in_two and len(chosen) > 1:
-        with Copy(lambda: tries().run(chosen[1::2]).trials) as other:
+        with ForkedTask(lambda: tries().run(chosen[1::2]).trials) as other:
             own = tries().run(chosen[::2])
             pairs = zip_longest(own.trials, other.result())
         trials = tuple(trial for pair in pairs for trial in pair if trial is not None)
@@ -97,10 +97,10 @@ def search(
     if best.decision is None:
         assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
-    return Found(best.decision, trials, own.known if best is _best(own.trials) else {})
+    return SearchResult(best.decision, trials, own.known if best is _best(own.trials) else {})
 
 
-def _best(trials: Sequence[Trial]) -> Trial:
+def _best(trials: Sequence[SearchTrial]) -> SearchTrial:
     return min(trials, key=lambda t: t.figure)
 
 
@@ -111,16 +111,16 @@ class _Trials:
     graph: Graph
     arch: Target
     objective: Objective
-    trials: list[Trial] = field(default_factory=list[Trial])
-    known: Results = field(default_factory=dict[str, Any])
+    trials: list[SearchTrial] = field(default_factory=list[SearchTrial])
+    known: PassResults = field(default_factory=dict[str, Any])
 
-    def run(self, chosen: Sequence[Candidate]) -> Self:
+    def run(self, chosen: Sequence[MappingCandidate]) -> Self:
         """Tries candidates; each is compiled while the previous one is simulated."""
         # NOTE: the simulator runs without Python's lock, so the next candidate is compiled at the same time.
         with ThreadPoolExecutor(1) as pool:
 
-            def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
-                return pool.submit(cost_for, self.objective, program, streams, self.arch)
+            def simulated(program: PimProgram, streams: InstructionStreams) -> Future[ProgramCost]:
+                return pool.submit(simulate_objective, self.objective, program, streams, self.arch)
 
             before: _RunningTrial | None = None
             for candidate in chosen:
@@ -130,18 +130,20 @@ class _Trials:
             self.end(before)
         return self
 
-    def begin(self, candidate: Candidate, simulated: Callable[[PimProgram, Streams], Future[Cost]]) -> "_RunningTrial":
+    def begin(
+        self, candidate: MappingCandidate, simulated: Callable[[PimProgram, InstructionStreams], Future[ProgramCost]]
+    ) -> "_RunningTrial":
         """Compiles a candidate, without verification, and starts its simulation. The best one is verified later."""
-        known: Results = {}
+        known: PassResults = {}
         name, unverified = candidate.name, Driver(verified=False)
         try:
             mapped = candidate.decide(self.graph, self.arch)
             completed = complete(mapped, self.arch, aim=candidate.aim, driver=unverified)
-            values = run(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
+            values = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
         except CapacityError as e:
-            return _RunningTrial(Trial(name, self.objective, fault=e))
-        cost = simulated(values[PimProgram], values[Streams])
-        return _RunningTrial(Trial(name, self.objective, completed.mapped.decision), cost, known)
+            return _RunningTrial(SearchTrial(name, self.objective, fault=e))
+        cost = simulated(values[PimProgram], values[InstructionStreams])
+        return _RunningTrial(SearchTrial(name, self.objective, completed.mapped.decision), cost, known)
 
     def end(self, begun: "_RunningTrial | None") -> None:
         """Waits for the cost of a trial, and keeps its pass results only if it is the best so far."""
@@ -157,39 +159,44 @@ class _Trials:
 class _RunningTrial:
     """A trial whose simulation is running; no `cost` if compilation failed. known: results of the passes."""
 
-    trial: Trial
-    cost: Future[Cost] | None = None
-    known: Results = field(default_factory=dict[str, Any])
+    trial: SearchTrial
+    cost: Future[ProgramCost] | None = None
+    known: PassResults = field(default_factory=dict[str, Any])
 
 
-def candidates(objective: Objective) -> Iterator[Candidate]:
+def mapping_candidates(objective: Objective) -> Iterator[MappingCandidate]:
     """Yields candidates, the most promising first; the second is the reference mapping."""
-    usual = replace(DEFAULT, latency=LATENCY[objective])
+    usual = replace(DEFAULT_KNOBS, latency=LATENCY_WEIGHT[objective])
     aim = _aim(objective)
-    yield Candidate("rows", rows_with(usual), aim)
-    yield Candidate("raptor", RAPTOR, aim)
+    yield MappingCandidate("rows", rows_strategy(usual), aim)
+    yield MappingCandidate("raptor", RAPTOR, aim)
     for name, knobs in _knob_variations(usual, objective):
-        yield Candidate(f"rows, {name}", rows_with(knobs), aim)
+        yield MappingCandidate(f"rows, {name}", rows_strategy(knobs), aim)
 
 
-def paced_candidates(objective: Objective) -> Iterator[Candidate]:
+def pace_candidates(objective: Objective) -> Iterator[MappingCandidate]:
     """Yields candidates for a small graph, which do not depend on the chip's times; the second is the reference."""
-    usual = replace(DEFAULT, latency=LATENCY[objective])
-    first, *others = (Candidate(f"rows, times of {pace}", rows_with(usual), _aim(objective), pace) for pace in SEARCHED)
+    usual = replace(DEFAULT_KNOBS, latency=LATENCY_WEIGHT[objective])
+    first, *others = (
+        MappingCandidate(f"rows, times of {pace}", rows_strategy(usual), _aim(objective), pace)
+        for pace in SEARCHED_PACES
+    )
     yield first
-    yield Candidate("raptor", RAPTOR, _aim(objective), SEARCHED[0])
+    yield MappingCandidate("raptor", RAPTOR, _aim(objective), SEARCHED_PACES[0])
     yield from others
-    yield from (Candidate(f"rows, balanced, times of {pace}", ROWS, BALANCED, pace) for pace in SEARCHED)
-    for name, knobs in islice(_knob_variations(usual, objective), TURNED):
-        for pace in SEARCHED:
-            yield Candidate(f"rows, {name}, times of {pace}", rows_with(knobs), _aim(objective), pace)
+    yield from (
+        MappingCandidate(f"rows, balanced, times of {pace}", ROWS, BALANCED_OBJECTIVE, pace) for pace in SEARCHED_PACES
+    )
+    for name, knobs in islice(_knob_variations(usual, objective), KNOB_VARIATIONS):
+        for pace in SEARCHED_PACES:
+            yield MappingCandidate(f"rows, {name}, times of {pace}", rows_strategy(knobs), _aim(objective), pace)
 
 
-def _aim(objective: Objective) -> Aim:
-    return Aim(objective, PATIENCES, DEPTH[objective])
+def _aim(objective: Objective) -> OrderObjective:
+    return OrderObjective(objective, PATIENCE_FACTORS, SAMPLES_TRIED[objective])
 
 
-def _knob_variations(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
+def _knob_variations(usual: TuningKnobs, objective: Objective) -> Iterator[tuple[str, TuningKnobs]]:
     """Yields variations of the knobs `usual`, the most useful first.
 
     The order comes from measurements on the zoo (docs/lab/performance.md, "Search").

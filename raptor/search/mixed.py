@@ -11,42 +11,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
 
 from raptor import frontend, pipeline
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
 from raptor.common import arguments
-from raptor.common.collector import without_collector
+from raptor.common.collector import pause_gc
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.driver import Driver, parse_driver
 from raptor.mapping.strategies import ROWS
 from raptor.options import CompileOptions, PolicyKeywords, read_options
 from raptor.pim import PimProgram
-from raptor.quantise.choice import NO_POLICY, parse
+from raptor.quantise.choice import NO_POLICY, parse_choice
 from raptor.quantise.cost import OutputNoise
-from raptor.quantise.narrow import narrowable
-from raptor.quantise.policy import UNITS, Goal, Operand, Policy, PolicySearch, Step
-from raptor.quantise.static import Calibrated, Given, calibrate
-from raptor.search.cost import cost_for
-from raptor.spatial.orders import BALANCED
+from raptor.quantise.narrow import find_adjustable_operands
+from raptor.quantise.policy import UNITS, Goal, Operand, Policy, PolicySearch, PolicyStep
+from raptor.quantise.static import CalibratedModel, CalibrationRequest, calibrate_model
+from raptor.search.cost import simulate_objective
+from raptor.spatial.orders import BALANCED_OBJECTIVE
 from raptor.target.arch import Target, load_chip
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-GOAL: arguments.OneOf[Goal] = arguments.OneOf("budget", get_args(Goal))
-BITS = 4
+GOAL_OPTION: arguments.OneOf[Goal] = arguments.OneOf("budget", get_args(Goal))
+LOWERED_BITS = 4
 """Bits to which an operand is lowered from 8; onnxruntime's quantiser has no other lower width."""
-LEAST_LOSS = 1e-9
+LEAST_NOISE = 1e-9
 """Lower bound on the noise of a step, as a share of the signal, so that the gain per noise is finite."""
 
 
-class Move(NamedTuple):
+class PrecisionStep(NamedTuple):
     """A step of the search: one operand of a layer gets `BITS` bits."""
 
     layer: str
     operand: Operand
 
 
-Moves = tuple[Move, ...]
+PrecisionSteps = tuple[PrecisionStep, ...]
 
 
 def search_policy(
@@ -71,39 +71,39 @@ def search_policy(
     """
     (goal, share), told = _budget(budget), parse_driver(driver).started
     given = read_options(CompileOptions, options, PolicyKeywords)
-    choice = parse(scheme, 8, 8, per_channel, NO_POLICY)
-    source = calibrate(model, choice, Given(data, seed, samples, given.inputs), any_bits=True)
-    return _Search(source, load_chip(given.chip), goal, told).run(share)
+    choice = parse_choice(scheme, 8, 8, per_channel, NO_POLICY)
+    source = calibrate_model(model, choice, CalibrationRequest(data, seed, samples, given.inputs), any_bits=True)
+    return _PolicySearch(source, load_chip(given.chip), goal, told).run(share)
 
 
 def _budget(value: object) -> tuple[Goal, float]:
-    named = arguments.by_name("budget", value, "a share by its goal, such as {'latency': 0.7}")
+    named = arguments.parse_dict("budget", value, "a share by its goal, such as {'latency': 0.7}")
     if len(named) != 1:
-        raise UserError(f"{option('budget')}: expected one goal, got {len(named)}")
+        raise UserError(f"{spell_option('budget')}: expected one goal, got {len(named)}")
     (name, share), *_ = named.items()
-    found = arguments.finite("budget", share, 0)
+    found = arguments.parse_finite("budget", share, 0)
     if not 0 < found < 1:
-        raise UserError(f"{option('budget', {name: share})}: expected a share between 0 and 1, such as 0.7")
-    return GOAL.parse(name), found
+        raise UserError(f"{spell_option('budget', {name: share})}: expected a share between 0 and 1, such as 0.7")
+    return GOAL_OPTION.parse(name), found
 
 
-def policy_of(moves: Sequence[Move]) -> Policy:
+def make_policy(moves: Sequence[PrecisionStep]) -> Policy:
     """Returns the policy in which these operands have `BITS` bits."""
     return Policy(
-        weights={m.layer: BITS for m in moves if m.operand == "weights"},
-        inputs={m.layer: BITS for m in moves if m.operand == "inputs"},
+        weights={m.layer: LOWERED_BITS for m in moves if m.operand == "weights"},
+        inputs={m.layer: LOWERED_BITS for m in moves if m.operand == "inputs"},
     )
 
 
 @dataclass(slots=True)
-class _Search:
+class _PolicySearch:
     """State of the greedy search. `told`: takes progress messages. `costs`: simulated costs, keyed by set of steps."""
 
-    source: Calibrated
+    source: CalibratedModel
     chip: Target
     goal: Goal
     told: Callable[[str], None]
-    costs: dict[frozenset[Move], float] = field(default_factory=dict[frozenset[Move], float])
+    costs: dict[frozenset[PrecisionStep], float] = field(default_factory=dict[frozenset[PrecisionStep], float])
 
     def run(self, share: float) -> PolicySearch:
         base = self.cost(())
@@ -117,7 +117,9 @@ class _Search:
             taken = (*taken, best)
         taken = self._drop_needless(taken, limit, noise)
         steps = tuple(
-            Step(layer=m.layer, operand=m.operand, bits=BITS, cost=self.cost(taken[: i + 1]), noise=noise[m])
+            PolicyStep(
+                layer=m.layer, operand=m.operand, bits=LOWERED_BITS, cost=self.cost(taken[: i + 1]), noise=noise[m]
+            )
             for i, m in enumerate(taken)
         )
         return PolicySearch(
@@ -125,7 +127,7 @@ class _Search:
             budget=share,
             base=base,
             reached=self.cost(taken),
-            policy=policy_of(taken),
+            policy=make_policy(taken),
             steps=steps,
             compiled=len(self.costs),
         )
@@ -133,36 +135,39 @@ class _Search:
     def _budget_error(self, share: float, base: float) -> str:
         moves, least = min(self.costs.items(), key=lambda entry: entry[1])
         return (
-            f"{option('budget', {self.goal: share})}: the least that was reached is {least / base:.3f}, with {BITS} "
+            f"{spell_option('budget', {self.goal: share})}: the least that was reached is {least / base:.3f}, "
+            f"with {LOWERED_BITS} "
             f"bits in {len(moves)} of {len(self._moves())} weights and inputs of layers: {least:.6g} of {base:.6g} "
             f"{UNITS[self.goal]}; take a larger share, or a chip on which products take more of the time"
         )
 
-    def _moves(self) -> Moves:
-        found = narrowable(self.source.base)
-        return tuple(Move(name, operand) for name, operands in found.items() for operand in operands)
+    def _moves(self) -> PrecisionSteps:
+        found = find_adjustable_operands(self.source.base)
+        return tuple(PrecisionStep(name, operand) for name, operands in found.items() for operand in operands)
 
-    def _noise(self) -> dict[Move, float]:
+    def _noise(self) -> dict[PrecisionStep, float]:
         """Returns the noise at the outputs that each step alone adds, as a share of the signal."""
         outputs = OutputNoise(self.source.prepared.proto, self.source.samples)
-        without = outputs.share(self.source.quantised(Policy()))
-        found: dict[Move, float] = {}
+        without = outputs.measure_share(self.source.quantise(Policy()))
+        found: dict[PrecisionStep, float] = {}
         for move in self._moves():
             self.told(f"noise of {move.layer}")
-            with_it = outputs.share(self.source.quantised(policy_of((move,))))
-            found[move] = max(with_it - without, LEAST_LOSS)
+            with_it = outputs.measure_share(self.source.quantise(make_policy((move,))))
+            found[move] = max(with_it - without, LEAST_NOISE)
         return found
 
-    def _best_step(self, taken: Moves, gains: dict[Move, float], noise: Mapping[Move, float]) -> Move | None:
+    def _best_step(
+        self, taken: PrecisionSteps, gains: dict[PrecisionStep, float], noise: Mapping[PrecisionStep, float]
+    ) -> PrecisionStep | None:
         """Returns the step that is not in `taken` and saves the most per noise, and updates `gains`.
 
         Savings change little from step to step, so steps are simulated again in the order of their old gains, until one
         of these is the best. If none saves anything, all are simulated, and the one that costs least is returned, since
         it may make other steps useful. Returns None if no step is left or none fits the chip.
         """
-        left, tried = [m for m in noise if m not in taken], set[Move]()
+        left, tried = [m for m in noise if m not in taken], set[PrecisionStep]()
 
-        def worth(move: Move) -> tuple[float, float]:
+        def worth(move: PrecisionStep) -> tuple[float, float]:
             gain = gains[move]
             return (gain / noise[move], gain) if gain > 0 else (0.0, gain)
 
@@ -176,7 +181,9 @@ class _Search:
         best = max(left, key=worth, default=None)
         return None if best is None or gains[best] == -inf else best
 
-    def _drop_needless(self, taken: Moves, limit: float, noise: Mapping[Move, float]) -> Moves:
+    def _drop_needless(
+        self, taken: PrecisionSteps, limit: float, noise: Mapping[PrecisionStep, float]
+    ) -> PrecisionSteps:
         """Undoes steps that the budget does not need, the noisiest first, and returns the others."""
         for move in sorted(taken, key=lambda m: -noise[m]):
             without = tuple(m for m in taken if m != move)
@@ -184,13 +191,13 @@ class _Search:
                 taken = without
         return taken
 
-    def cost(self, moves: Moves) -> float:
+    def cost(self, moves: PrecisionSteps) -> float:
         """Returns the simulated cost of the program of a policy; infinite if the chip cannot run it."""
         key = frozenset(moves)
         if key not in self.costs:
-            self.told(f"program {len(self.costs) + 1}: {BITS} bits in {len(key)} places")
+            self.told(f"program {len(self.costs) + 1}: {LOWERED_BITS} bits in {len(key)} places")
             try:
-                self.costs[key] = self._simulated(self.source.quantised(policy_of(moves)))
+                self.costs[key] = self._simulated(self.source.quantise(make_policy(moves)))
             except (CapacityError, UnsupportedError):
                 if not moves:
                     raise
@@ -200,9 +207,11 @@ class _Search:
     def _simulated(self, model: "ModelProto") -> float:
         """Compiles a model with the defaults of `compile` but without verification, and returns its simulated cost."""
         driver = Driver(verified=False)
-        with without_collector():
-            graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
-            mapped = pipeline.decide(graph, self.chip, ROWS)
-            completed = pipeline.complete(mapped, self.chip, aim=BALANCED, driver=driver)
-            values = pipeline.run(completed.mapped, self.chip, driver=driver, known=completed.known)
-            return cost_for(self.goal, values[PimProgram], values[Streams], self.chip).figure(self.goal)
+        with pause_gc():
+            graph = pipeline.prepare_graph(frontend.load(model).graph, self.chip, driver=driver)
+            mapped = pipeline.rewrite_and_map(graph, self.chip, ROWS)
+            completed = pipeline.complete(mapped, self.chip, aim=BALANCED_OBJECTIVE, driver=driver)
+            values = pipeline.run_lowering(completed.mapped, self.chip, driver=driver, known=completed.known)
+            return simulate_objective(self.goal, values[PimProgram], values[InstructionStreams], self.chip).figure(
+                self.goal
+            )

@@ -8,7 +8,7 @@ from raptor.spatial.placed import Fetch, Partition, PlacedGraph, Schedule
 from raptor.spatial.refine import refine
 from raptor.spatial.schedule import schedule
 from raptor.spatial.verify_placed import verify_partition, verify_placed, verify_schedule
-from raptor.spatial.verify_tiles import verify
+from raptor.spatial.verify_tiles import verify_spatial
 
 __all__ = [
     "Fetch",
@@ -21,8 +21,8 @@ __all__ = [
     "place_cores",
     "refine",
     "schedule",
-    "verify",
     "verify_partition",
     "verify_placed",
     "verify_schedule",
+    "verify_spatial",
 ]

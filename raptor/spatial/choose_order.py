@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.decision import Decision, LineFlow
 from raptor.spatial.mesh_placement import place_cores
-from raptor.spatial.orders import STORED, Aim, Order, best_order
+from raptor.spatial.orders import STORED_ORDER, OrderObjective, StepOrder, choose_step_order
 from raptor.spatial.placed import PlacedGraph, Schedule
 from raptor.spatial.refine import Refined
-from raptor.spatial.schedule import Problem, schedule
+from raptor.spatial.schedule import ScheduleProblem, schedule
 from raptor.target.arch import Target
 
 
@@ -26,8 +26,8 @@ class Ordered:
         return f"{self.decision}"
 
 
-def choose_order(refined: Refined, arch: Target, aim: Aim) -> Ordered:
-    """Names the list schedule that is best for `aim`, by its patience and sample (see `ByLine`).
+def choose_order(refined: Refined, arch: Target, aim: OrderObjective) -> Ordered:
+    """Names the list schedule that is best for `aim`, by its patience and sample (see `LineFlow`).
 
     Only a streamed decision by line has a choice. With `STORED`, and for a decision that was complete before, the order
     that the decision names stays.
@@ -36,9 +36,9 @@ def choose_order(refined: Refined, arch: Target, aim: Aim) -> Ordered:
     if refined.partition is None:
         return Ordered(decision)
     placed = place_cores(refined.partition, decision, arch)
-    if aim == STORED or not isinstance(flow, ByLine) or not flow.streamed or not placed.cores:
+    if aim == STORED_ORDER or not isinstance(flow, LineFlow) or not flow.streamed or not placed.cores:
         return Ordered(decision, placed, schedule(placed, decision, arch))
-    problem = Problem.of(arch, placed, range(len(placed.cores)))
-    order, name = best_order(problem.work(), Order(flow.patience_ns, flow.sample), aim)
+    problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
+    order, name = choose_step_order(problem.work(), StepOrder(flow.patience_ns, flow.sample), aim)
     chosen = replace(decision, flow=replace(flow, patience_ns=name.patience_ns, sample=name.sample))
     return Ordered(chosen, placed, Schedule(placed, problem.fetched, tuple(order.tolist())))

@@ -8,13 +8,13 @@ from raptor.spatial.tiles import Tile
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopySources:
     """The copies of a graph by name of the tile that they fill, each with its index among all operations."""
 
     filling: dict[str, list[tuple[int, Copy[Tile]]]]
 
     @classmethod
-    def of(cls, graph: SpatialGraph) -> "Copies":
+    def from_graph(cls, graph: SpatialGraph) -> "CopySources":
         """Collects the copies of a graph."""
         filling: dict[str, list[tuple[int, Copy[Tile]]]] = {}
         for step, op in enumerate(op for compute in graph.computes for op in compute.body):

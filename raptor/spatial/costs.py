@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from raptor.graph.ir import Filter
-from raptor.mapping.widths import recipe_ns
+from raptor.mapping.widths import requantise_ns
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, TakeRows
@@ -26,11 +26,11 @@ from raptor.spatial.operations import (
 )
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
-from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, runs_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, pixel_runs_ns, vector_ns
 
 
 @dataclass(slots=True)
-class Costs:
+class CostModel:
     """Estimates times of operations in ns from their instructions. `filters`: layers by `Compute.layer`."""
 
     arch: Target
@@ -44,7 +44,7 @@ class Costs:
 
     def op_ns(self, op: BodyOp, compute: Compute) -> float:
         """Returns the time of an operation. Classes without a formula count as one vector function of two operands."""
-        arch = self.arch.holding(op.result.element)
+        arch = self.arch.with_element(op.result.element)
         match op:
             case ApplyLine():
                 weights: list[int] = op.products[:, 0].tolist()
@@ -54,9 +54,9 @@ class Costs:
                 product = self.product_ns(compute.layer, op.input, op.result, compute.matrices[0].xbars) - ISSUE_NS
                 return op.result.pixels * len(op.weights) * (product + vector_ns(arch, op.result.channels, 2))
             case Requantise():
-                return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
+                return requantise_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case _:
-                return OF_CLASS.get(type(op), _at_once_ns)(op, arch)
+                return COST_FUNCTIONS.get(type(op), _at_once_ns)(op, arch)
 
     def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
         """Returns the time of an MVM and its issue. given, result: tiles of input and output element type."""
@@ -86,7 +86,7 @@ def _rows_ns(op: TakeRows[Tile], arch: Target) -> float:
 
 
 def _stencil_ns(op: Stencil[Tile], arch: Target) -> float:
-    return 2 * op.window.tap_count * runs_ns(arch, op.result.pixels, op.result.channels, op.together)
+    return 2 * op.window.tap_count * pixel_runs_ns(arch, op.result.pixels, op.result.channels, op.together)
 
 
 def _pixels_ns(op: BodyOp, arch: Target) -> float:
@@ -128,7 +128,7 @@ def _average_ns(op: Average[Tile], arch: Target) -> float:
     return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
 
 
-OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
+COST_FUNCTIONS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     Average: _average_ns,
     Bound: _at_once_ns,
     Copy: lambda _, __: 0.0,

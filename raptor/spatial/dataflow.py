@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.sorting import among
+from raptor.common.sorting import sorted_isin
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.operations import Operation, pattern, shape_of
+from raptor.spatial.operations import Operation, repetition_pattern, shape_key
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
 
@@ -22,23 +22,23 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lists:
+class GroupedLists:
     """A list of integers for each key, concatenated: the list of key k is `values[first[k]:first[k + 1]]`."""
 
     first: Ints
     values: Ints
 
     @classmethod
-    def of(cls, keys: Ints, values: Ints, count: int) -> "Lists":
+    def group_by(cls, keys: Ints, values: Ints, count: int) -> "GroupedLists":
         """Groups `values[i]` by `keys[i]`, for keys 0 to `count - 1`; values of equal keys keep their order."""
         first = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))])
         return cls(first, values[np.argsort(keys, kind="stable")])
 
-    def some(self, keys: Ints) -> Bools:
+    def is_nonempty(self, keys: Ints) -> Bools:
         """Returns, for each key, whether its list has a value."""
         return self.first[keys] < self.first[keys + 1]
 
-    def of_keys(self, keys: Ints) -> tuple[Ints, Ints]:
+    def select_keys(self, keys: Ints) -> tuple[Ints, Ints]:
         """Returns the concatenated lists of `keys`, and for each value the index in `keys` that it belongs to."""
         counts = self.first[keys + 1] - self.first[keys]
         index = np.repeat(np.arange(len(keys)), counts)
@@ -63,7 +63,7 @@ class Dataflow:
 
     tiles: tuple[Tile, ...]
     number: Mapping[str, int]
-    odd: tuple[tuple[int, Tile], ...]
+    differing_tiles: tuple[tuple[int, Tile], ...]
     constants: tuple[ConstantTile, ...]
     forms: tuple[tuple[BodyOp, Compute], ...]
     nodes: tuple[str, ...]
@@ -81,20 +81,20 @@ class Dataflow:
     result_tile: Ints
 
     @classmethod
-    def of(cls, computes: Iterable[Compute]) -> "Dataflow":
+    def from_computes(cls, computes: Iterable[Compute]) -> "Dataflow":
         """Builds the tables of computes that are given in program order."""
         collector = _Collector()
         for number, compute in enumerate(computes):
             collector.add(number, compute)
         return collector.dataflow()
 
-    def is_form(self, *kinds: type) -> Bools:
+    def is_op_class(self, *kinds: type) -> Bools:
         """Returns, for each operation, whether it is an instance of one of these classes."""
         return np.array([isinstance(op, kinds) for op, _ in self.forms], np.bool_)[self.op_form]
 
-    def with_form(self, *kinds: type) -> list[int]:
+    def computes_with_class(self, *kinds: type) -> list[int]:
         """Returns the ascending numbers of the computes with an operation of one of these classes."""
-        return np.unique(self.op_compute[self.is_form(*kinds)]).tolist()
+        return np.unique(self.op_compute[self.is_op_class(*kinds)]).tolist()
 
     def node(self, op: int) -> str:
         """Returns the ONNX node of operation `op`."""
@@ -131,7 +131,7 @@ class Dataflow:
         count = len(self.tiles)
         key = self.op_compute[self.read_op] * count + self.read_tile
         first = np.sort(np.unique(key, return_index=True)[1])
-        first = first[~among(key[first], self.op_compute * count + self.op_result)]
+        first = first[~sorted_isin(key[first], self.op_compute * count + self.op_result)]
         return np.divmod(key[first], count)
 
 
@@ -182,7 +182,7 @@ class _Collector:
                     tile = self.tile(value)
                 read.append(tile)
                 shapes.append(tile_shape[tile])
-            same = pattern([value.name for value in operands]) if len(operands) > 1 else ()
+            same = repetition_pattern([value.name for value in operands]) if len(operands) > 1 else ()
             made = op.result
             result = self.tile(made)
             key = type(op), tile_shape[result], tuple(shapes), op.parameters, same
@@ -216,7 +216,7 @@ class _Collector:
         return shape
 
     def shape(self, value: Tile) -> int:
-        number = self.shapes.setdefault(shape_of(value), len(self.shaped))
+        number = self.shapes.setdefault(shape_key(value), len(self.shaped))
         if number == len(self.shaped):
             self.shaped.append(value)
         return number
@@ -241,7 +241,7 @@ class _Collector:
         return Dataflow(
             tiles=tuple(self.tiles),
             number=self.tile_of,
-            odd=tuple(self.odd),
+            differing_tiles=tuple(self.odd),
             constants=tuple(self.constants),
             forms=tuple(self.forms),
             nodes=tuple(self.nodes),

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import ByLine
-from raptor.mapping.knobs import patience_on
+from raptor.mapping.decision import LineFlow
+from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.refinement import MovedComputes
-from raptor.spatial.costs import Costs
+from raptor.spatial.costs import CostModel
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.mesh_placement import usable
-from raptor.spatial.move_computes import movable, move_computes, moves_to
+from raptor.spatial.mesh_placement import usable_cores
+from raptor.spatial.move_computes import find_movable, move_computes, moves_to
 from raptor.spatial.orders import balanced_cost
 from raptor.spatial.placed import Partition
-from raptor.spatial.spans import Times, work_of
+from raptor.spatial.spans import AlapSchedule, partition_work
 from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, message_ns
 
@@ -41,7 +41,7 @@ _HALVINGS = 5
 """Number of steps of the binary search for the occupancy limit."""
 
 
-def even_out(partition: Partition, flow: ByLine, arch: Target) -> tuple[MovedComputes, ...]:
+def balance_load(partition: Partition, flow: LineFlow, arch: Target) -> tuple[MovedComputes, ...]:
     """Returns moves of long computes off the busiest cores; none if that is better.
 
     Computes stay on their chip. `flow`: that of the decision. Where products of computed tensors have cores of their
@@ -50,22 +50,22 @@ def even_out(partition: Partition, flow: ByLine, arch: Target) -> tuple[MovedCom
     if flow.products:
         return ()
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
-    table, costs = graph.dataflow, Costs(arch, graph.filters)
+    table, costs = graph.dataflow, CostModel(arch, graph.filters)
     of_form = np.array([costs.op_ns(op, compute) for op, compute in table.forms])
     work_ns = np.bincount(table.op_compute, of_form[table.op_form], len(cores)).astype(np.float64)
-    core_ns = np.bincount(cores, work_ns, len(usable(arch))).astype(np.float64)
+    core_ns = np.bincount(cores, work_ns, len(usable_cores(arch))).astype(np.float64)
     messages_ns = _elements(table, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
     is_long = (work_ns >= _LEAST * core_ns.max()) & (work_ns >= messages_ns)
-    long = np.flatnonzero(movable(partition) & is_long)
+    long = np.flatnonzero(find_movable(partition) & is_long)
     enough_ns = _UNEVEN * float((core_ns - np.bincount(cores[long], work_ns[long], len(core_ns))).max())
     if not len(long) or core_ns.max() <= enough_ns:
         return ()
-    patience_ns, times = patience_on(arch), Times.of(partition, 0.0, arch)
+    patience_ns, times = chip_patience_ns(arch), AlapSchedule.from_partition(partition, 0.0, arch)
     chip = np.arange(len(core_ns)) // arch.cores_per_chip
     balancing = _Moves(times, long, work_ns, messages_ns, enough_ns, chip)
-    _, *moved = balancing.choices(_State(cores, core_ns, *times.occupied_ns(len(core_ns))))
+    _, *moved = balancing.choices(_LoadState(cores, core_ns, *times.occupied_ns(len(core_ns))))
     others = [moves_to(state.cores, partition) for state in moved]
-    works = [((), times.work), *((moves, work_of(move_computes(partition, moves), arch)) for moves in others)]
+    works = [((), times.work), *((moves, partition_work(move_computes(partition, moves), arch)) for moves in others)]
     return min(works, key=lambda choice: balanced_cost(choice[1], patience_ns))[0]
 
 
@@ -77,7 +77,7 @@ def _elements(flow: Dataflow, computes: int) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _State:
+class _LoadState:
     """Core of each compute; for each core its work, and when its work of a sample begins and ends."""
 
     cores: Ints
@@ -94,8 +94,8 @@ class _State:
         """The longest occupancy of a core by a sample."""
         return float((self.last_ns - self.first_ns).max())
 
-    def copy(self) -> "_State":
-        return _State(self.cores.copy(), self.core_ns.copy(), self.first_ns.copy(), self.last_ns.copy())
+    def copy(self) -> "_LoadState":
+        return _LoadState(self.cores.copy(), self.core_ns.copy(), self.first_ns.copy(), self.last_ns.copy())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,19 +107,19 @@ class _Moves:
     chip: chip of each core.
     """
 
-    times: Times
+    times: AlapSchedule
     long: Ints
     work_ns: Floats
     messages_ns: Floats
     enough_ns: float
     chip: Ints
 
-    def choices(self, before: _State) -> tuple[_State, ...]:
+    def choices(self, before: _LoadState) -> tuple[_LoadState, ...]:
         """Returns the states without moves, with the longest occupancy as the limit, and with the least limit."""
         longest = self.all(before, before.longest_ns)
         return before, longest, self.least(before, longest)
 
-    def least(self, before: _State, longest: _State) -> _State:
+    def least(self, before: _LoadState, longest: _LoadState) -> _LoadState:
         """Searches for the smallest occupancy limit that does not raise the load of the busiest core.
 
         longest: the state with the largest limit.
@@ -134,14 +134,14 @@ class _Moves:
                 low_ns = limit_ns
         return found
 
-    def all(self, before: _State, limit_ns: float) -> _State:
+    def all(self, before: _LoadState, limit_ns: float) -> _LoadState:
         """Moves computes until no move lowers the load of the busiest core, or that load is at most `enough_ns`."""
         state = before.copy()
         while state.busiest_ns > self.enough_ns and self.move(state, limit_ns):
             pass
         return state
 
-    def move(self, state: _State, limit_ns: float) -> bool:
+    def move(self, state: _LoadState, limit_ns: float) -> bool:
         """Makes the move that relieves the busiest core most, in place; returns False if none does.
 
         The compute goes to the least loaded core of the chip that it would not occupy for more than `limit_ns`.

@@ -18,14 +18,14 @@ from raptor.mapping.streaming import Range
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
-from raptor.spatial.residency import Emit
+from raptor.spatial.residency import EmitCompute
 from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.element import ElementType
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TileSlice:
     """A contiguous range of a tile that begins at element `first`. `position`: as in `Partition`."""
 
     tile: Tile
@@ -33,7 +33,7 @@ class Source:
     position: float
 
 
-FindSource = Callable[[int, Range], Source]
+FindTileSlice = Callable[[int, Range], TileSlice]
 """(pixel, channel range) of the layer's input -> the tile and offset that hold it."""
 
 
@@ -65,16 +65,16 @@ class DenseLayer:
     node: Node
     operator: Filter
     mapping: FullyConnected
-    emit: Emit
-    find: FindSource
+    emit: EmitCompute
+    find: FindTileSlice
     given: ElementType
     result: ElementType
 
-    def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
+    def lower(self, regions: list[tuple[int, TensorRegion]]) -> Iterator[tuple[TensorRegion, Tile]]:
         """Emits the layer. Yields each output region and its tile. `regions`: the regions, with their tile numbers."""
         placed = list(zip(self.mapping.matrices, self.mapping.cores, strict=True))
         groups = {cols: list(run) for cols, run in groupby(placed, key=lambda pair: pair[0].cols)}
-        ends = run_ends([[core for _, core in group] for group in groups.values()])
+        ends = find_run_ends([[core for _, core in group] for group in groups.values()])
         for cols, group in groups.items():
             inside = [(i, r) for i, r in regions if cols[0] <= r.channels[0] < cols[1]]
             partials = list(self.products(cols, group))
@@ -105,7 +105,7 @@ class DenseLayer:
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
         return _Partial(core, result, len(matrices), first)
 
-    def copy(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
+    def copy(self, given: Tile, core: int, sources: list[TileSlice], sizes: list[int]) -> None:
         """Copies sources of `sizes` elements into `given` in order. Contiguous sources become one message."""
         at, start = 0, 0
         for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
@@ -118,7 +118,7 @@ class DenseLayer:
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
-        """Adds up the vectors of each run on their core. Returns one vector per run. `ends`: see `run_ends`."""
+        """Adds up the vectors of each run on their core. Returns one vector per run. `ends`: see `find_run_ends`."""
         last = partial.first + partial.count
         cuts = [partial.first, *(end for end in ends if partial.first < end <= last)]
         if len(cuts) == partial.count + 1:
@@ -130,7 +130,7 @@ class DenseLayer:
         self.add((), partial.core, Overlap(result, (partial.tile,), runs))
         return _Partial(partial.core, result, len(cuts) - 1, partial.first)
 
-    def reduce(self, index: int, region: Region, first: int, partials: list[_Partial], home: int) -> Tile:
+    def reduce(self, index: int, region: TensorRegion, first: int, partials: list[_Partial], home: int) -> Tile:
         """Adds up output tile `index` on the core of `partials[home]`, in the order of `partials`.
 
         `first`: the first column of the partial vectors.
@@ -161,7 +161,7 @@ class DenseLayer:
         self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 
-def run_ends(cores: list[list[int]]) -> list[int]:
+def find_run_ends(cores: list[list[int]]) -> list[int]:
     """Returns the product indices at which a run ends, because some columns continue on another core there.
 
     `cores`: for each range of columns, the core of each of its products, in order.

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from raptor.graph.steps import Recipe, Step
+from raptor.graph.steps import RequantiseRecipe, VectorStep
 from raptor.spatial.operations import OneResult, V
-from raptor.target.element import ElementType, integer
+from raptor.target.element import ElementType, integer_type
 
-WORD = integer(32)
+WORD = integer_type(32)
 """Element type of intermediate values of a requantisation."""
 SCALAR = -1
 """Entry of `Requantise.index` for a step without a vector of constants."""
@@ -26,7 +26,7 @@ class Requantise(OneResult[V], frozen=True, gc=False, eq=False):
     sources: tuple[V, ...]
     tables: tuple[V, ...]
     index: npt.NDArray[np.int64]
-    recipe: Recipe
+    recipe: RequantiseRecipe
 
     @property
     def reads(self) -> tuple[V, ...]:
@@ -35,8 +35,8 @@ class Requantise(OneResult[V], frozen=True, gc=False, eq=False):
     @property
     def scratch(self) -> tuple[V, ...]:
         """Temporary rows: one for each source that is widened first, then one for each register of the recipe."""
-        registers = max(self.recipe.registers(), default=0) + 1
-        types = [integer(self.widths[i]) for i in self.widened] + [WORD] * registers
+        registers = max(self.recipe.assign_registers(), default=0) + 1
+        types = [integer_type(self.widths[i]) for i in self.widened] + [WORD] * registers
         row = structs.replace(self.result, rows=1)
         return tuple(
             structs.replace(row, name=f"{self.result.name}.word{k}", element=type_) for k, type_ in enumerate(types)
@@ -58,7 +58,7 @@ class Requantise(OneResult[V], frozen=True, gc=False, eq=False):
 
 
 @lru_cache(maxsize=4096)
-def operand_widths(recipe: Recipe, bits: tuple[int, ...]) -> tuple[int, ...]:
+def operand_widths(recipe: RequantiseRecipe, bits: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the bits with which the steps of a recipe read its operands, which are stored in `bits`.
 
     An instruction reads both operands in one width. A multiplication by constants reads the width that holds both its
@@ -73,17 +73,17 @@ def operand_widths(recipe: Recipe, bits: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def _bits_of(step: Step) -> int:
+def _bits_of(step: VectorStep) -> int:
     """Returns the smallest multiple of 8 bits that holds all constants of a step."""
     assert not isinstance(step.right, int)
     low, high = int(step.right.min()), int(step.right.max())
-    return next(bits for bits in (8, 16, 24, 32) if integer(bits).low <= low and high <= integer(bits).high)
+    return next(bits for bits in (8, 16, 24, 32) if integer_type(bits).low <= low and high <= integer_type(bits).high)
 
 
-def table_type(recipe: Recipe, number: int, bits: tuple[int, ...]) -> ElementType:
+def table_type(recipe: RequantiseRecipe, number: int, bits: tuple[int, ...]) -> ElementType:
     """Returns the element type of the constants of step `number`. `bits`: stored bits of the operands."""
     left = recipe.steps[number].left
-    return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
+    return integer_type(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
 
 
 class RequantiseAtOnce(OneResult[V], frozen=True, gc=False, eq=False):

@@ -6,28 +6,28 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph import ir
-from raptor.graph.instruction import Instruction
-from raptor.graph.steps import Recipe
+from raptor.graph.instruction import VrequantParams
+from raptor.graph.steps import RequantiseRecipe
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise, RequantiseAtOnce, table_type
 from raptor.spatial.tiles import ConstantTile, Tile
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
 
-MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
+MakeTileOp = Callable[[Tile, list[Tile], TensorRegion], BodyOp]
 """(result, operands, region of the result) -> the operation that computes one tile."""
 
 
-def requantise_op(operator: ir.Requantise) -> MakeOp:
+def requantise_op(operator: ir.Requantise) -> MakeTileOp:
     """Returns a function that makes the requantisation of one tile. Tiles of equal parameters share constant tables."""
     recipe = operator.recipe
-    if isinstance(recipe, Instruction):
+    if isinstance(recipe, VrequantParams):
         return _at_once_op(operator, recipe)
     assert recipe is not None, "recipes are chosen before the graph is lowered"
     known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
 
-    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         classes = operator.row_class[slice(*region.rows)]
         key = region.channels, region.cols, classes.tobytes()
         if key not in known:
@@ -40,7 +40,7 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
 
 
 def _tables(
-    recipe: Recipe, bits: tuple[int, ...], result: Tile, region: Region, classes: Ints
+    recipe: RequantiseRecipe, bits: tuple[int, ...], result: Tile, region: TensorRegion, classes: Ints
 ) -> tuple[tuple[ConstantTile, ...], Ints]:
     """Returns the distinct constant vectors of a tile, and their index, as in `Requantise`.
 
@@ -62,7 +62,7 @@ def _tables(
     return tuple(tables.values()), index
 
 
-def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: Region) -> Ints:
+def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: TensorRegion) -> Ints:
     """Returns the constants of rows of class `kind`: [1, width or 1, channels]."""
     classes, width, channels = constants.shape
     row = constants[kind if classes > 1 else 0]
@@ -73,11 +73,11 @@ def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region:
     return np.broadcast_to(row, (len(row), result.channels))[None].astype(np.int64)
 
 
-def _at_once_op(operator: ir.Requantise, chosen: Instruction) -> MakeOp:
-    records = chosen.parameters()
+def _at_once_op(operator: ir.Requantise, chosen: VrequantParams) -> MakeTileOp:
+    records = chosen.to_records()
     known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
 
-    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         classes = operator.row_class[slice(*region.rows)]
         key = region.channels, region.cols, classes.tobytes()
         if key not in known:
@@ -93,12 +93,12 @@ def _at_once_op(operator: ir.Requantise, chosen: Instruction) -> MakeOp:
     return make
 
 
-def bound_op(operator: ir.Bound) -> MakeOp:
+def bound_op(operator: ir.Bound) -> MakeTileOp:
     """Returns a function that makes the `Bound` of one tile."""
     return lambda result, operands, _: Bound(result, operands[0], operator.low, operator.high)
 
 
-def lookup_op(operator: ir.Lookup) -> MakeOp:
+def lookup_op(operator: ir.Lookup) -> MakeTileOp:
     """Returns a function that makes the `Lookup` of one tile."""
     table = operator.table[None, None]
     return lambda result, operands, _: Lookup(

@@ -21,8 +21,8 @@ from raptor.spatial.compute_op import Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.operations import OneResult, V
 from raptor.spatial.tiles import ConstantTile, Tile
-from raptor.target.element import Coding
-from raptor.target.layout import Image, Region
+from raptor.target.element import ElementCoding
+from raptor.target.layout import Image, TensorRegion
 
 
 class Copy(OneResult[V], frozen=True, gc=False):
@@ -61,10 +61,10 @@ class TakeRows(OneResult[V], frozen=True, gc=False, eq=False):
         return self.ids
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class TensorPart(msgspec.Struct, frozen=True, gc=False):
     """A region of a tensor, and the tile that holds it."""
 
-    region: Region
+    region: TensorRegion
     tile: Tile
 
 
@@ -81,9 +81,9 @@ class TensorParts:
     shape: tuple[int, ...]
     image: Image
     in_model: bool
-    parts: tuple[Part, ...]
-    whole: tuple[Part, ...] = ()
-    coding: Coding | None = None
+    parts: tuple[TensorPart, ...]
+    whole: tuple[TensorPart, ...] = ()
+    coding: ElementCoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ViewUse:
     image: Image
     inputs: tuple[str, ...]
     sources: npt.NDArray[np.int64]
-    tiles: tuple[Part, ...]
+    tiles: tuple[TensorPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class SpatialGraph:
     @cached_property
     def dataflow(self) -> Dataflow:
         """The def-use tables of all computes."""
-        return Dataflow.of(self.computes)
+        return Dataflow.from_computes(self.computes)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

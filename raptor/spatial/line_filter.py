@@ -13,21 +13,21 @@ from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.line_unfolding import (
-    Band,
     BandShape,
-    Block,
+    LineBand,
+    LineBlock,
     LineMatrix,
-    bands,
     block_shape,
-    blocks_of,
-    bundles,
-    outputs_of,
+    bundle_sums,
+    cut_bands,
+    grid_blocks,
+    outputs_reading,
 )
-from raptor.mapping.streaming import Parts, Range
-from raptor.mapping.window_axis import Place, places
+from raptor.mapping.streaming import ChannelRanges, Range
+from raptor.mapping.window_axis import LineIndex, line_indices
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import ApplyLine, Overlap, Vector
-from raptor.spatial.residency import Emit
+from raptor.spatial.residency import EmitCompute
 from raptor.spatial.tiles import Tile
 from raptor.target.element import ElementType
 
@@ -51,7 +51,7 @@ class _Product:
     weight: int
     part: int
     outs: Range
-    block: Block
+    block: LineBlock
     at: int
 
 
@@ -92,7 +92,7 @@ _Steps = tuple[_Step, ...]
 
 
 @dataclass(slots=True)
-class LayerLines:
+class LineLayer:
     """A layer that is lowered line by line.
 
     ins, outs: channel ranges of the tiles of input and output. element: element type of the output. xbar: rows and
@@ -102,8 +102,8 @@ class LayerLines:
     node: Node
     operator: Filter
     chosen: LineUnfolding
-    ins: Parts
-    outs: Parts
+    ins: ChannelRanges
+    outs: ChannelRanges
     element: ElementType
     xbar: tuple[int, int]
     whole: bool = field(init=False)
@@ -119,9 +119,9 @@ class LayerLines:
 
     def outputs(self, part: Range, outs: Range) -> Range:
         """Returns the output channels among `outs` that depend on the input channels `part`."""
-        return outputs_of(self.operator, part, outs, self.outs)
+        return outputs_reading(self.operator, part, outs, self.outs)
 
-    def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
+    def lower(self, emit: EmitCompute, on_core: _OnCore) -> Iterator[_Result]:
         """Emits the layer. Yields its output cells."""
         groups = len(self.chosen.grid.ins)
         for s, cols in enumerate(self.chosen.grid.cols):
@@ -135,14 +135,14 @@ class LayerLines:
                 total = tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
                 yield y, p, cols, self.clipped(emit, (s, y, p, p % groups), total) if self.operator.relu else total
 
-    def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
+    def reduce(self, emit: EmitCompute, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
         """Adds the partial sums of all input channel groups for line `y`, part `p`, column segment `s`.
 
         It runs on a core that made one of them, a different one for each part. Many partial sums are first added in
         bundles.
         """
         home, stem = p % len(tiles), self.name(y, p, s)
-        groups = bundles(len(tiles))
+        groups = bundle_sums(len(tiles))
         if len(groups) > 1:
             of_bundle = (home if home in bundle else bundle[p % len(bundle)] for bundle in groups)
             tiles = [
@@ -151,17 +151,17 @@ class LayerLines:
             ]
         return self.added(emit, stem, (s, y, p, home), tiles)
 
-    def added(self, emit: Emit, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
+    def added(self, emit: EmitCompute, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
         """Adds partial sums into a tile `name`. at: column segment, line, part, and the group whose core adds."""
         result = structs.replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         return self.emit_sum(emit, at, Overlap(result, tuple(tiles), runs))
 
-    def clipped(self, emit: Emit, at: tuple[int, int, int, int], total: Tile) -> Tile:
+    def clipped(self, emit: EmitCompute, at: tuple[int, int, int, int], total: Tile) -> Tile:
         """Emits the ReLU of an output tile on the core that made it. at: see `added`."""
         return self.emit_sum(emit, at, Vector(structs.replace(total, name=f"{total.name}.relu"), "relu", (total,)))
 
-    def emit_sum(self, emit: Emit, at: tuple[int, int, int, int], op: BodyOp) -> Tile:
+    def emit_sum(self, emit: EmitCompute, at: tuple[int, int, int, int], op: BodyOp) -> Tile:
         """Emits an operation on the core of `at` (see `added`). Returns its result."""
         s, y, p, group = at
         part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
@@ -189,7 +189,7 @@ class _CoreLines:
     by shape of the band. runs: tables of `Overlap`, by part and contributing bands, which many lines have in common.
     """
 
-    layer: LayerLines
+    layer: LineLayer
     segment: int
     group: int
     part: int
@@ -206,21 +206,21 @@ class _CoreLines:
     def cols(self) -> Range:
         return self.layer.chosen.grid.cols[self.segment]
 
-    def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
+    def lower(self, emit: EmitCompute, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         """Emits the products, then the sums. Yields line, part and tile of each (partial) output."""
         window = self.layer.operator.window
         grid = self.layer.chosen.grid
-        found = bands(window, grid.height, clipped=grid.clipped)
+        found = cut_bands(window, grid.height, clipped=grid.clipped)
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
         self.all_matrices = tuple(self.matrices)
-        reaching: dict[Place, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
+        reaching: dict[LineIndex, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
         for band, shape in found:
             tiles = tuple(self.line(emit, on_core, band, self.work[shape]))
             for i, out in enumerate(band.outs):
                 reaching.setdefault(out, []).append((i, shape, tiles))
-        for y, place in enumerate(places(window.out_dims)):
+        for y, place in enumerate(line_indices(window.out_dims)):
             terms = tuple((i, shape) for i, shape, _ in reaching.get(place, ()))
             sources = tuple(t for _, _, tiles in reaching.get(place, ()) for t in tiles)
             for p in self.parts():
@@ -244,7 +244,7 @@ class _CoreLines:
             outs = self.layer.outputs(part, self.outs)
             if outs[0] == outs[1]:
                 continue
-            for block in blocks_of(self.layer.operator.window, self.layer.xbar[0], chosen, part, self.cols):
+            for block in grid_blocks(self.layer.operator.window, self.layer.xbar[0], chosen, part, self.cols):
                 if not steps or len(steps[-1].products) == chosen.step:
                     steps.append(_Step())
                 matrix = self.matrix(part, outs, block, shape)
@@ -256,13 +256,13 @@ class _CoreLines:
         _find_inputs(steps)
         return tuple(steps)
 
-    def matrix(self, part: Range, outs: Range, block: Block, band: BandShape) -> LineMatrix:
+    def matrix(self, part: Range, outs: Range, block: LineBlock, band: BandShape) -> LineMatrix:
         """Returns the matrix for a block of input channels `part` in a band."""
         pixels, shift, places = block_shape(self.layer.operator.window, block)
         columns = len(band.outs) * len(places) * (outs[1] - outs[0])
         return LineMatrix(part, outs, band, pixels, shift, places, -(-columns // self.layer.xbar[1]))
 
-    def line(self, emit: Emit, on_core: _OnCore, band: Band, steps: _Steps) -> Iterator[Tile]:
+    def line(self, emit: EmitCompute, on_core: _OnCore, band: LineBand, steps: _Steps) -> Iterator[Tile]:
         """Emits the products of one band. Yields the result of each step."""
         position = band.lines[0] / self.layer.operator.window.in_lines
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
@@ -274,7 +274,7 @@ class _CoreLines:
             emit(self.layer.compute(matrices, op), core, position)
             yield result
 
-    def overlap(self, emit: Emit, y: int, p: int, terms: _Terms, sources: tuple[Tile, ...]) -> Tile:
+    def overlap(self, emit: EmitCompute, y: int, p: int, terms: _Terms, sources: tuple[Tile, ...]) -> Tile:
         """Emits the sum of products for line `y`, part `p` of the output. Returns its tile."""
         layer = self.layer
         if (p, terms) not in self.runs:

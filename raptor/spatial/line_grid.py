@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.streaming import Parts, Range
-from raptor.spatial.ir import Part, Tile
+from raptor.mapping.streaming import ChannelRanges, Range
+from raptor.spatial.ir import TensorPart, Tile
 
 Ints = npt.NDArray[np.int64]
 
 
-class Cell(msgspec.Struct, frozen=True, gc=False):
+class LineCell(msgspec.Struct, frozen=True, gc=False):
     """A tile that holds pixels `cols` of a line, for a range of channels."""
 
     cols: Range
@@ -25,31 +25,33 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
         return self.cols == cols if exact else self.cols[0] <= cols[0] and cols[1] <= self.cols[1]
 
 
-Made = dict[tuple[int, int], list[Cell]]
+MadeCells = dict[tuple[int, int], list[LineCell]]
 """Cells emitted so far, from left to right, keyed by (line, number of the channel range)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class CellGrid:
     """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right.
 
     Each pixel of a line is in exactly one of its cells.
     """
 
-    parts: Parts
-    lines: tuple[tuple[tuple[Cell, ...], ...], ...]
+    parts: ChannelRanges
+    lines: tuple[tuple[tuple[LineCell, ...], ...], ...]
 
     @classmethod
-    def of(cls, parts: Parts, rows: int, made: Mapping[tuple[int, int], Sequence[Cell]]) -> "Grid":
+    def from_cells(
+        cls, parts: ChannelRanges, rows: int, made: Mapping[tuple[int, int], Sequence[LineCell]]
+    ) -> "CellGrid":
         """Makes a grid of `rows` lines from emitted cells; see `Made`."""
         return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
 
     @property
-    def is_cut_alike(self) -> bool:
+    def is_uniformly_cut(self) -> bool:
         """True if the cells of each line have the same columns for all channel ranges."""
         return all([c.cols for c in cells] == [c.cols for c in line[0]] for line in self.lines for cells in line)
 
-    def under(self, y: int, p: int, cols: Range) -> Sequence[Cell]:
+    def cells_under(self, y: int, p: int, cols: Range) -> Sequence[LineCell]:
         """Returns the cells of line y and channel range p that intersect the pixels `cols`."""
         cells = self.lines[y][p]
         if len(cells) == 1:
@@ -57,7 +59,7 @@ class Grid:
         first = bisect_right(cells, cols[0], key=_end)
         return cells[first : bisect_left(cells, cols[1], first, key=_begin)]
 
-    def cells(self) -> Iterator[tuple[int, int, Cell]]:
+    def cells(self) -> Iterator[tuple[int, int, LineCell]]:
         """Yields line, number of the channel range, and cell."""
         for y, line in enumerate(self.lines):
             for p, cells in enumerate(line):
@@ -65,11 +67,11 @@ class Grid:
                     yield y, p, cell
 
 
-def _begin(cell: Cell) -> int:
+def _begin(cell: LineCell) -> int:
     return cell.cols[0]
 
 
-def _end(cell: Cell) -> int:
+def _end(cell: LineCell) -> int:
     return cell.cols[1]
 
 
@@ -78,12 +80,12 @@ def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:
     return f"{tensor}.r{y}.c{p}.x{cols[0]}"
 
 
-def overlap(a: Range, b: Range) -> bool:
+def ranges_overlap(a: Range, b: Range) -> bool:
     """True if the half-open ranges intersect."""
     return a[0] < b[1] and b[0] < a[1]
 
 
-def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, width: int) -> Ints:
+def runs_into_tile(source: int, y: int, part: Range, cell: LineCell, channels: Range, width: int) -> Ints:
     """Returns the runs (see `Move`) that copy a cell of line `y` into a tile of all rows.
 
     source: operand number of the cell. part: channels of the cell. channels, width: channels of the tile, and pixels of
@@ -100,7 +102,7 @@ def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, wi
     return np.stack(np.broadcast_arrays(target, source, first, 1, high - low), axis=1)
 
 
-def line_runs(source: int, y: int, whole: Part, part: Range, width: int) -> Ints:
+def runs_out_of_tile(source: int, y: int, whole: TensorPart, part: Range, width: int) -> Ints:
     """Returns the runs (see `Move`) that copy line `y` out of a tile of all rows.
 
     source: operand number of the tile. part, width: channels and pixels of the line.

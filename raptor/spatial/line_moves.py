@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Indices, Node
-from raptor.mapping.streaming import Parts, Range
+from raptor.mapping.streaming import ChannelRanges, Range
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.line_grid import Cell, Grid, cell_name
+from raptor.spatial.line_grid import CellGrid, LineCell, cell_name
 from raptor.spatial.operations import Move
-from raptor.spatial.residency import Emit
+from raptor.spatial.residency import EmitCompute
 from raptor.spatial.runs import find_runs
 from raptor.spatial.tiles import Tile
 from raptor.target.element import ElementType
@@ -24,12 +24,12 @@ from raptor.target.layout import Image
 
 Ints = npt.NDArray[np.int64]
 
-OnCore = Callable[[str, int, int, Range, int], Cell]
+CellOnCore = Callable[[str, int, int, Range, int], LineCell]
 """(tensor, line, channel range number, columns, core) -> a cell on that core that holds these pixels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MoveOrigins:
     """The origin of each result element of a `Move`, as arrays [rows, width, channels] of the result.
 
     tensor: number of the operand; -1 for zero. line, col, channel: coordinates in the operand.
@@ -41,7 +41,7 @@ class Places:
     channel: Ints
 
     @classmethod
-    def of(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "Places":
+    def from_sources(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "MoveOrigins":
         """Converts flat source indices of a `Move` to coordinates. `operands`: the images of the operands."""
         wanted = sources.reshape(result.rows, result.width, result.channels)
         firsts = np.cumsum([0, *(image.elements for image in operands)])
@@ -59,7 +59,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class MovedLines:
+class LineMove:
     """A `Move` that is lowered line by line.
 
     element: element type of the result. parts: channel ranges of the result. operands: the lines of each operand. lead:
@@ -68,22 +68,22 @@ class MovedLines:
 
     node: Node
     element: ElementType
-    parts: Parts
-    places: Places
-    operands: tuple[Grid, ...]
+    parts: ChannelRanges
+    places: MoveOrigins
+    operands: tuple[CellGrid, ...]
     lead: int
 
-    def lower(self, emit: Emit, on_core: OnCore, core_of: Callable[[Tile], int | None]) -> Grid:
+    def lower(self, emit: EmitCompute, on_core: CellOnCore, core_of: Callable[[Tile], int | None]) -> CellGrid:
         """Emits the lines, and returns them. A result line that equals an operand line reuses its cells.
 
         If several result lines are equal, only the first one reuses the cells and the others are copies: pixels of
         lines under a window need distinct storage.
         """
         segments = self.segments()
-        lines: list[tuple[tuple[Cell, ...], ...]] = []
-        above: set[tuple[Cell, ...]] = set()
+        lines: list[tuple[tuple[LineCell, ...], ...]] = []
+        above: set[tuple[LineCell, ...]] = set()
         for y in range(len(self.places.tensor)):
-            line: list[tuple[Cell, ...]] = []
+            line: list[tuple[LineCell, ...]] = []
             for p in range(len(self.parts)):
                 made = (
                     self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments
@@ -92,9 +92,9 @@ class MovedLines:
                 line.append(tuple(made) if same is None or same in above else same)
             lines.append(tuple(line))
             above.update(line)
-        return Grid(self.parts, tuple(lines))
+        return CellGrid(self.parts, tuple(lines))
 
-    def same(self, y: int, p: int) -> tuple[Cell, ...] | None:
+    def same(self, y: int, p: int) -> tuple[LineCell, ...] | None:
         """Returns the cells of the operand line that equals a line and channel range of the result, or None."""
         (t, line, q), found = self.at(y, 0, self.parts[p][0]), self.found(y, p, (0, self.places.tensor.shape[1]))
         if t < 0 or self.operands[t].lines[line][q][-1].cols[1] != len(found[0]):
@@ -139,7 +139,7 @@ class MovedLines:
         t, line, q = self.at(y, cols[0] + x, self.parts[p][0] + c)
         return next(cell.tile for cell in self.operands[t].lines[line][q] if col[x, c] < cell.cols[1])
 
-    def cell(self, emit: Emit, on_core: OnCore, at: tuple[int, int], cols: Range, core: int) -> Cell:
+    def cell(self, emit: EmitCompute, on_core: CellOnCore, at: tuple[int, int], cols: Range, core: int) -> LineCell:
         """Emits the `Move` that gathers a cell on a core. `at`: line and channel range number."""
         tensor, line, col, channel = (found.reshape(-1) for found in self.found(*at, cols))
         part = np.full(len(tensor), -1)
@@ -162,4 +162,4 @@ class MovedLines:
         op = Move(tile, tuple(sources), find_runs(where, offset))
         position = y / len(self.places.tensor)
         emit(Compute(self.node.name, self.node.op_type, self.node.output, (), (op,), (tile,)), core, position)
-        return Cell(cols, tile)
+        return LineCell(cols, tile)

@@ -10,12 +10,12 @@ from msgspec import structs
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.operations import BLOCK, LONG, Pool, Vector
-from raptor.spatial.residency import Emit
+from raptor.spatial.operations import MOST_SEQUENTIAL_TERMS, SUM_BLOCK_TERMS, Pool, Vector
+from raptor.spatial.residency import EmitCompute
 from raptor.spatial.tiles import Tile
 
 
-def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
+def split_pool(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
     """Splits a 2-D pool into a vertical and a horizontal one. A kernel of one row or column is left unchanged.
 
     An output pixel then costs kernel rows + kernel columns instead of rows x columns. The vertical pool works on whole
@@ -46,20 +46,20 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
     yield structs.replace(pool, inputs=((pool.row, column),), window=along)
 
 
-def is_global(window: Window) -> bool:
+def is_global_pool(window: Window) -> bool:
     """True if the window has one output pixel, which reads each pixel of an image or a volume."""
-    return window.is_over_all and set(window.dilations) == {1} and len(window.kernel) >= 2
+    return window.is_global and set(window.dilations) == {1} and len(window.kernel) >= 2
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePool:
+class GlobalPool:
     """A global pool: each core reduces some columns, then their results are combined. `name`: prefix of tile names."""
 
     node: Node
     function: Literal["max", "sum"]
     name: str
 
-    def lower(self, emit: Emit, columns: list[tuple[list[Tile], int | None]]) -> Tile:
+    def lower(self, emit: EmitCompute, columns: list[tuple[list[Tile], int | None]]) -> Tile:
         """Emits the pool, and returns the tile of the output pixel.
 
         The columns of a single line are combined in groups first, on several cores.
@@ -74,15 +74,17 @@ class ImagePool:
         groups = [(pixels[i : i + size], columns[i][1]) for i in range(0, len(pixels), size)]
         return self.down(emit, "all", [self.down(emit, f"g{i}", *each) for i, each in enumerate(groups)], columns[0][1])
 
-    def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
+    def down(self, emit: EmitCompute, stem: str, tiles: list[Tile], core: int | None) -> Tile:
         """Combines tiles of equal shape element by element, each as soon as it is ready."""
         return self._total(emit, stem, [(tile, n / len(tiles)) for n, tile in enumerate(tiles)], core)[0]
 
-    def _total(self, emit: Emit, stem: str, terms: list[tuple[Tile, float]], core: int | None) -> tuple[Tile, float]:
+    def _total(
+        self, emit: EmitCompute, stem: str, terms: list[tuple[Tile, float]], core: int | None
+    ) -> tuple[Tile, float]:
         """Combines (tile, position) terms in blocks, as `Pool` does. Returns the result and its position."""
-        if self.function == "sum" and len(terms) > LONG:
-            starts = range(0, len(terms), BLOCK)
-            blocks = [self._total(emit, f"{stem}.block{k}", terms[k : k + BLOCK], core) for k in starts]
+        if self.function == "sum" and len(terms) > MOST_SEQUENTIAL_TERMS:
+            starts = range(0, len(terms), SUM_BLOCK_TERMS)
+            blocks = [self._total(emit, f"{stem}.block{k}", terms[k : k + SUM_BLOCK_TERMS], core) for k in starts]
             return self._total(emit, f"{stem}.blocks", blocks, core)
         total, end = terms[0]
         for n, (tile, end) in enumerate(terms[1:], 1):
@@ -92,7 +94,7 @@ class ImagePool:
             total = result
         return total, end
 
-    def along(self, emit: Emit, line: Tile, tiles: list[Tile], core: int | None) -> Tile:
+    def along(self, emit: EmitCompute, line: Tile, tiles: list[Tile], core: int | None) -> Tile:
         """Combines the pixels of a line into one."""
         if line.width == 1:
             return line

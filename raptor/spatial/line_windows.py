@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 
 from raptor.graph.ir import Stencil
-from raptor.graph.window import Table, Window
-from raptor.mapping.line_unfolding import input_range
+from raptor.graph.window import Window, WindowTable
+from raptor.mapping.line_unfolding import input_columns
 from raptor.mapping.streaming import Range
-from raptor.mapping.window_axis import LinesRead, lines_read
-from raptor.spatial.line_grid import Cell
+from raptor.mapping.window_axis import LinesRead, input_lines_read
+from raptor.spatial.line_grid import LineCell
 from raptor.target.layout import Image
 
 
@@ -29,7 +29,7 @@ class LineWindow:
     taps: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, window: Window, y: int, read: LinesRead) -> "LineWindow":
+    def for_line(cls, window: Window, y: int, read: LinesRead) -> "LineWindow":
         """Makes the window of output line `y`, which reads lines `read`. Lines of a volume become rows of an image."""
         if len(window.kernel) == 2:
             return cls(window, y, tuple((line, line) for line, _ in read))
@@ -56,7 +56,7 @@ class LineWindow:
         """Number of padding rows above the rows under the window."""
         return self.under[0] - (self.row * self.window.strides[0] - self.window.pads[0])
 
-    def weighing(self, operator: Stencil) -> Stencil:
+    def with_weights_of(self, operator: Stencil) -> Stencil:
         """Returns `operator` with the weights of the kernel positions of this window."""
         if not self.taps:
             return operator
@@ -68,7 +68,7 @@ class LineWindow:
 @cache
 def line_windows(window: Window) -> tuple[LineWindow, ...]:
     """Returns the window of each output line."""
-    return tuple(LineWindow.of(window, y, read) for y, read in enumerate(lines_read(window)))
+    return tuple(LineWindow.for_line(window, y, read) for y, read in enumerate(input_lines_read(window)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class LineStencil:
     operator: Callable[[], Stencil]
 
     @classmethod
-    def of(cls, operator: Stencil, y: int, cols: Range, before: Image, after: Image) -> "LineStencil":
+    def for_columns(cls, operator: Stencil, y: int, cols: Range, before: Image, after: Image) -> "LineStencil":
         """Makes the part for columns `cols` of output line `y`. before, after: the images of input and output."""
         if isinstance(operator.window, Window):
             return cls._of_window(operator, operator.window, y, cols)
@@ -97,7 +97,7 @@ class LineStencil:
 
     @classmethod
     def _of_window(cls, operator: Stencil, window: Window, y: int, cols: Range) -> "LineStencil":
-        here, pixels = line_windows(window)[y], input_range(window, cols)
+        here, pixels = line_windows(window)[y], input_columns(window, cols)
         low, high = here.under
         pads = here.above, pixels[0] - cols[0] * window.strides[-1] + window.pads[-1]
         given, made = (high - low, pixels[1] - pixels[0]), (1, cols[1] - cols[0])
@@ -105,12 +105,12 @@ class LineStencil:
 
         def local() -> Stencil:
             over = replace(here.window, in_dims=given, out_dims=made, pads=pads)
-            return replace(here.weighing(operator), window=over)
+            return replace(here.with_weights_of(operator), window=over)
 
         return cls(pixels, lines, (given, made, pads, here.taps), window.strides[-1] == 1, local)
 
     @classmethod
-    def _of_table(cls, operator: Stencil, table: Table, outs: slice, width: int) -> "LineStencil":
+    def _of_table(cls, operator: Stencil, table: WindowTable, outs: slice, width: int) -> "LineStencil":
         weights = operator.weights if len(operator.weights) == 1 else operator.weights[outs]
         alike = bool((weights == weights[:1]).all())
         weights, sources = weights[:1] if alike else weights, table.pixels[outs]
@@ -121,12 +121,12 @@ class LineStencil:
         pixels = int(column[read].min()), int(column[read].max()) + 1
         local = np.full_like(sources, -1)
         local[read] = row.reshape(-1) * (pixels[1] - pixels[0]) + column[read] - pixels[0]
-        window = Table(local, len(lines) * (pixels[1] - pixels[0]))
+        window = WindowTable(local, len(lines) * (pixels[1] - pixels[0]))
         key = pixels[1] - pixels[0], local.tobytes(), weights.tobytes()
         return cls(pixels, tuple(enumerate(lines)), key, alike, lambda: Stencil(weights, window))
 
 
-def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
+def reads_few_lines(table: WindowTable, before: Image, after: Image, most: int) -> bool:
     """True if each output pixel reads at least one pixel, and each output line at most `most` input lines."""
     lines = np.sort(np.where(table.pixels < 0, -1, table.pixels // before.width).reshape(after.rows, -1), axis=1)
     others = (lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)
@@ -136,8 +136,8 @@ def reads_lines(table: Table, before: Image, after: Image, most: int) -> bool:
 
 def reads_everywhere(window: Window, cols: Range) -> bool:
     """True if every output line reads at least one pixel that is not padding in these columns."""
-    first, last = input_range(window, cols)
-    return first < last and all(lines_read(window))
+    first, last = input_columns(window, cols)
+    return first < last and all(input_lines_read(window))
 
 
 @cache
@@ -146,17 +146,17 @@ def middle_lines(window: Window) -> tuple[int, ...]:
     return tuple(lines[len(lines) // 2][1] if (lines := here.lines) else 0 for here in line_windows(window))
 
 
-def window_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
+def window_cells(window: Window, cells: tuple[LineCell, ...]) -> Iterator[tuple[Range, LineCell]]:
     """Yields (output pixels, cell) for each input cell: output x is computed on the core of input x * stride."""
     return _shared(cells, window.out_dims[-1], 1, window.strides[-1])
 
 
-def table_cells(before: Image, after: Image, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
+def table_cells(before: Image, after: Image, cells: tuple[LineCell, ...]) -> Iterator[tuple[Range, LineCell]]:
     """Yields (output pixels, cell) for each input cell: the same fraction of the width of the output."""
     return _shared(cells, after.width, after.width, before.width)
 
 
-def _shared(cells: tuple[Cell, ...], width: int, times: int, stride: int) -> Iterator[tuple[Range, Cell]]:
+def _shared(cells: tuple[LineCell, ...], width: int, times: int, stride: int) -> Iterator[tuple[Range, LineCell]]:
     """Yields the output pixels of each cell: x belongs to input x * stride / times. The last cell gets the rest."""
     first = 0
     for i, cell in enumerate(cells):

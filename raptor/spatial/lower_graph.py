@@ -2,7 +2,7 @@
 
 from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision
+from raptor.mapping.decision import Decision, LineFlow, PixelFlow, TileFlow
 from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
@@ -30,11 +30,11 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
     moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
     computes, cores, positions = zip(*lowering.computes, strict=True) if lowering.computes else ((), (), ())
     # NOTE: by pixel, a tensor is stacked from tiles or cut into them, so its tiles do not show the origin of elements.
-    by_pixel = isinstance(decision.flow, ByPixel)
+    by_pixel = isinstance(decision.flow, PixelFlow)
     move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
     cut = SpatialGraph(
         graph.name,
-        graph.numbers,
+        graph.arithmetic,
         graph.inputs,
         graph.outputs,
         lowering.tensors,
@@ -52,9 +52,9 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
     match decision.flow:
-        case ByTile():
+        case TileFlow():
             return TileLowering(graph, decision, arch)
-        case ByLine():
+        case LineFlow():
             return TokenLowering(graph, decision, arch)
-        case ByPixel():
+        case PixelFlow():
             return PixelLowering(graph, decision, arch)

@@ -27,34 +27,34 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.layers import filter_key
-from raptor.graph.streams import MOST_LINES, is_tokens
-from raptor.graph.window import Table, Window
+from raptor.graph.streams import MOST_LINES, is_token_layout
+from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import FullyConnected, LineUnfolding
-from raptor.mapping.line_unfolding import input_range
-from raptor.mapping.streaming import Parts, Range, keeps_channels
+from raptor.mapping.line_unfolding import input_columns
+from raptor.mapping.streaming import ChannelRanges, Range, keeps_channels
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.fully_connected import DenseLayer, Source
-from raptor.spatial.ir import Part
-from raptor.spatial.line_filter import LayerLines
-from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap
-from raptor.spatial.line_moves import MovedLines, Places
-from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
+from raptor.spatial.fully_connected import DenseLayer, TileSlice
+from raptor.spatial.ir import TensorPart
+from raptor.spatial.line_filter import LineLayer
+from raptor.spatial.line_grid import CellGrid, LineCell, MadeCells, cell_name, ranges_overlap, runs_out_of_tile
+from raptor.spatial.line_moves import LineMove, MoveOrigins
+from raptor.spatial.line_pools import GlobalPool, is_global_pool, split_pool
 from raptor.spatial.line_windows import (
     LineStencil,
     line_windows,
     middle_lines,
     reads_everywhere,
-    reads_lines,
+    reads_few_lines,
     table_cells,
     window_cells,
 )
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
 from raptor.spatial.streamed_lines import StreamedLines
-from raptor.spatial.tile_ops import op_of, stencil_op
+from raptor.spatial.tile_ops import stencil_op, tile_op_maker
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Region
-from raptor.target.timing import pixels_together
+from raptor.target.layout import TensorRegion
+from raptor.target.timing import best_pixels_per_op
 
 _Stencils = dict[tuple[Range, Hashable], StencilTile[Tile]]
 """Stencil operations, keyed by channel range and `LineStencil.key`."""
@@ -75,7 +75,7 @@ class LineLowering(StreamedLines):
                 self.lower_weights(node, operator)
             case Map() | Requantise() | Bound() | Lookup() as operator if self.maps_lines(node):
                 self.map_lines(node, operator)
-            case Pool() as operator if node.inputs[0] in self.grids and is_global(operator.window):
+            case Pool() as operator if node.inputs[0] in self.grids and is_global_pool(operator.window):
                 self.pool_image(node, operator)
             case Pool() as operator if self.pools_lines(node, operator.window):
                 self.pool_lines(node, operator)
@@ -97,7 +97,7 @@ class LineLowering(StreamedLines):
                 self.filter_lines(node, operator, chosen)
             case FullyConnected() as chosen:
                 steps = self.steps[filter_key(node)]
-                self.dense(node, operator, chosen.of_step(steps.index(node.output), len(steps)))
+                self.dense(node, operator, chosen.step_record(steps.index(node.output), len(steps)))
             case _:
                 self.lower_by_tile(node)
 
@@ -105,10 +105,10 @@ class LineLowering(StreamedLines):
         """Lowers a layer with line unfolding."""
         (name,) = node.inputs
         parts = self.parts_of[node.output]
-        made: Made = {}
+        made: MadeCells = {}
         element = self.element(node.output)
-        xbar = self.flow.xbar[0], self.arch.outputs_of(operator.weight_bits)
-        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, element, xbar)
+        xbar = self.flow.xbar[0], self.arch.weight_columns(operator.weight_bits)
+        layer = LineLayer(node, operator, chosen, self.grid(name).parts, parts, element, xbar)
 
         def on_core(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
             if lines[1] - lines[0] > 1:
@@ -117,8 +117,8 @@ class LineLowering(StreamedLines):
             return cell.tile, cell.cols[0]
 
         for y, p, cols, tile in layer.lower(self.emit, on_core):
-            made.setdefault((y, p), []).append(Cell(cols, tile))
-        self.bind_made(node, parts, made)
+            made.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, parts, made)
 
     def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
         """Lowers a fully connected layer (one output pixel)."""
@@ -126,7 +126,7 @@ class LineLowering(StreamedLines):
         layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]), *types)
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 
-    def source(self, name: str, pixel: int, channels: Range) -> Source:
+    def source(self, name: str, pixel: int, channels: Range) -> TileSlice:
         """Locates some channels of a pixel: in a cell that has all of them, else in a tile of all rows."""
         image = self.graph.tensors[name].image
         if name in self.grids:
@@ -135,10 +135,10 @@ class LineLowering(StreamedLines):
                 if low <= channels[0] and channels[1] <= high:
                     cell = next(c for c in grid.lines[y][p] if c.cols[0] <= x < c.cols[1])
                     first = (x - cell.cols[0]) * cell.tile.channels + channels[0] - low
-                    return Source(cell.tile, first, y / image.rows)
+                    return TileSlice(cell.tile, first, y / image.rows)
         part = next(p for p in self.parts(name) if p.region.channels[0] <= channels[0] < p.region.channels[1])
         first = pixel * part.tile.channels + channels[0] - part.region.channels[0]
-        return Source(part.tile, first, 1.0)
+        return TileSlice(part.tile, first, 1.0)
 
     def maps_lines(self, node: Node) -> bool:
         """True if one operand is lines with the pixels and channels of the result, and all others fit it.
@@ -156,10 +156,10 @@ class LineLowering(StreamedLines):
         lead, rows = self.lead(node), image.rows
         assert lead is not None
         parts = self.parts_of[node.output]
-        make = op_of(operator, short=is_tokens(image))
-        made: Made = {}
+        make = tile_op_maker(operator, short=is_token_layout(image))
+        made: MadeCells = {}
         alike = {name for name in node.inputs if self.same_pixels(name, node.output)}
-        for y, p, cell in self.mapped(node, self.as_parts(lead, parts)):
+        for y, p, cell in self.mapped(node, self.with_channel_ranges(lead, parts)):
             first = cell.tile
             tile = Tile(cell_name(node.output, y, p, cell.cols), 1, first.width, first.channels, element)
             core = self.residency.core_of(first)
@@ -169,12 +169,12 @@ class LineLowering(StreamedLines):
                 else self.pixel(n, p, parts[p])
                 for n in node.inputs
             ]  # fmt: skip
-            op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
+            op = make(tile, operands, TensorRegion(parts[p], (y, y + 1), cell.cols))
             self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / rows)
-            made.setdefault((y, p), []).append(Cell(cell.cols, tile))
-        self.bind_made(node, parts, made)
+            made.setdefault((y, p), []).append(LineCell(cell.cols, tile))
+        self.bind_cells(node, parts, made)
 
-    def mapped(self, node: Node, lead: str) -> Iterator[tuple[int, int, Cell]]:
+    def mapped(self, node: Node, lead: str) -> Iterator[tuple[int, int, LineCell]]:
         """Yields line, channel range number and cell of the leading operand of an element-wise function.
 
         They are cells of `lead`, or copies on the cores of the layer that reads the result, each element on one core.
@@ -189,7 +189,7 @@ class LineLowering(StreamedLines):
             for p, part in enumerate(grid.parts):
                 for segment, cols in enumerate(layer.grid.cols):
                     core = layer.core(segment, group_of[part], p % len(layer.grid.outs))
-                    yield y, p, Cell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
+                    yield y, p, LineCell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
 
     def lead(self, node: Node) -> str | None:
         """Returns the operand that determines cells and cores of the result, or None.
@@ -207,10 +207,12 @@ class LineLowering(StreamedLines):
         a, b = (self.graph.tensors[n].image for n in (name, other))
         return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
 
-    def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
+    def operand(
+        self, node: Node, name: str, y: int, p: int, cell: LineCell, core: int | None, parts: ChannelRanges
+    ) -> Tile:
         """Returns the tile of operand `name` with the channels and pixels of a cell."""
-        grid = self.as_parts(name, parts)
-        cells = self.grids[grid].under(y, p, cell.cols)
+        grid = self.with_channel_ranges(name, parts)
+        cells = self.grids[grid].cells_under(y, p, cell.cols)
         if cells[0].cols == cell.cols:
             return cells[0].tile
         if core is None:
@@ -225,8 +227,8 @@ class LineLowering(StreamedLines):
             return same
         tile = Tile(f"{name}.c{p}.{part[0]}-{part[1]}", 1, 1, part[1] - part[0], self.element(name))
         if tile.name not in self.residency.homes:
-            sources = [w for w in whole if overlap(w.region.channels, part)]
-            runs = [line_runs(i, 0, w, part, 1) for i, w in enumerate(sources)]
+            sources = [w for w in whole if ranges_overlap(w.region.channels, part)]
+            runs = [runs_out_of_tile(i, 0, w, part, 1) for i, w in enumerate(sources)]
             self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
         return tile
 
@@ -239,16 +241,18 @@ class LineLowering(StreamedLines):
         (name,) = node.inputs
         window = operator.window
         grid = self.grid(name)
-        made: Made = {}
+        made: MadeCells = {}
         for p in range(len(grid.parts)):
-            for lines, cells in self.leading(name, p, middle_lines(window)):
+            for lines, cells in self.group_by_leading_cells(name, p, middle_lines(window)):
                 for cols, cell in window_cells(window, cells):
                     for y in lines:
                         tile = self.pool_cell(node, operator, (y, p), cols, self.residency.core_of(cell.tile))
-                        made.setdefault((y, p), []).append(Cell(cols, tile))
-        self.bind_made(node, grid.parts, made)
+                        made.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, grid.parts, made)
 
-    def leading(self, name: str, p: int, leads: Sequence[int]) -> Iterator[tuple[list[int], tuple[Cell, ...]]]:
+    def group_by_leading_cells(
+        self, name: str, p: int, leads: Sequence[int]
+    ) -> Iterator[tuple[list[int], tuple[LineCell, ...]]]:
         """Yields groups of result lines that are cut alike and computed on the same cores, with their leading cells.
 
         name, p: tensor and channel range of the operand. leads: for each result line the operand line whose cells it
@@ -266,24 +270,26 @@ class LineLowering(StreamedLines):
         """Emits a global pool. Lines are reduced where they are made, so little work is left after the last line."""
         (name,) = node.inputs
         grid, image = self.grid(name), self.graph.tensors[node.output].image
-        sources: list[Part] = []
+        sources: list[TensorPart] = []
         for p, part in enumerate(grid.parts):
-            pool = ImagePool(node, operator.function, f"{node.output}.c{p}")
+            pool = GlobalPool(node, operator.function, f"{node.output}.c{p}")
             columns: dict[Range, list[Tile]] = {}
             for cell in (cell for line in grid.lines for cell in line[p]):
                 columns.setdefault(cell.cols, []).append(cell.tile)
             cores = [self.residency.core_of(tiles[0]) for tiles in columns.values()]
             tile = pool.lower(self.emit, list(zip(columns.values(), cores, strict=True)))
-            sources.append(Part(Region(part, (0, 1)), tile))
+            sources.append(TensorPart(TensorRegion(part, (0, 1)), tile))
         self.bind(
-            node.output, node.name, [(r, self.gathered(node, i, r, image, sources)) for i, r in self.regions(image)]
+            node.output,
+            node.name,
+            [(r, self.gather_sources(node, i, r, image, sources)) for i, r in self.regions(image)],
         )
 
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
         """Emits the pool of output pixels `cols` of a line and channel range, `at`, on a core (None: core 0)."""
         (y, p), (name,) = at, node.inputs
         here = line_windows(operator.window)[y]
-        window, pixels, grid = here.window, input_range(operator.window, cols), self.grid(name)
+        window, pixels, grid = here.window, input_columns(operator.window, cols), self.grid(name)
         inputs = tuple(
             (i, self.line_on(node, name, line, p, pixels, core or 0, exact=True).tile) for i, line in here.lines
         )
@@ -295,7 +301,7 @@ class LineLowering(StreamedLines):
         )
         channels = grid.parts[p][1] - grid.parts[p][0]
         tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels, self.element(node.output))
-        body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, here.row)))
+        body = tuple(split_pool(PoolTile(tile, inputs, operator.function, local, here.row)))
         position = y / operator.window.out_lines
         self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core or 0, position)
         return tile
@@ -309,9 +315,9 @@ class LineLowering(StreamedLines):
         (name,), window = node.inputs, operator.window
         if name not in self.grids or node.output not in self.parts_of:
             return False
-        if isinstance(window, Table):
+        if isinstance(window, WindowTable):
             before, after = (self.graph.tensors[n].image for n in (name, node.output))
-            return reads_lines(window, before, after, MOST_LINES)
+            return reads_few_lines(window, before, after, MOST_LINES)
         if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
             return False
         lines = self.grids[name].lines
@@ -324,19 +330,19 @@ class LineLowering(StreamedLines):
         (name,), window = node.inputs, operator.window
         before, after = (self.graph.tensors[n].image for n in (name, node.output))
         grid = self.grid(name)
-        is_table = isinstance(window, Table)
+        is_table = isinstance(window, WindowTable)
         leads = [y * before.rows // after.rows for y in range(after.rows)] if is_table else middle_lines(window)
-        made: Made = {}
+        made: MadeCells = {}
         known: _Stencils = {}
         for p in range(len(grid.parts)):
-            for lines, cells in self.leading(name, p, leads):
+            for lines, cells in self.group_by_leading_cells(name, p, leads):
                 for cols, cell in table_cells(before, after, cells) if is_table else window_cells(window, cells):
                     core = self.residency.core_of(cell.tile) or 0
                     for y in lines:
-                        part = LineStencil.of(operator, y, cols, before, after)
+                        part = LineStencil.for_columns(operator, y, cols, before, after)
                         tile = self.stencil_cell(node, part, (y, p), cols, core, known)
-                        made.setdefault((y, p), []).append(Cell(cols, tile))
-        self.bind_made(node, grid.parts, made)
+                        made.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, grid.parts, made)
 
     def stencil_cell(
         self, node: Node, part: LineStencil, at: tuple[int, int], cols: Range, core: int, known: _Stencils
@@ -354,9 +360,9 @@ class LineLowering(StreamedLines):
         tile = Tile(stem, 1, width, channels[1] - channels[0], self.element(node.output))
         key = channels, part.key
         if key not in known:
-            op = stencil_op(part.operator())(tile, [given[0][1]], Region(channels, (0, 1)))
+            op = stencil_op(part.operator())(tile, [given[0][1]], TensorRegion(channels, (0, 1)))
             assert isinstance(op, StencilTile)
-            at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
+            at_once = best_pixels_per_op(self.arch.with_element(tile.element), tile.width, tile.channels)
             known[key] = structs.replace(op, together=at_once if part.together else 1)
         op = known[key]
         op = StencilTile(tile, given, op.vectors, op.index, op.window, op.together)
@@ -372,10 +378,10 @@ class LineLowering(StreamedLines):
         """True if a rearrangement can work line by line: each result line reads few input lines."""
         return self.has_lines(node) and self.places(node, operator).most_lines() <= MOST_LINES
 
-    def places(self, node: Node, operator: Move) -> Places:
+    def places(self, node: Node, operator: Move) -> MoveOrigins:
         """Returns the origin of each result element of a `Move`."""
         images = [self.graph.tensors[name].image for name in node.inputs]
-        return Places.of(operator.sources, self.graph.tensors[node.output].image, images)
+        return MoveOrigins.from_sources(operator.sources, self.graph.tensors[node.output].image, images)
 
     def move_lines(self, node: Node, operator: Move) -> None:
         """Emits a rearrangement line by line, on the cores of the operand that is ready last."""
@@ -383,13 +389,13 @@ class LineLowering(StreamedLines):
         on_cores = [self.residency.core_of(grid.lines[0][0][0].tile) is not None for grid in grids]
         lead = max(range(len(grids)), key=lambda t: (on_cores[t], self.born[node.inputs[t]]))
         parts, places = self.parts_of[node.output], self.places(node, operator)
-        moved = MovedLines(node, self.element(node.output), parts, places, grids, lead)
+        moved = LineMove(node, self.element(node.output), parts, places, grids, lead)
         grid = moved.lower(self.emit, partial(self.line_on, node), self.residency.core_of)
         self.bind_grid(node.output, node.name, grid)
 
     def concat_lines(self, node: Node) -> None:
         """Binds a concatenation of channels to the cells of its inputs; nothing is moved."""
-        grids = [self.grids[self.as_parts(n, self.parts_of[n])] for n in node.inputs]
+        grids = [self.grids[self.with_channel_ranges(n, self.parts_of[n])] for n in node.inputs]
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))
-        self.bind_grid(node.output, node.name, Grid(self.parts_of[node.output], lines))
+        self.bind_grid(node.output, node.name, CellGrid(self.parts_of[node.output], lines))

@@ -26,19 +26,19 @@ from raptor.graph.ir import (
     Take,
 )
 from raptor.graph.layers import filter_key
-from raptor.graph.window import Table, Window
+from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.ir import Part
-from raptor.spatial.lower_tiles import TileLowering, table_of
+from raptor.spatial.ir import TensorPart
+from raptor.spatial.lower_tiles import TileLowering, embedding_table
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
-from raptor.spatial.tile_ops import op_of
+from raptor.spatial.tile_ops import tile_op_maker
 from raptor.spatial.tiles import ConstantTile, Tile, tile_name
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 
-Pixels = dict[Range, list[Tile]]
+PixelTiles = dict[Range, list[Tile]]
 """The tiles of all pixels of a tensor, keyed by channel range."""
 
 
@@ -49,35 +49,35 @@ class PixelLowering(TileLowering):
     pixels: the pixel tiles of the tensors so far. whole: tiles of all rows of the tensors that a node needed as such.
     """
 
-    pixels: dict[str, Pixels] = field(default_factory=dict[str, Pixels])
-    whole: dict[str, tuple[Part, ...]] = field(default_factory=dict[str, tuple[Part, ...]])
+    pixels: dict[str, PixelTiles] = field(default_factory=dict[str, PixelTiles])
+    whole: dict[str, tuple[TensorPart, ...]] = field(default_factory=dict[str, tuple[TensorPart, ...]])
 
     def bind_input(self, name: str) -> None:
         image = self.graph.tensors[name].image
         self.bind_pixels(name, "", {r.channels: self.tiles(name, i, r, image) for i, r in self.regions(image)})
 
-    def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
+    def tiles(self, name: str, index: int, region: TensorRegion, image: Image) -> list[Tile]:
         """Makes a tile for each pixel of a channel tile."""
         whole = self.tile(name, index, region, image)
         return [structs.replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
 
-    def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
+    def bind_pixels(self, name: str, node: str, pixels: PixelTiles) -> None:
         """Records that a tensor consists of these pixels.
 
         The channel tiles of a pixel are adjacent in memory (thesis, figure 6.1).
         """
-        image = one_wide(self.graph.tensors[name].image)
+        image = one_pixel_rows(self.graph.tensors[name].image)
         self.pixels[name] = pixels
         regions = ((channels, p) for p in range(image.rows) for channels in pixels)
-        self.bind(name, node, [(Region(c, (p, p + 1)), pixels[c][p]) for c, p in regions])
+        self.bind(name, node, [(TensorRegion(c, (p, p + 1)), pixels[c][p]) for c, p in regions])
         self.tensors[name] = replace(self.tensors[name], image=image)
 
-    def parts(self, name: str) -> tuple[Part, ...]:
+    def parts(self, name: str) -> tuple[TensorPart, ...]:
         """Returns the tiles of all rows of a tensor. The first call stacks its pixels."""
         if name not in self.whole:
             image = self.graph.tensors[name].image
             self.whole[name] = tuple(
-                Part(Region(channels, (0, image.rows)), self.stacked(name, i, image, tiles))
+                TensorPart(TensorRegion(channels, (0, image.rows)), self.stacked(name, i, image, tiles))
                 for i, (channels, tiles) in enumerate(self.pixels[name].items())
             )
             self.tensors[name] = replace(self.tensors[name], whole=self.whole[name])
@@ -123,7 +123,7 @@ class PixelLowering(TileLowering):
                 pixels = self.lower_whole(node)
         self.bind_pixels(node.output, node.name, pixels)
 
-    def lower_whole(self, node: Node) -> Pixels:
+    def lower_whole(self, node: Node) -> PixelTiles:
         """Lowers a node on tiles of all rows. Returns its output cut into pixels."""
         self.lower_by_tile(node)
         parts = self.whole[node.output] = self.tensors[node.output].parts
@@ -132,14 +132,14 @@ class PixelLowering(TileLowering):
         }  # a tile occurs twice in x ++ x
         return {p.region.channels: cut[p.tile] for p in parts}
 
-    def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
+    def filter_pixels(self, node: Node, operator: Filter) -> PixelTiles:
         """Emits a layer with weights, one output pixel after another."""
         image, chosen = self.graph.tensors[node.output].image, self.decision.layers[filter_key(node)]
         assert isinstance(chosen, KernelUnfolding), "by pixel there is no other unfolding"
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         placed = groupby(zip(chosen.matrices, chosen.cores, strict=True), key=lambda pair: pair[1])
         stages = [(core, tuple(matrix for matrix, _ in run)) for core, run in placed]
-        window = Table(np.zeros((1, operator.window.tap_count), np.int32), in_pixels=1)
+        window = WindowTable(np.zeros((1, operator.window.tap_count), np.int32), in_pixels=1)
         for p, inputs in enumerate(operator.window.input_pixels().tolist()):
             tiles = {channels: tiles[p] for channels, tiles in results.items()}
             pixel = _Pixel(operator, window, self.pixels[node.inputs[0]], inputs, tiles)
@@ -167,43 +167,43 @@ class PixelLowering(TileLowering):
         wanted = {r.channels for _, r in self.regions(self.graph.tensors[node.output].image)}
         return all(set(self.pixels[name]) == wanted for name in node.inputs)
 
-    def map_pixels(self, node: Node, operator: Elementwise) -> Pixels:
+    def map_pixels(self, node: Node, operator: Elementwise) -> PixelTiles:
         """Emits an element-wise function of each pixel. An operand of one pixel is broadcast."""
         image = self.graph.tensors[node.output].image
-        make = op_of(operator)
-        results: Pixels = {}
+        make = tile_op_maker(operator)
+        results: PixelTiles = {}
         for i, region in self.regions(image):
             results[region.channels] = self.tiles(node.output, i, region, image)
             sources = [self.pixels[name][region.channels] for name in node.inputs]
             for p, tile in enumerate(results[region.channels]):
                 operands = [source[p % len(source)] for source in sources]
                 y, x = divmod(p, image.width)
-                self.add(node, [make(tile, operands, Region(region.channels, (y, y + 1), (x, x + 1)))])
+                self.add(node, [make(tile, operands, TensorRegion(region.channels, (y, y + 1), (x, x + 1)))])
         return results
 
-    def pool_pixels(self, node: Node, operator: Pool) -> Pixels:
+    def pool_pixels(self, node: Node, operator: Pool) -> PixelTiles:
         """Emits a pool of each output pixel."""
         image, window = self.graph.tensors[node.output].image, operator.window
         taps = _pixels_read(window)
-        results: Pixels = {}
+        results: PixelTiles = {}
         for i, (channels, source) in enumerate(self.pixels[node.inputs[0]].items()):
-            results[channels] = self.tiles(node.output, i, Region(channels, (0, image.rows)), image)
+            results[channels] = self.tiles(node.output, i, TensorRegion(channels, (0, image.rows)), image)
             for p, tile in enumerate(results[channels]):
                 self.add(node, [PoolTile(tile, tuple((k, source[k]) for k in taps[p]), operator.function, window, p)])
         return results
 
-    def take_pixels(self, node: Node, operator: Take) -> Pixels:
+    def take_pixels(self, node: Node, operator: Take) -> PixelTiles:
         """Emits an embedding lookup for each output pixel and channel tile."""
         image = self.graph.tensors[node.output].image
-        results: Pixels = {}
+        results: PixelTiles = {}
         for i, region in self.regions(image):
             results[region.channels] = self.tiles(node.output, i, region, image)
-            table = table_of(node.output, operator, region, self.element(node.output))
+            table = embedding_table(node.output, operator, region, self.element(node.output))
             for p, tile in enumerate(results[region.channels]):
-                self.add(node, [self.taken(node, table, tile, np.array([p]))])
+                self.add(node, [self.embedding_lookup(node, table, tile, np.array([p]))])
         return results
 
-    def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
+    def constant_pixels(self, node: Node, operator: ConstantTensor) -> PixelTiles:
         """Adds a literal for each pixel of a constant tensor."""
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
@@ -230,8 +230,8 @@ class _Pixel:
     """
 
     operator: Filter
-    window: Table
-    source: Pixels
+    window: WindowTable
+    source: PixelTiles
     inputs: Sequence[int]
     results: dict[Range, Tile]
     left: Counter[Range] = field(default_factory=Counter[Range])
@@ -263,7 +263,7 @@ class _Pixel:
         return result if last else structs.replace(result, name=f"{result.name}.{self.values[cols] - 1}")
 
 
-def one_wide(image: Image) -> Image:
+def one_pixel_rows(image: Image) -> Image:
     """Returns an image in which each pixel of `image` is a row of width 1.
 
     A dimension of size 1 is inserted after the last dimension that is not the channels.

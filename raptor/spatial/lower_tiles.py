@@ -28,27 +28,27 @@ from raptor.graph.ir import (
     Take,
 )
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByLine, Decision, KernelUnfolding
+from raptor.mapping.decision import Decision, KernelUnfolding, LineFlow
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.integer_tiles import MakeOp
-from raptor.spatial.ir import Part, ProductUse, TakeRows, TensorParts, ViewUse
-from raptor.spatial.operations import Average, Gather, Piece, Vector
+from raptor.spatial.integer_tiles import MakeTileOp
+from raptor.spatial.ir import ProductUse, TakeRows, TensorPart, TensorParts, ViewUse
+from raptor.spatial.operations import Average, ChannelPiece, Gather, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Softmax as SoftmaxTile
-from raptor.spatial.residency import Residency
+from raptor.spatial.residency import TileResidency
 from raptor.spatial.runs import find_runs
-from raptor.spatial.tile_filter import Cascade
-from raptor.spatial.tile_ops import op_of, repeat_op
+from raptor.spatial.tile_filter import KernelCascade
+from raptor.spatial.tile_ops import broadcast_op, tile_op_maker
 from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.arch import Target
 from raptor.target.element import ElementType
-from raptor.target.layout import Image, Region, channel_tiles
+from raptor.target.layout import Image, TensorRegion, cut_channel_tiles
 
 Ints = npt.NDArray[np.int64]
 
 
-class Placed(NamedTuple):
+class PlacedCompute(NamedTuple):
     """A compute, its virtual core and its position (see `raptor.spatial.placed.Partition`)."""
 
     compute: Compute
@@ -68,9 +68,9 @@ class TileLowering:
     decision: Decision
     arch: Target
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
-    computes: list[Placed] = field(default_factory=list[Placed])
+    computes: list[PlacedCompute] = field(default_factory=list[PlacedCompute])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
-    residency: Residency = field(default_factory=Residency)
+    residency: TileResidency = field(default_factory=TileResidency)
 
     @property
     def view_uses(self) -> dict[str, ViewUse]:
@@ -101,7 +101,7 @@ class TileLowering:
             case Dot() as operator:
                 self.lower_dot(node, operator)
             case Stencil() | Pool() | Map() | Requantise() | Bound() | Lookup() as operator:
-                self.lower_tiles(node, op_of(operator))
+                self.lower_tiles(node, tile_op_maker(operator))
             case Concat():
                 self.lower_concat(node)
             case Move() as operator:
@@ -119,7 +119,7 @@ class TileLowering:
         """Appends a compute; all computes pass through here. core: None for the default, `core_for`."""
         core = self.core_for(compute) if core is None else core
         self.residency.add(compute, core)
-        self.computes.append(Placed(compute, core, position))
+        self.computes.append(PlacedCompute(compute, core, position))
 
     def core_for(self, compute: Compute) -> int:
         """Returns the default core of a compute: the core of its first operand."""
@@ -129,21 +129,21 @@ class TileLowering:
         """Emits a compute without matrices, whose result is the result of the last operation."""
         self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
 
-    def regions(self, image: Image) -> list[tuple[int, Region]]:
+    def regions(self, image: Image) -> list[tuple[int, TensorRegion]]:
         """Returns the channel tiles of an image with their numbers."""
-        return list(enumerate(channel_tiles(image, self.decision.tile)))
+        return list(enumerate(cut_channel_tiles(image, self.decision.tile)))
 
     def element(self, name: str) -> ElementType:
         return self.graph.tensors[name].element
 
-    def tile(self, name: str, index: int, region: Region, image: Image) -> Tile:
+    def tile(self, name: str, index: int, region: TensorRegion, image: Image) -> Tile:
         """Makes tile `index` of a tensor."""
         return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count, self.element(name))
 
-    def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
+    def bind(self, name: str, node: str, parts: list[tuple[TensorRegion, Tile]]) -> None:
         """Records the tiles that hold a tensor."""
         tensor = self.graph.tensors[name]
-        shown = tuple(Part(region, tile) for region, tile in parts)
+        shown = tuple(TensorPart(region, tile) for region, tile in parts)
         self.tensors[name] = TensorParts(
             name, node, tensor.shape, tensor.image, tensor.in_model, shown, coding=tensor.coding
         )
@@ -152,7 +152,7 @@ class TileLowering:
         image = self.graph.tensors[name].image
         self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
 
-    def parts(self, name: str) -> tuple[Part, ...]:
+    def parts(self, name: str) -> tuple[TensorPart, ...]:
         """Returns the tiles of all rows of a tensor."""
         return self.tensors[name].parts
 
@@ -160,12 +160,12 @@ class TileLowering:
         """Binds the output to the tiles of the input, whose elements stay in place."""
         image = self.graph.tensors[node.output].image
         parts = self.parts(node.inputs[0])
-        self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
+        self.bind(node.output, node.name, [(TensorRegion(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
-    def lower_tiles(self, node: Node, make: MakeOp) -> None:
+    def lower_tiles(self, node: Node, make: MakeTileOp) -> None:
         """Emits one compute for each tile of the result, from operand tiles of the same channels."""
         image = self.graph.tensors[node.output].image
-        parts: list[tuple[Region, Tile]] = []
+        parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
             operands = [self.aligned(node, name, i, region) for name in node.inputs]
@@ -173,7 +173,7 @@ class TileLowering:
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
-    def aligned(self, node: Node, name: str, index: int, region: Region) -> Tile:
+    def aligned(self, node: Node, name: str, index: int, region: TensorRegion) -> Tile:
         """Returns a tile of tensor `name` with the channels of `region`: tile `index`, or one that is gathered.
 
         Tiles are gathered if the tensor is cut at other channels; the result of a softmax, for instance, is one wide
@@ -190,17 +190,19 @@ class TileLowering:
     def lower_concat(self, node: Node) -> None:
         """Lowers a concatenation of channels: sources at tile boundaries are renamed, all others are gathered."""
         image = self.graph.tensors[node.output].image
-        sources: list[Part] = []
+        sources: list[TensorPart] = []
         base = 0
         for name in node.inputs:
             for part in self.parts(name):
                 start, stop = part.region.channels
-                sources.append(Part(Region((base + start, base + stop), part.region.rows), part.tile))
+                sources.append(TensorPart(TensorRegion((base + start, base + stop), part.region.rows), part.tile))
             base += self.graph.tensors[name].image.channels
-        bound = [(r, self.gathered(node, i, r, image, sources)) for i, r in self.regions(image)]
+        bound = [(r, self.gather_sources(node, i, r, image, sources)) for i, r in self.regions(image)]
         self.bind(node.output, node.name, bound)
 
-    def gathered(self, node: Node, index: int, region: Region, image: Image, sources: list[Part]) -> Tile:
+    def gather_sources(
+        self, node: Node, index: int, region: TensorRegion, image: Image, sources: list[TensorPart]
+    ) -> Tile:
         """Returns the source with exactly the channels of `region`, or emits a tile gathered from several sources."""
         same = next((p.tile for p in sources if p.region.channels == region.channels), None)
         if same is not None:
@@ -215,7 +217,7 @@ class TileLowering:
         shared = self.regions(self.graph.tensors[node.inputs[0]].image)
         names = dict.fromkeys(node.inputs)
         aligned = {(name, k): self.aligned(node, name, k, channels) for k, channels in shared for name in names}
-        parts: list[tuple[Region, Tile]] = []
+        parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
             total: Tile | None = None
@@ -236,10 +238,10 @@ class TileLowering:
         """Emits the sum over the channels of each pixel, broadcast to the channels of the result."""
         image = self.graph.tensors[node.output].image
         total = self.summed(node, f"{node.output}.sum", [p.tile for p in self.parts(node.inputs[0])], operator.factor)
-        parts: list[tuple[Region, Tile]] = []
+        parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
-            self.add(node, [repeat_op(result, total)])
+            self.add(node, [broadcast_op(result, total)])
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
@@ -278,7 +280,7 @@ class TileLowering:
         image = self.graph.tensors[node.output].image
         sources = [p for name in node.inputs for p in self.parts(name)]
         firsts = np.cumsum([0, *(self.graph.tensors[name].image.elements for name in node.inputs)])
-        bound: list[tuple[Region, Tile]] = []
+        bound: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
             wanted = operator.sources[:, slice(*region.channels)].reshape(-1)
@@ -288,7 +290,7 @@ class TileLowering:
                 self._locate(name, wanted - first, base, where, offset)
                 base += len(self.parts(name))
             runs = find_runs(where, offset)
-            whole = whole_tile(runs, [part.tile for part in sources], result)
+            whole = equal_source_tile(runs, [part.tile for part in sources], result)
             if whole is not None:
                 bound.append((region, whole))
                 continue
@@ -315,18 +317,18 @@ class TileLowering:
     def lower_take(self, node: Node, operator: Take) -> None:
         """Emits an embedding lookup for each tile of the result, in the table's columns of these channels."""
         image = self.graph.tensors[node.output].image
-        parts: list[tuple[Region, Tile]] = []
+        parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
-            table = table_of(node.output, operator, region, result.element)
-            self.add(node, [self.taken(node, table, result, np.arange(image.pixels))])
+            table = embedding_table(node.output, operator, region, result.element)
+            self.add(node, [self.embedding_lookup(node, table, result, np.arange(image.pixels))])
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
-    def taken(self, node: Node, table: ConstantTile, result: Tile, pixels: Ints) -> TakeRows[Tile]:
+    def embedding_lookup(self, node: Node, table: ConstantTile, result: Tile, pixels: Ints) -> TakeRows[Tile]:
         """Returns the embedding lookup of some pixels of a tile."""
         given = self.tensors[node.inputs[0]]
-        places = id_places(given)[pixels]
+        places = locate_ids(given)[pixels]
         used, index = np.unique(places[:, 0], return_inverse=True)
         ids = tuple(given.parts[int(k)].tile for k in used)
         return TakeRows(result, table, ids, np.column_stack([index.reshape(-1), places[:, 1]]))
@@ -334,7 +336,7 @@ class TileLowering:
     def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
         """Adds a literal for each tile of a constant tensor."""
         image = self.graph.tensors[node.output].image
-        parts: list[tuple[Region, Tile]] = []
+        parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             tile = self.tile(node.output, i, region, image)
             self.literals[tile.name] = ConstantTile.of(
@@ -353,7 +355,7 @@ class TileLowering:
     def lower_softmax(self, node: Node) -> None:
         """Emits a softmax. It needs all channels of a pixel side by side, so the result is one wide tile."""
         image = self.graph.tensors[node.output].image
-        region = Region((0, image.channels), (0, image.rows))
+        region = TensorRegion((0, image.channels), (0, image.rows))
         parts = self.parts(node.inputs[0])
         body: list[BodyOp] = []
         source = parts[0].tile
@@ -370,21 +372,21 @@ class TileLowering:
         chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
         assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
         element = self.element(node.output)
-        xbar_rows = flow.xbar[0] if isinstance(flow, ByLine) else None
+        xbar_rows = flow.xbar[0] if isinstance(flow, LineFlow) else None
         source, tile = self.parts(node.inputs[0]), self.decision.tile
-        layer = Cascade(node, operator, chosen, source, image, element, tile, xbar_rows)
+        layer = KernelCascade(node, operator, chosen, source, image, element, tile, xbar_rows)
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-def table_of(name: str, operator: Take, region: Region, element: ElementType) -> ConstantTile:
+def embedding_table(name: str, operator: Take, region: TensorRegion, element: ElementType) -> ConstantTile:
     """Returns the embedding table of lookup result `name` for a range of channels; each row is a pixel."""
     rows = operator.table[None, :, slice(*region.channels)]
     return ConstantTile.of(f"{name}.table{region.channels[0]}", rows, element)
 
 
-def id_places(given: TensorParts) -> Ints:
+def locate_ids(given: TensorParts) -> Ints:
     """Returns [elements, 2], pixel by pixel: the part that holds an element of a tensor, and its offset in the tile."""
     places = np.zeros((given.image.rows, given.image.width, given.image.channels, 2), np.int64)
     for k, part in enumerate(given.parts):
@@ -393,7 +395,7 @@ def id_places(given: TensorParts) -> Ints:
     return places.reshape(-1, 2)
 
 
-def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None:
+def equal_source_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None:
     """Returns the source tile that equals `result` completely, or None."""
     run: list[int] = runs[0].tolist()
     _, source, first, stride, elements = run
@@ -403,11 +405,11 @@ def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
-def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece[Tile]]:
+def _pieces(parts: Sequence[TensorPart], channels: tuple[int, int]) -> Iterator[ChannelPiece[Tile]]:
     """Yields the pieces that make up a range of channels."""
     start, stop = channels
     for part in parts:
         low, high = part.region.channels
         first, last = max(low, start), min(high, stop)
         if first < last:
-            yield Piece(part.tile, first - low, first - start, last - first)
+            yield ChannelPiece(part.tile, first - low, first - start, last - first)

@@ -14,27 +14,27 @@ from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.layers import filter_key
-from raptor.graph.streams import is_tokens
-from raptor.graph.window import Table, Window
+from raptor.graph.streams import is_token_layout
+from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.following import next_layers
-from raptor.mapping.streaming import Parts, Range, multiplies_tokens, views_of
+from raptor.mapping.following import find_pointwise_readers
+from raptor.mapping.streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.ir import Copy, Part, ProductUse, ViewUse
-from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
-from raptor.spatial.line_pools import is_global
+from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
+from raptor.spatial.line_grid import CellGrid, LineCell, MadeCells, cell_name
+from raptor.spatial.line_pools import is_global_pool
 from raptor.spatial.lower_lines import LineLowering
-from raptor.spatial.lower_tiles import whole_tile
+from raptor.spatial.lower_tiles import equal_source_tile
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Softmax as SoftmaxTile
 from raptor.spatial.runs import find_runs
-from raptor.spatial.tile_ops import repeat_op
+from raptor.spatial.tile_ops import broadcast_op
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 
 Ints = npt.NDArray[np.int64]
-Segments = list[tuple[Range, int]]
+CoreSegments = list[tuple[Range, int]]
 """Column ranges of a line with the core of each, from left to right."""
 
 
@@ -50,7 +50,7 @@ class TokenLowering(LineLowering):
 
     lazy: set[str] = field(default_factory=set[str])
     views: dict[str, Node] = field(default_factory=dict[str, Node])
-    shown: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
+    shown: dict[str, list[TensorPart]] = field(default_factory=dict[str, list[TensorPart]])
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
     reused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
@@ -58,7 +58,7 @@ class TokenLowering(LineLowering):
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
-        self.lazy = views_of(self.graph, self.parts_of)
+        self.lazy = find_views(self.graph, self.parts_of)
         self.readers = self.graph.readers()
 
     def lower(self, node: Node) -> None:
@@ -71,7 +71,7 @@ class TokenLowering(LineLowering):
                 self.sum_tokens(node, operator)
             case Softmax() if node.output in self.parts_of and node.inputs[0] in self.parts_of:
                 self.softmax_tokens(node)
-            case Dot() if multiplies_tokens(self.graph, node, self.parts_of, self.views):
+            case Dot() if can_stream_product(self.graph, node, self.parts_of, self.views):
                 self.dot_tokens(node)
             case Pool(window=window) | Stencil(window=window) if self.moves_over_tokens(node, window):
                 self.lower_by_tile(node)
@@ -115,7 +115,7 @@ class TokenLowering(LineLowering):
             if self.is_open(name) and (not isinstance(node.operator, Elementwise) or self.lead(node) is None):
                 self.parts(name)
 
-    def grid(self, name: str) -> Grid:
+    def grid(self, name: str) -> CellGrid:
         if self.is_open(name):
             self.make_whole(name)
         return LineLowering.grid(self, name)
@@ -134,29 +134,29 @@ class TokenLowering(LineLowering):
             self.bind(name, node.name, made)
             return
         wanted = [self.wanted(name, part) for part in self.parts_of[name]]
-        cells: Made = {}
+        cells: MadeCells = {}
         for y in range(image.rows):
             owners = self.owners(name, y) if None in wanted else []
             for p, part in enumerate(self.parts_of[name]):
                 for cols, core in wanted[p] or owners:
-                    region = Region(part, (y, y + 1), cols)
+                    region = TensorRegion(part, (y, y + 1), cols)
                     tile = self.gathered_view(name, cell_name(name, y, p, cols), region, core, whole=True)
-                    cells.setdefault((y, p), []).append(Cell(cols, tile))
-        self.bind_made(node, self.parts_of[name], cells)
+                    cells.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, self.parts_of[name], cells)
 
-    def wanted(self, name: str, part: Range) -> Segments | None:
+    def wanted(self, name: str, part: Range) -> CoreSegments | None:
         """Returns the columns and cores on which the next layer with line unfolding reads channels `part`.
 
         It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
         receives some of their ranges and passes them on.
         """
-        for node in next_layers(self.readers, name):
+        for node in find_pointwise_readers(self.readers, name):
             chosen = self.decision.layers[filter_key(node)]
             if isinstance(chosen, LineUnfolding):
-                return [(cols, chosen.taker(s, part)) for s, cols in enumerate(chosen.grid.cols)]
+                return [(cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols)]
         return None
 
-    def owners(self, name: str, y: int) -> Segments:
+    def owners(self, name: str, y: int) -> CoreSegments:
         """Splits a line of a view into runs of pixels whose first element is on the same core."""
         node, image = self.views[name], self.image(name)
         operator = node.operator
@@ -181,11 +181,11 @@ class TokenLowering(LineLowering):
             element -= image.elements
         return 0
 
-    def part(self, name: str, channel: int) -> Part:
+    def part(self, name: str, channel: int) -> TensorPart:
         """Returns the part of a one-pixel tensor that contains a channel."""
         return next(part for part in self.parts(name) if channel < part.region.channels[1])
 
-    def stacked(self, node: Node, operator: Move) -> list[tuple[Region, Tile]] | None:
+    def stacked(self, node: Node, operator: Move) -> list[tuple[TensorRegion, Tile]] | None:
         """Returns the regions and tiles of an unread result whose rows are one-pixel tensors; None for other moves.
 
         Rows stay where they are: a core that collected them would be occupied from the first row to the last.
@@ -195,13 +195,13 @@ class TokenLowering(LineLowering):
             return None
         firsts = dict(zip(np.cumsum([0, *(self.image(n).elements for n in node.inputs)]), node.inputs, strict=False))
         names = [firsts.get(first) for first in operator.sources[:, 0]]
-        rows: list[tuple[Region, Tile]] = []
+        rows: list[tuple[TensorRegion, Tile]] = []
         if image.width > 1 or (np.diff(operator.sources, axis=1) != 1).any():
             return None
         for y, name in enumerate(names):
             if name is None or self.image(name).channels != image.channels:
                 return None
-            rows += [(Region(part.region.channels, (y, y + 1)), part.tile) for part in self.parts(name)]
+            rows += [(TensorRegion(part.region.channels, (y, y + 1)), part.tile) for part in self.parts(name)]
         return rows
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
@@ -210,15 +210,15 @@ class TokenLowering(LineLowering):
         A view that was materialised, but not as lines, is gathered again.
         """
         if not self.is_open(name) and name in self.parts_of:
-            parts = self.as_parts(name, (part,)) if part == (0, self.image(name).channels) else name
+            parts = self.with_channel_ranges(name, (part,)) if part == (0, self.image(name).channels) else name
             p = self.grid(parts).parts.index(part)
             return LineLowering.line_on(self, node, parts, y, p, cols, core, exact=True).tile
         stem = f"{name}.r{y}.c{part[0]}-{part[1]}.x{cols[0]}-{cols[1]}@{core}"
         if stem not in self.seen:
-            self.seen[stem] = self.gathered_view(name, stem, Region(part, (y, y + 1), cols), core)
+            self.seen[stem] = self.gathered_view(name, stem, TensorRegion(part, (y, y + 1), cols), core)
         return self.seen[stem]
 
-    def gathered_view(self, name: str, stem: str, region: Region, core: int, *, whole: bool = False) -> Tile:
+    def gathered_view(self, name: str, stem: str, region: TensorRegion, core: int, *, whole: bool = False) -> Tile:
         """Emits a region of a view on a core as a tile called `stem`, or returns an existing tile that equals it.
 
         With `whole`, one compute makes the tile, and it holds no other region, as is required of a part of a tensor.
@@ -237,11 +237,11 @@ class TokenLowering(LineLowering):
             first += self.image(operand).elements
         tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
         runs = find_runs(where, offset)
-        same = whole_tile(runs, sources, tile)
+        same = equal_source_tile(runs, sources, tile)
         if whole and same is not None:
             same = None if self.residency.is_copy(same) or (name, same.name) in self.reused else same
             self.reused.add((name, (same or tile).name))
-        self.shown.setdefault(name, []).append(Part(region, same or tile))
+        self.shown.setdefault(name, []).append(TensorPart(region, same or tile))
         if same is not None:
             return same
         op = MoveTile(tile, tuple(sources), runs)
@@ -287,14 +287,14 @@ class TokenLowering(LineLowering):
 
     def slice_on(
         self, node: Node, name: str, line: tuple[int, int], channels: Range, cols: Range, core: int
-    ) -> tuple[Cell, int]:
+    ) -> tuple[LineCell, int]:
         """Returns a cell on a core with some channels of a line, and the first channel that the cell has.
 
         line: number of the line and of the channel range. channels: relative to that range. Channels are cut out on the
         core that holds them, so that only they are sent. A cell that is already on the core is used as it is.
         """
         (y, p), grid = line, self.grid(name)
-        own = grid.under(y, p, cols)
+        own = grid.cells_under(y, p, cols)
         cores = {self.residency.core_of(cell.tile) for cell in own}
         whole = channels == (0, own[0].tile.channels)
         if whole or None in cores or cores == {core}:
@@ -303,8 +303,8 @@ class TokenLowering(LineLowering):
         place = (sliced, y, p, core)
         copied = self.residency.find(place, (), cols, exact=False)
         if copied is None:
-            copied = self.residency.copied(
-                place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))
+            copied = self.residency.record_copy(
+                place, LineCell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))
             )
         return copied, channels[0]
 
@@ -314,7 +314,7 @@ class TokenLowering(LineLowering):
         name: str,
         line: tuple[int, int],
         channels: Range,
-        cells: Sequence[Cell],
+        cells: Sequence[LineCell],
         cols: Range,
         core: int,
     ) -> Tile:
@@ -341,12 +341,16 @@ class TokenLowering(LineLowering):
             self.seen[stem] = made
         return self.seen[stem]
 
-    def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
+    def operand(
+        self, node: Node, name: str, y: int, p: int, cell: LineCell, core: int | None, parts: ChannelRanges
+    ) -> Tile:
         if self.is_open(name) and self.same_pixels(name, node.output):
             return self.view(node, name, y, parts[p], cell.cols, core or 0)
         relay = next((grid for grid in self.flow.products.values() if name in grid.relays), None)
         if relay is not None and core is not None and self.same_pixels(name, node.output):
-            return self.relayed(node, self.as_parts(name, parts), y, p, cell.cols, (relay.relay(cell.cols[0], p), core))
+            return self.relayed(
+                node, self.with_channel_ranges(name, parts), y, p, cell.cols, (relay.relay_core(cell.cols[0], p), core)
+            )
         return LineLowering.operand(self, node, name, y, p, cell, core, parts)
 
     def relayed(self, node: Node, name: str, y: int, p: int, cols: Range, cores: tuple[int, int]) -> Tile:
@@ -359,10 +363,10 @@ class TokenLowering(LineLowering):
 
     # Operators of tokens
 
-    def moves_over_tokens(self, node: Node, window: Window | Table) -> bool:
+    def moves_over_tokens(self, node: Node, window: Window | WindowTable) -> bool:
         """True if a window slides over a sequence, whose lines are not rows of the window's image."""
-        return any(is_tokens(self.image(n)) for n in (*node.inputs, node.output)) and not (
-            isinstance(window, Window) and is_global(window)
+        return any(is_token_layout(self.image(n)) for n in (*node.inputs, node.output)) and not (
+            isinstance(window, Window) and is_global_pool(window)
         )
 
     def sums_tokens(self, node: Node) -> bool:
@@ -372,46 +376,46 @@ class TokenLowering(LineLowering):
             return False
         if len(self.parts_of[node.output]) > 1 and self.parts_of[node.output] != self.parts_of[name]:
             return False
-        return self.grid(name).is_cut_alike
+        return self.grid(name).is_uniformly_cut
 
     def sum_tokens(self, node: Node, operator: ChannelSum) -> None:
         """Emits the sum over the channels of each pixel, on the core that holds the pixel."""
         image, parts = self.image(node.output), self.parts_of[node.output]
-        made: Made = {}
+        made: MadeCells = {}
         for y, line in enumerate(self.grid(node.inputs[0]).lines):
             for cells in zip(*line, strict=True):
                 cols, stem = cells[0].cols, f"{cell_name(node.output, y, 0, cells[0].cols)}.sum"
                 total = self.summed(node, stem, [cell.tile for cell in cells], operator.factor, y / image.rows)
                 if image.channels == 1:
-                    made.setdefault((y, 0), []).append(Cell(cols, total))
+                    made.setdefault((y, 0), []).append(LineCell(cols, total))
                     continue
                 for p, (low, high) in enumerate(parts):
                     stem = cell_name(node.output, y, p, cols)
                     tile = Tile(stem, 1, cols[1] - cols[0], high - low, self.element(node.output))
                     core = self.residency.core_of(cells[min(p, len(cells) - 1)].tile)
-                    self.emit_token(node, repeat_op(tile, total), core, y / image.rows)
-                    made.setdefault((y, p), []).append(Cell(cols, tile))
-        self.bind_made(node, parts, made)
+                    self.emit_token(node, broadcast_op(tile, total), core, y / image.rows)
+                    made.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, parts, made)
 
     def softmax_tokens(self, node: Node) -> None:
         """Emits a softmax over all channels on the cores of the operand, which also cut it into channel ranges."""
         (name,), parts = node.inputs, self.parts_of[node.output]
-        made: Made = {}
-        for y, _, cell in self.grids[self.as_parts(name, ((0, self.image(name).channels),))].cells():
+        made: MadeCells = {}
+        for y, _, cell in self.grids[self.with_channel_ranges(name, ((0, self.image(name).channels),))].cells():
             stems = [cell_name(node.output, y, p, cell.cols) for p in range(len(parts))]
             shape = 1, cell.tile.width, cell.tile.channels
             tile = Tile(stems[0] if len(parts) == 1 else f"{stems[0]}.all", *shape, self.element(node.output))
             self.emit_token(node, SoftmaxTile(tile, cell.tile), self.residency.core_of(cell.tile), 0.0)
             for p, stem in enumerate(stems):
                 part = tile if len(parts) == 1 else self.cut_channels(node, stem, tile, parts[p])
-                made.setdefault((y, p), []).append(Cell(cell.cols, part))
-        self.bind_made(node, parts, made)
+                made.setdefault((y, p), []).append(LineCell(cell.cols, part))
+        self.bind_cells(node, parts, made)
 
     def dot_tokens(self, node: Node) -> None:
         """Emits a product of two tensors: each core multiplies some pixels of the first with all of the second."""
         (left, right), parts = node.inputs, self.parts_of[node.output]
         channels, cols = self.image(left).channels, self.image(right).width
-        made: Made = {}
+        made: MadeCells = {}
         self.products[node.output] = ProductUse(left, right, cols)
         for y, pixels, core in self.product_places(node):
             given = self.view(node, left, y, (0, channels), pixels, core)
@@ -421,8 +425,8 @@ class TokenLowering(LineLowering):
                 tile = Tile(cell_name(node.output, y, p, pixels), *shape, self.element(node.output))
                 op = DotTile(tile, given, other, 1, cols, low)
                 self.emit_token(node, op, core, y / self.image(node.output).rows)
-                made.setdefault((y, p), []).append(Cell(pixels, tile))
-        self.bind_made(node, parts, made)
+                made.setdefault((y, p), []).append(LineCell(pixels, tile))
+        self.bind_cells(node, parts, made)
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""

@@ -25,7 +25,7 @@ from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
+from raptor.target.element import MODELLED_FLOAT
 from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 
 _Shape = tuple[int, int, int]
@@ -112,7 +112,7 @@ class ConstantUses:
             for op in compute.body:
                 for tile, shape in _wanted(op):
                     if tile.name not in is_number:
-                        is_number[tile.name] = tile.element == MODELLED and bool(np.isfinite(tile.values).all())
+                        is_number[tile.name] = tile.element == MODELLED_FLOAT and bool(np.isfinite(tile.values).all())
                     if is_number[tile.name]:
                         readers.append(i)
                         if core not in by_core:
@@ -254,7 +254,7 @@ def _product(
             tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *shape)
             body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, shape)))
     product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
-    return product, Filter(weights.reshape(1, 1, -1), Window.point((1,))), tiles
+    return product, Filter(weights.reshape(1, 1, -1), Window.pointwise((1,))), tiles
 
 
 def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.decision import Decision, LineFlow
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.target.arch import Target
@@ -18,7 +18,7 @@ from raptor.target.timing import message_flits
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-SWEEPS = 10
+MOST_SWEEPS = 10
 """Largest number of passes over all cores. 144 cores need four; with 1000, the tenth still gains 1 %."""
 
 _ROUNDING = 1e-9
@@ -32,18 +32,18 @@ def place_cores(partition: Partition, decision: Decision, arch: Target) -> Place
     virtual core k of other flows is the k-th of these.
     """
     graph, cores = partition.graph, partition.cores
-    places = usable(arch).tolist()
-    if isinstance(decision.flow, ByLine) and graph.computes:
-        places = places_of(traffic(partition, arch), arch).tolist()
+    places = usable_cores(arch).tolist()
+    if isinstance(decision.flow, LineFlow) and graph.computes:
+        places = optimise_places(list_messages(partition, arch), arch).tolist()
     return PlacedGraph(graph, tuple(places[core] for core in cores), partition.positions)
 
 
-def usable(arch: Target) -> Ints:
+def usable_cores(arch: Target) -> Ints:
     """Returns the cores of the chip that the program may use; virtual core k starts on the k-th of them."""
     return np.arange(arch.core_count) if arch.places is None else np.array(arch.places, np.int64)
 
 
-def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
+def list_messages(placed: Partition | PlacedGraph, arch: Target) -> Ints:
     """Returns the messages of a program: [messages, 3], core of the sender, core of the receiver, flits.
 
     A tile that is not copied in parts is sent to each core once.
@@ -65,7 +65,7 @@ def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
     return np.stack([home[tile], to[chosen], flits], axis=1)
 
 
-def places_of(messages: Ints, arch: Target) -> Ints:
+def optimise_places(messages: Ints, arch: Target) -> Ints:
     """Returns [cores]: the core of the chip for each virtual core. `messages`: see `traffic`."""
     count = arch.usable_cores
     a, b, flits = messages.T
@@ -74,10 +74,10 @@ def places_of(messages: Ints, arch: Target) -> Ints:
     first = np.searchsorted(pairs, np.arange(1, count) * count)
     peers, flits = np.split(pairs % count, first), np.split(weights, first)
     ways = _Ways(list(zip(peers, flits, strict=True)), *_distances(arch))
-    for _ in range(SWEEPS):
+    for _ in range(MOST_SWEEPS):
         if not ways.sweep():
             break
-    return usable(arch)[ways.places]
+    return usable_cores(arch)[ways.places]
 
 
 class _Ways:
@@ -168,7 +168,7 @@ def _distances(arch: Target) -> tuple[Ints, Floats]:
     Distances are hops on a mesh. If the chip has a latency table, each place is a row of its own, there is one column,
     and distances are the ns of both directions. (A table of all pairs of a large mesh might not fit into memory.)
     """
-    places = usable(arch)
+    places = usable_cores(arch)
     if arch.table is None:
         rows, cols = np.divmod(places, arch.mesh_cols)
         rows_apart, cols_apart = _apart(rows), _apart(cols)

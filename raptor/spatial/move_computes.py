@@ -14,11 +14,11 @@ from raptor.target.arch import Target
 Ints = npt.NDArray[np.int64]
 
 
-def movable(partition: Partition) -> npt.NDArray[np.bool_]:
+def find_movable(partition: Partition) -> npt.NDArray[np.bool_]:
     """Returns whether each compute can run on any core: no matrix, no copy, and no other compute fills its results."""
     flow = partition.graph.dataflow
     found = np.array([not compute.matrices for compute in partition.graph.computes], np.bool_)
-    found[flow.op_compute[flow.is_form(Copy)]] = False
+    found[flow.op_compute[flow.is_op_class(Copy)]] = False
     makers = np.bincount(flow.op_result, minlength=len(flow.tiles))
     found[flow.op_compute[makers[flow.op_result] > 1]] = False
     return found
@@ -48,7 +48,7 @@ def check_moves(field: str, moves: Sequence[MovedComputes], partition: Partition
     """Raises `RefinementError` for moves in `field` that are not in order, or of computes that cannot move."""
     if not moves:
         return
-    count, end, free = len(partition.cores), 0, movable(partition)
+    count, end, free = len(partition.cores), 0, find_movable(partition)
     for i, move in enumerate(moves):
         if not end <= move.first < move.stop <= count:
             raise RefinementError(f"{field}[{i}]: computes {move}, expected some of {end} to {count}, in order")

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.sorting import different
-from raptor.spatial.dataflow import Dataflow, Ints, Lists
+from raptor.common.sorting import sorted_unique
+from raptor.spatial.dataflow import Dataflow, GroupedLists, Ints
 from raptor.spatial.ir import Copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Needs:
+class StepDependences:
     """Dependences of a range of computes. A *step* is a compute, numbered from 0, or a fetch, numbered after them.
 
     A compute that begins with a `Copy` transfers its tile itself. For any other compute, each tile from another core is
@@ -26,7 +26,7 @@ class Needs:
     flow: Dataflow
     reader: Ints
     read: Ints
-    makers: Lists
+    makers: GroupedLists
     fetch_tile: Ints
     fetch_user: Ints
     taken: Ints
@@ -34,19 +34,19 @@ class Needs:
     edges: Ints
 
     @classmethod
-    def of(cls, flow: Dataflow, core: Ints) -> "Needs":
+    def from_dataflow(cls, flow: Dataflow, core: Ints) -> "StepDependences":
         """Finds the dependences of computes. `core`: the core of each compute."""
-        makers = Lists.of(flow.result_tile, flow.result_compute, len(flow.tiles))
+        makers = GroupedLists.group_by(flow.result_tile, flow.result_compute, len(flow.tiles))
         taken, elements = _copied(flow, len(core))
         reader, tile = flow.inputs()
-        made = makers.some(tile)
+        made = makers.is_nonempty(tile)
         away = made & (taken[reader] < 0)
         away[away] = core[_first(makers, tile[away])] != core[reader[away]]
         key = tile[away] * (core.max() + 1) + core[reader[away]]
         number, first = _in_order(key)
         fetch_tile, fetch_user = tile[away][first], reader[away][first]
-        before, index = makers.of_keys(tile[made & ~away])
-        early, fetch = makers.of_keys(fetch_tile)
+        before, index = makers.select_keys(tile[made & ~away])
+        early, fetch = makers.select_keys(fetch_tile)
         edges = np.concatenate(
             [
                 np.stack([before, reader[made & ~away][index]], axis=1),
@@ -67,13 +67,13 @@ class Needs:
     @property
     def transfers(self) -> npt.NDArray[np.bool_]:
         """True for each step that transfers a tile which one of the computes makes."""
-        return (self.taken >= 0) & self.makers.some(self.taken)
+        return (self.taken >= 0) & self.makers.is_nonempty(self.taken)
 
 
 def _copied(flow: Dataflow, count: int) -> tuple[Ints, Ints]:
     """Returns, for each compute that begins with a copy, its source tile and elements; -1 and 0 for other computes."""
     first = np.flatnonzero(np.diff(flow.op_compute, prepend=-1))
-    first = first[flow.is_form(Copy)[first]]
+    first = first[flow.is_op_class(Copy)[first]]
     compute = flow.op_compute[first]
     taken, elements = np.full(count, -1), np.zeros(count, np.int64)
     taken[compute] = flow.read_tile[np.searchsorted(flow.read_op, first)]
@@ -82,7 +82,7 @@ def _copied(flow: Dataflow, count: int) -> tuple[Ints, Ints]:
     return taken, elements
 
 
-def _first(makers: Lists, tile: Ints) -> Ints:
+def _first(makers: GroupedLists, tile: Ints) -> Ints:
     """Returns the first maker of each tile; each tile must have one."""
     return makers.values[makers.first[tile]]
 
@@ -98,4 +98,4 @@ def _in_order(keys: Ints) -> tuple[Ints, Ints]:
 
 def _unique(edges: Ints, count: int) -> Ints:
     """Returns the distinct edges between `count` steps, sorted."""
-    return np.stack(np.divmod(different(edges[:, 0] * count + edges[:, 1]), count), axis=1)
+    return np.stack(np.divmod(sorted_unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from raptor.graph.ir import MapFunction, window_text
-from raptor.graph.window import Table, Window
+from raptor.graph.ir import MapFunction, format_window
+from raptor.graph.window import Window, WindowTable
 from raptor.spatial.operation_fields import OperationFields
-from raptor.spatial.tiles import ConstantTile, Value
-from raptor.target.element import MODELLED
+from raptor.spatial.tiles import ConstantTile, ShapedValue
+from raptor.target.element import MODELLED_FLOAT
 
-V = TypeVar("V", bound=Value)
-W = TypeVar("W", bound=Value)
+V = TypeVar("V", bound=ShapedValue)
+W = TypeVar("W", bound=ShapedValue)
 
 
 class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
@@ -86,8 +86,8 @@ class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
 
         Both have the same class, parameters, shapes and types, and the same places of constants and repeated operands.
         """
-        shapes = tuple([shape_of(value) for value in (*self.results, *self.operands)])
-        return type(self), shapes, self.parameters, pattern([value.name for value in self.operands])
+        shapes = tuple([shape_key(value) for value in (*self.results, *self.operands)])
+        return type(self), shapes, self.parameters, repetition_pattern([value.name for value in self.operands])
 
     @property
     def mnemonic(self) -> str:
@@ -111,16 +111,16 @@ class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
         return f" {{{inside}}}" if inside else ""
 
 
-def shape_of(value: Value) -> Hashable:
+def shape_key(value: ShapedValue) -> Hashable:
     """Returns the part of a form key for one value: shape, element type, and whether it is a constant.
 
     The most frequent type is encoded as None, which hashes faster.
     """
-    element = None if value.element is MODELLED else value.element
+    element = None if value.element is MODELLED_FLOAT else value.element
     return value.rows, value.width, value.channels, element, isinstance(value, ConstantTile)
 
 
-def pattern(names: Sequence[str]) -> tuple[int, ...]:
+def repetition_pattern(names: Sequence[str]) -> tuple[int, ...]:
     """Returns the index of the first occurrence of each name, which shows repetitions. Empty if all names differ."""
     if len(names) < 2 or len(set(names)) == len(names):
         return ()
@@ -157,7 +157,7 @@ class ApplyFilters(OneResult[V], frozen=True, gc=False):
     weights: tuple[int, ...]
     taps: tuple[int, ...]
     channel: int
-    window: Window | Table
+    window: Window | WindowTable
     relu: bool
 
     @property
@@ -224,13 +224,13 @@ class Vector(OneResult[V], frozen=True, gc=False):
         return f"v{self.function}"
 
 
-LONG = 64
+MOST_SEQUENTIAL_TERMS = 64
 """Largest number of terms that a float32 sum adds one after another. Longer sums are added in blocks."""
-BLOCK = 16
+SUM_BLOCK_TERMS = 16
 """Number of terms of a block, and of blocks in a block of the next level."""
 
 
-def levels_of(count: int, size: int) -> int:
+def count_block_levels(count: int, size: int) -> int:
     """Returns the number of block levels below the result of a sum of `count` terms, in blocks of `size`."""
     levels, blocks = 0, -(-count // size)
     while blocks > 1:
@@ -252,13 +252,17 @@ class Pool(OneResult[V], frozen=True, gc=False):
     @property
     def block(self) -> int:
         """Number of terms of a block of a long float sum (`raptor.codegen.emit_pool`); 0 for a sequential sum."""
-        is_long = self.function == "sum" and self.window.tap_count > LONG and self.result.element.kind == "float"
-        return BLOCK if is_long else 0
+        is_long = (
+            self.function == "sum"
+            and self.window.tap_count > MOST_SEQUENTIAL_TERMS
+            and self.result.element.kind == "float"
+        )
+        return SUM_BLOCK_TERMS if is_long else 0
 
     @property
     def scratch(self) -> tuple[V, ...]:
         """Totals of blocks of a long sum, one for each level."""
-        levels = levels_of(self.window.tap_count, self.block) if self.block else 0
+        levels = count_block_levels(self.window.tap_count, self.block) if self.block else 0
         return tuple(structs.replace(self.result, name=f"{self.result.name}.block{k}") for k in range(levels))
 
     @property
@@ -267,7 +271,7 @@ class Pool(OneResult[V], frozen=True, gc=False):
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        return (window_text(self.window),)
+        return (format_window(self.window),)
 
 
 ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
@@ -286,7 +290,7 @@ class Stencil(OneResult[V], frozen=True, gc=False, eq=False):
     inputs: tuple[tuple[int, V], ...]
     vectors: V | None
     index: npt.NDArray[np.int32]
-    window: Window | Table
+    window: Window | WindowTable
     together: int = 1
 
     @property
@@ -300,7 +304,7 @@ class Stencil(OneResult[V], frozen=True, gc=False, eq=False):
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        return (window_text(self.window), *((f"together = {self.together}",) if self.together > 1 else ()))
+        return (format_window(self.window), *((f"together = {self.together}",) if self.together > 1 else ()))
 
 
 class Dot(OneResult[V], frozen=True, gc=False):
@@ -327,7 +331,7 @@ class Average(OneResult[V], frozen=True, gc=False):
     input: V
 
 
-class Piece(msgspec.Struct, Generic[V], frozen=True, gc=False):
+class ChannelPiece(msgspec.Struct, Generic[V], frozen=True, gc=False):
     """A part of a `Gather`: channels `source` and up of `value` become channels `target` and up of the result."""
 
     value: V
@@ -339,7 +343,7 @@ class Piece(msgspec.Struct, Generic[V], frozen=True, gc=False):
 class Gather(OneResult[V], frozen=True, gc=False):
     """Concatenation of channel ranges of values with the same pixels."""
 
-    pieces: tuple[Piece[V], ...]
+    pieces: tuple[ChannelPiece[V], ...]
 
     @property
     def operands(self) -> tuple[V, ...]:
@@ -351,7 +355,7 @@ class Gather(OneResult[V], frozen=True, gc=False):
         return tuple((number[p.value], p.source, p.target, p.channels) for p in self.pieces)
 
     def map_operands(self, f: Callable[[V], W]) -> "Gather[W]":
-        pieces = (Piece(f(p.value), p.source, p.target, p.channels) for p in self.pieces)
+        pieces = (ChannelPiece(f(p.value), p.source, p.target, p.channels) for p in self.pieces)
         return Gather(f(self.result), tuple(pieces))
 
     @property

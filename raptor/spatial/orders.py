@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from raptor.common.threads import Threads
+from raptor.common.threads import CheckedThreadPool
 
 if TYPE_CHECKING:
-    from raptor.spatial.schedule_kernel import Floats, Ints, Work
+    from raptor.spatial.schedule_kernel import Floats, Ints, SampleWork
 
-ROUNDS = 4
+MEASURED_SAMPLES = 4
 """Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
 
-FAR = 2.0
+WAITING_RATIO = 2.0
 """Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
 
 MOST_SAMPLES = 6
@@ -32,28 +32,28 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Identifies an order: the list schedule with this patience (see `ByLine`), of this one of consecutive samples."""
+class StepOrder:
+    """Identifies an order: the list schedule of a sample with a patience (see `LineFlow`)."""
 
     patience_ns: float
     sample: int
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class OrderObjective:
     """The objective by which an order is chosen, and the candidates.
 
     by: latency of one sample; interval, also for energy, because static energy is proportional to it; or latency x
     interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule.
     """
 
-    by: Literal["latency", "throughput", "energy", "both"] = "both"
+    criterion: Literal["latency", "throughput", "energy", "both"] = "both"
     patiences: tuple[float, ...] = (1.0,)
     samples: int = 1
 
     def cost(self, latency_ns: float, interval_ns: float) -> float:
         """Returns the objective; lower is better."""
-        match self.by:
+        match self.criterion:
             case "latency":
                 return latency_ns
             case "both":
@@ -62,25 +62,25 @@ class Aim:
                 return interval_ns
 
 
-_Candidate = tuple[float, "Ints", Order]
+_Candidate = tuple[float, "Ints", StepOrder]
 """Cost, order of the steps, and its identification."""
 
-STORED = Aim()
+STORED_ORDER = OrderObjective()
 """Keep the order that the decision names."""
 
-BALANCED = Aim("both", (1.0, 0.4), 2)
+BALANCED_OBJECTIVE = OrderObjective("both", (1.0, 0.4), 2)
 """Default objective of a new decision."""
 
 
-def named_order(work: "Work", named: Order) -> "Ints":
+def named_order(work: "SampleWork", named: StepOrder) -> "Ints":
     """Returns the order of the steps that a decision names."""
     return _orders(work, named.patience_ns, named.sample + 1)[named.sample]
 
 
-def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
+def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> tuple["Ints", StepOrder]:
     """Returns the best order by `aim`, with patiences relative to that of `named`, and its identification."""
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
-    with Threads(_THREADS) as pool:
+    with CheckedThreadPool(_THREADS) as pool:
         candidates = [
             candidate for group in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in group
         ]
@@ -88,7 +88,7 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
     return order, name
 
 
-def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
+def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> list[_Candidate]:
     """Returns the candidate orders of one patience, of at least `aim.samples` samples.
 
     Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
@@ -103,51 +103,59 @@ def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[_Candidate]:
     return candidates
 
 
-def _of_samples(work: "Work", aim: Aim, patience_ns: float, samples: int) -> list[_Candidate]:
+def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[_Candidate]:
     """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
     orders = enumerate(_orders(work, patience_ns, samples))
-    return [(aim.cost(*_times(work, order)), order, Order(patience_ns, sample)) for sample, order in orders]
+    return [(aim.cost(*_times(work, order)), order, StepOrder(patience_ns, sample)) for sample, order in orders]
 
 
-def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
+def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
     """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
-    from raptor.spatial.schedule_kernel import all_of, idle, list_schedule, nothing  # loaded only where it runs
+    from raptor.spatial.schedule_kernel import (  # loaded only where it runs
+        all_steps,
+        empty_queue,
+        idle_chip,
+        list_schedule,
+    )
 
     ordered = np.empty((samples, len(work.core)), np.int64)
-    todo, queue = all_of(work, samples), nothing(work)
-    list_schedule(ordered, idle(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
+    todo, queue = all_steps(work, samples), empty_queue(work)
+    list_schedule(ordered, idle_chip(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
     return ordered
 
 
-def balanced_cost(work: "Work", patience_ns: float) -> float:
-    """Returns latency x interval in ns2 of the order that `BALANCED` would choose for a patience."""
-    orders = (_of_samples(work, BALANCED, patience_ns * factor, BALANCED.samples) for factor in BALANCED.patiences)
+def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
+    """Returns latency x interval in ns2 of the order that `BALANCED_OBJECTIVE` would choose for a patience."""
+    orders = (
+        _of_samples(work, BALANCED_OBJECTIVE, patience_ns * factor, BALANCED_OBJECTIVE.samples)
+        for factor in BALANCED_OBJECTIVE.patiences
+    )
     return min(cost for candidates in orders for cost, *_ in candidates)
 
 
-def early(work: "Work", patience_ns: float) -> tuple["Ints", "Floats"]:
+def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Floats"]:
     """Returns the order of one sample on an idle chip, and the ns at which the inputs of each step are ready."""
-    from raptor.spatial.schedule_kernel import idle, run_in_order
+    from raptor.spatial.schedule_kernel import idle_chip, run_in_order
 
     order = _orders(work, patience_ns, 1)[0]
     ready_ns = np.zeros((1, len(order)))
-    run_in_order(np.zeros(1), ready_ns, idle(work, 1), work, order)
+    run_in_order(np.zeros(1), ready_ns, idle_chip(work, 1), work, order)
     return order, ready_ns[0]
 
 
-def _times(work: "Work", order: "Ints") -> tuple[float, float]:
+def _times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
     """Returns latency and interval in ns of samples that follow one order.
 
     The interval is at least the time for which a sample occupies the port of global memory.
     """
-    from raptor.spatial.schedule_kernel import idle, run_in_order
+    from raptor.spatial.schedule_kernel import idle_chip, run_in_order
 
-    ends_ns, ready_ns = np.zeros(ROUNDS), np.zeros((ROUNDS, len(order)))
-    run_in_order(ends_ns, ready_ns, idle(work, ROUNDS), work, order)
+    ends_ns, ready_ns = np.zeros(MEASURED_SAMPLES), np.zeros((MEASURED_SAMPLES, len(order)))
+    run_in_order(ends_ns, ready_ns, idle_chip(work, MEASURED_SAMPLES), work, order)
     return float(ends_ns[0]), max(float(ends_ns[-1] - ends_ns[-3]) / 2, float(work.memory_ns.sum()))
 
 
-def _waits(work: "Work", order: "Ints") -> bool:
+def _waits(work: "SampleWork", order: "Ints") -> bool:
     """True if the interval of an order is far above the load of its busiest core and of the global memory port.
 
     Transfers do not queue at the port here: `_times` serves the transfers of a sample in the given order, which alone
@@ -155,10 +163,10 @@ def _waits(work: "Work", order: "Ints") -> bool:
     """
     alone = work._replace(memory_ns=np.zeros_like(work.memory_ns), work_ns=work.memory_ns + work.work_ns)
     _, interval_ns = _times(alone, order)
-    return interval_ns > FAR * max(_busiest_ns(work), float(work.memory_ns.sum()))
+    return interval_ns > WAITING_RATIO * max(_busiest_ns(work), float(work.memory_ns.sum()))
 
 
-def _busiest_ns(work: "Work") -> float:
+def _busiest_ns(work: "SampleWork") -> float:
     """Returns the time per sample of the core with most work, messages included."""
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])

@@ -9,16 +9,16 @@ import numpy.typing as npt
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.ir import Copy, SpatialGraph
 from raptor.spatial.operations import Gather, Move
-from raptor.spatial.provenance import spread
+from raptor.spatial.provenance import concatenate_ranges
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 
 Ints = npt.NDArray[np.int64]
 ZERO, NOWHERE = -1, -2
 """Origins that are no element: the constant zero; missing, or not a copy of exactly one element."""
 
 
-def block(sources: Ints, image: Image, region: Region) -> Ints:
+def region_entries(sources: Ints, image: Image, region: TensorRegion) -> Ints:
     """Returns the entries of a region, pixel by pixel. `sources`: [pixels, channels] of the image."""
     return sources.reshape(image.rows, image.width, image.channels)[region.index()].reshape(-1)
 
@@ -43,7 +43,7 @@ class _Roots:
         for name, first, size in zip(names, firsts, sizes, strict=False):
             tensor, own = graph.tensors[name], np.arange(first, first + size)
             for part in tensor.parts:
-                place = block(own, tensor.image, part.region)
+                place = region_entries(own, tensor.image, part.region)
                 if part.tile.name in roots.tiles:
                     roots.numbers[place] = roots.tiles[part.tile.name]
                 roots.tiles[part.tile.name] = roots.numbers[place]
@@ -51,7 +51,7 @@ class _Roots:
 
 
 @dataclass
-class Origins:
+class ElementOrigins:
     """The origin of each element of a graph's tiles, computed on demand.
 
     known: numbers of the elements of tiles, for each tuple of tensors that is traced to.
@@ -73,7 +73,7 @@ class Origins:
             self.known[names] = _Roots.of(self.graph, names)
         return self.known[names]
 
-    def wrong(self, tile: Tile, names: tuple[str, ...], wanted: Ints) -> Ints:
+    def find_wrong(self, tile: Tile, names: tuple[str, ...], wanted: Ints) -> Ints:
         """Returns the elements of a tile whose origin is not the wanted one.
 
         wanted: for each element of the tile, its index in the concatenated elements of tensors `names`, or -1 for zero.
@@ -85,10 +85,10 @@ class Origins:
         """Returns the number of the origin of each element of a tile, `ZERO` or `NOWHERE`."""
         known = self.roots(names).tiles
         if tile.name not in known:
-            known[tile.name] = self.traced(tile, names)
+            known[tile.name] = self.trace_elements(tile, names)
         return known[tile.name]
 
-    def traced(self, tile: Tile, names: tuple[str, ...]) -> Ints:
+    def trace_elements(self, tile: Tile, names: tuple[str, ...]) -> Ints:
         """Returns `elements` of a tile by following the operations that fill it."""
         origin, times = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for step, op in self.makers.get(tile.name, []):
@@ -118,7 +118,7 @@ def _moved(op: BodyOp) -> tuple[Ints, Ints, Ints]:
             return op.at + k, np.zeros_like(k), op.first + k
         case Move():
             target, source, first, stride, count = op.runs.T
-            k, i = spread(count)
+            k, i = concatenate_ranges(count)
             return target[i] + k, source[i], first[i] + k * stride[i]
         case Gather():
             number = {tile.name: i for i, tile in enumerate(op.operands)}

@@ -11,7 +11,7 @@ from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy, TensorParts
 from raptor.spatial.operations import ApplyLine, Move
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
@@ -19,7 +19,7 @@ NOWHERE = -1
 
 
 @dataclass(slots=True)
-class Copies:
+class PixelOrigins:
     """Global numbering of the pixels of all tiles that are copied or multiplied, with the origin of each.
 
     number: index of each tile in `tiles` and `first`, by name. moves: the `Move` that makes a tile, by name. first:
@@ -35,7 +35,7 @@ class Copies:
     origin: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
-    def of(cls, computes: Iterable[Compute]) -> "Copies":
+    def from_computes(cls, computes: Iterable[Compute]) -> "PixelOrigins":
         """Collects the copies of a graph. Raises `VerifyError` if a tile is read before it is complete."""
         copies = cls()
         runs: list[tuple[int, ...]] = []
@@ -81,7 +81,7 @@ class Copies:
         wide = channels[runs[:, 0]]
         result, at, source, skip, elements = runs[(wide == channels[runs[:, 2]]) & _whole(runs, wide)].T
         wide = channels[result]
-        k, i = spread(elements // wide)
+        k, i = concatenate_ranges(elements // wide)
         target = (self.first[result] + at // wide)[i] + k
         self.origin[target] = (self.first[source] + skip // wide)[i] + k
         self.origin[target[np.bincount(target, minlength=1)[target] > 1]] = NOWHERE
@@ -95,27 +95,27 @@ def _whole(runs: Ints, channels: Ints) -> npt.NDArray[np.bool_]:
     return (runs[:, [1, 3, 4]] % channels[:, None] == 0).all(axis=1)
 
 
-def spread(counts: Ints) -> tuple[Ints, Ints]:
+def concatenate_ranges(counts: Ints) -> tuple[Ints, Ints]:
     """Returns the concatenated ranges 0 to `counts[i] - 1`, and the i of each number."""
     index = np.repeat(np.arange(len(counts)), counts)
     return np.arange(len(index)) - (np.cumsum(counts) - counts)[index], index
 
 
-def corner(region: Region) -> tuple[int, int]:
+def region_corner(region: TensorRegion) -> tuple[int, int]:
     """Returns the first row and the first column of a region."""
     return region.rows[0], 0 if region.cols is None else region.cols[0]
 
 
 @dataclass(slots=True)
-class Places:
+class TensorPixels:
     """Regions of a tensor, with the tiles that hold them.
 
     held: regions by name of the tile; several if equal channels of the tensor share the tile.
     """
 
     tensor: TensorParts
-    copies: Copies
-    held: dict[str, list[Region]] = field(default_factory=dict[str, list[Region]])
+    copies: PixelOrigins
+    held: dict[str, list[TensorRegion]] = field(default_factory=dict[str, list[TensorRegion]])
 
     def __post_init__(self) -> None:
         for part in (*self.tensor.parts, *self.tensor.whole):
@@ -130,7 +130,7 @@ class Places:
         for at in pixels[origin == NOWHERE].tolist():
             raise self.error(f"not every pixel of {self.copies.tile(at)} is copied once")
         key = origin * len(ranges) + channels
-        self.find_cut(np.setdiff1d(key, self.table(ranges)[0]).tolist(), ranges)
+        self.add_cut_tiles(np.setdiff1d(key, self.table(ranges)[0]).tolist(), ranges)
         known, place = self.table(ranges)
         at = np.searchsorted(known, key)
         for i in np.flatnonzero(np.append(known, NOWHERE)[at] != key).tolist():
@@ -138,7 +138,7 @@ class Places:
         row, col = np.divmod(place[at], self.tensor.image.width)
         return row, col
 
-    def find_cut(self, keys: list[int], ranges: list[Range]) -> None:
+    def add_cut_tiles(self, keys: list[int], ranges: list[Range]) -> None:
         """Adds tiles to `held` that are cut out of the tensor as lines.
 
         keys: pixel * len(ranges) + index in `ranges`, of a pixel of each tile and the channels it is read as.
@@ -152,13 +152,19 @@ class Places:
         """Returns the sorted keys (see `find_cut`) of all held pixels by origin, and the tensor's pixel of each."""
         copies, image = self.copies, self.tensor.image
         rows = [
-            (copies.first[copies.number[name]], ranges.index(r.channels), *corner(r), r.width(image), r.row_count)
+            (
+                copies.first[copies.number[name]],
+                ranges.index(r.channels),
+                *region_corner(r),
+                r.width(image),
+                r.row_count,
+            )
             for name, regions in self.held.items()
             for r in regions
             if name in copies.number and r.channels in ranges
         ]
         first, channels, row, col, width, height = np.array(rows, np.int64).reshape(-1, 6).T
-        k, i = spread(width * height)
+        k, i = concatenate_ranges(width * height)
         down, right = np.divmod(k, width[i])
         key = copies.origin[first[i] + k] * len(ranges) + channels[i]
         key, index = np.unique(key, return_index=True)
@@ -167,7 +173,7 @@ class Places:
     def error(self, what: str) -> VerifyError:
         return VerifyError(f"spatial: {self.tensor.node or 'model input'}: {self.tensor.name}: {what}")
 
-    def moved(self, tile: Tile, channels: Range) -> Region:
+    def moved(self, tile: Tile, channels: Range) -> TensorRegion:
         """Returns the region of the tensor that a `Move` cuts out into a tile.
 
         Raises `VerifyError` if the tile is not a line of these channels.
@@ -176,26 +182,26 @@ class Places:
             raise self.error(f"{tile} does not hold channels {channels}")
         op = self.copies.moves[tile.name]
         target, source, first, stride, count = op.runs.T
-        k, i = spread(count)
+        k, i = concatenate_ranges(count)
         element, offset = target[i] + k, first[i] + k * stride[i]
         pixel, channel = np.divmod(element, tile.channels)
         place = np.full(len(element), NOWHERE)
         for s, given in enumerate(op.sources):
             own = source[i] == s
-            place[own] = self.of_channel(given, offset[own], channels[0] + channel[own])
+            place[own] = self.pixels_of_channel(given, offset[own], channels[0] + channel[own])
         row, col = divmod(int(place[0]), self.tensor.image.width)
         fits = tile.channels == channels[1] - channels[0] and col + tile.width <= self.tensor.image.width
         if not fits or place[0] == NOWHERE or (place != place[0] + pixel).any():
             raise self.error(f"{tile} is not cut out of channels {channels}")
-        return Region(channels, (row, row + tile.rows), (col, col + tile.width))
+        return TensorRegion(channels, (row, row + tile.rows), (col, col + tile.width))
 
-    def of_channel(self, tile: Tile, offset: Ints, channel: Ints) -> Ints:
+    def pixels_of_channel(self, tile: Tile, offset: Ints, channel: Ints) -> Ints:
         """Returns the tensor's pixel of each element of a tile; `NOWHERE` if the element has another channel."""
         place = np.full(len(offset), NOWHERE)
         for region in self.held.get(tile.name, []):
             pixel, own = np.divmod(offset, region.channel_count)
             down, right = np.divmod(pixel, region.width(self.tensor.image))
-            row, col = corner(region)
+            row, col = region_corner(region)
             at = (row + down) * self.tensor.image.width + col + right
             place = np.where(region.channels[0] + own == channel, at, place)
         return place

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, RefinementError
-from raptor.spatial.even_out import even_out
+from raptor.spatial.even_out import balance_load
 from raptor.spatial.lower_graph import lower_graph
 from raptor.spatial.make_constants import ConstantUses, check_constants, choose_constants, make_constants
 from raptor.spatial.move_computes import check_moves, move_computes
@@ -44,7 +44,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> Refined:
     if decision.refinement is not None:
         return Refined(decision)
     lowered, flow = lower_graph(graph, decision, arch), decision.flow
-    if not isinstance(flow, ByLine) or not lowered.cores:
+    if not isinstance(flow, LineFlow) or not lowered.cores:
         return Refined(replace(decision, refinement=Refinement()), lowered)
     sunk = sink_to_readers(lowered) if flow.streamed else ()
     partition = move_computes(lowered, sunk)
@@ -53,7 +53,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> Refined:
         uses = ConstantUses.of(partition)
         constants = choose_constants(partition, uses, arch)
         partition = make_constants(partition, uses, constants, arch)
-    balanced = even_out(partition, flow, arch) if flow.streamed else ()
+    balanced = balance_load(partition, flow, arch) if flow.streamed else ()
     partition = move_computes(partition, balanced)
     near, relays = choose_relays(partition, arch) if flow.streamed else ((), ())
     partition = relay_values(move_computes(partition, near), relays)
@@ -100,7 +100,7 @@ def refinement_steps(lowered: Partition, decision: Decision, arch: Target) -> It
 def _check_refined(records: Refinement, lowered: Partition, decision: Decision) -> None:
     """Raises `RefinementError` unless the records are about these computes, and the flow of the decision has such."""
     flow = decision.flow
-    if not isinstance(flow, ByLine):
+    if not isinstance(flow, LineFlow):
         raise RefinementError(f"only a mapping by line is refined, not one by {flow.kind}")
     if records.constants and not flow.makes_constants:
         raise RefinementError("constants: the flow of this mapping makes none")

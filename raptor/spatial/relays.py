@@ -15,25 +15,25 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from msgspec import structs
 
-from raptor.mapping.knobs import patience_on
+from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.refinement import MovedComputes, RefinementError, Relay, RelayedTile
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
-from raptor.spatial.mesh_placement import usable
-from raptor.spatial.move_computes import movable, move_computes, moves_to
-from raptor.spatial.needs import Needs
+from raptor.spatial.mesh_placement import usable_cores
+from raptor.spatial.move_computes import find_movable, move_computes, moves_to
+from raptor.spatial.needs import StepDependences
 from raptor.spatial.operations import OneResult
 from raptor.spatial.placed import Partition
-from raptor.spatial.spans import Kept, Times, chains_lie_apart, reads
+from raptor.spatial.spans import AlapSchedule, WaitingTile, compute_dependences, has_distant_chains
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 from raptor.target.element import ElementType
 from raptor.target.timing import message_ns
 
-WORTH = 2
+RELAY_GAIN = 2
 """Factor by which the longest occupancy of a core must fall for values to be relayed, because times are estimates."""
 
-MEMORY = 0.5
+RELAY_MEMORY_SHARE = 0.5
 """Share of a core's local memory that relayed values may fill; its buffers need the rest."""
 
 
@@ -43,63 +43,65 @@ def choose_relays(partition: Partition, arch: Target) -> tuple[tuple[MovedComput
     The occupancy of a core lasts from its first to its last work of a sample.
     """
     nothing = (), ()
-    idle = sorted(set(range(len(usable(arch)))).difference(partition.cores))
-    if len(idle) <= WORTH or not chains_lie_apart(partition, WORTH):
+    idle = sorted(set(range(len(usable_cores(arch)))).difference(partition.cores))
+    if len(idle) <= RELAY_GAIN or not has_distant_chains(partition, RELAY_GAIN):
         return nothing
-    patience_ns = patience_on(arch)
-    times = Times.of(partition, patience_ns, arch)
-    span_ns = times.span_ns()
-    if span_ns < WORTH * times.busiest_ns:
+    patience_ns = chip_patience_ns(arch)
+    times = AlapSchedule.from_partition(partition, patience_ns, arch)
+    span_ns = times.longest_occupancy_ns()
+    if span_ns < RELAY_GAIN * times.busiest_ns:
         return nothing
-    near = to_first_readers(partition, times)
+    near = move_to_first_readers(partition, times)
     if near:
-        times = Times.of(move_computes(partition, near), patience_ns, arch)
+        times = AlapSchedule.from_partition(move_computes(partition, near), patience_ns, arch)
     slots, reached_ns = _best_slots(times, len(idle), arch)
-    if span_ns < WORTH * reached_ns:
+    if span_ns < RELAY_GAIN * reached_ns:
         return nothing
-    groups = slots.groups(times.kept())
+    groups = slots.groups(times.waiting_tiles())
     return near, tuple(_relay(slots, idle, number, *group) for number, group in enumerate(groups.items()))
 
 
-def _relay(slots: "Slots", idle: Sequence[int], number: int, group: "_Group", members: Sequence[Kept]) -> Relay:
+def _relay(
+    slots: "TimeSlots", idle: Sequence[int], number: int, group: "_Group", members: Sequence[WaitingTile]
+) -> Relay:
     """Returns the relay of a group of values, through a core of each of its slots; groups of a slot take turns."""
     made, read, *_ = group
     cores = tuple(idle[slot * slots.wide + number % slots.wide] for slot in range(made, read + 1))
     return Relay(cores, tuple(RelayedTile(each.tile.name, each.reader) for each in members))
 
 
-def to_first_readers(partition: Partition, times: Times) -> tuple[MovedComputes, ...]:
+def move_to_first_readers(partition: Partition, times: AlapSchedule) -> tuple[MovedComputes, ...]:
     """Returns moves of some computes to the core that reads their result first.
 
     These can run on any core, and their own core reads the result only much later, which would occupy it until then.
     """
     cores = np.array(partition.cores, np.int64)
-    made, reader = reads(partition)
+    made, reader = compute_dependences(partition)
     at_ns, own = times.at_ns[reader], cores[made] == cores[reader]
     first_ns, own_ns = np.full(len(cores), np.inf), np.full(len(cores), -np.inf)
     np.minimum.at(first_ns, made, at_ns)
     own_ns[made[own]] = np.inf
     np.minimum.at(own_ns, made[own], at_ns[own])
-    far = movable(partition) & (own_ns > first_ns + WORTH * times.busiest_ns)
+    far = find_movable(partition) & (own_ns > first_ns + RELAY_GAIN * times.busiest_ns)
     first = np.flatnonzero(far[made] & (at_ns == first_ns[made]))
     cores[made[first]] = cores[reader[first]]
     return moves_to(cores, partition)
 
 
-def _best_slots(times: Times, cores: int, arch: Target) -> tuple["Slots", float]:
+def _best_slots(times: AlapSchedule, cores: int, arch: Target) -> tuple["TimeSlots", float]:
     """Returns the division of time and idle cores into slots with the least interval, and this interval in ns.
 
     On ties the fewest slots are taken, because each slot adds messages.
     """
-    kept, port_ns = times.kept(), float(times.work.memory_ns.sum())
+    kept, port_ns = times.waiting_tiles(), float(times.work.memory_ns.sum())
     first_ns, last_ns = float(times.at_ns.min()), float(times.end_ns.max())
 
-    def reached_ns(slots: Slots) -> float:
+    def reached_ns(slots: TimeSlots) -> float:
         groups = slots.groups(kept)
         relayed = [each for members in groups.values() for each in members]
-        return max(slots.interval_ns(groups, arch), times.span_ns(relayed), port_ns)
+        return max(slots.interval_ns(groups, arch), times.longest_occupancy_ns(relayed), port_ns)
 
-    ways = [Slots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
+    ways = [TimeSlots(n, cores // n, first_ns, (last_ns - first_ns) / n) for n in range(2, cores + 1)]
     times_ns = [reached_ns(slots) for slots in ways]
     return ways[times_ns.index(min(times_ns))], min(times_ns)
 
@@ -109,7 +111,7 @@ _Group = tuple[int, int, int, ElementType]
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class TimeSlots:
     """`count` consecutive slots of `length_ns` each, starting at `first_ns`, with `wide` cores per slot."""
 
     count: int
@@ -117,9 +119,9 @@ class Slots:
     first_ns: float
     length_ns: float
 
-    def groups(self, kept: Sequence[Kept]) -> dict[_Group, list[Kept]]:
+    def groups(self, kept: Sequence[WaitingTile]) -> dict[_Group, list[WaitingTile]]:
         """Groups the values that wait for longer than a slot."""
-        groups: dict[_Group, list[Kept]] = {}
+        groups: dict[_Group, list[WaitingTile]] = {}
         for each in kept:
             if each.read_ns - each.made_ns > self.length_ns:
                 ends = self.number(each.made_ns), self.number(each.read_ns)
@@ -130,17 +132,17 @@ class Slots:
         """Returns the number of the slot that contains a time."""
         return min(int((at_ns - self.first_ns) / self.length_ns), self.count - 1)
 
-    def interval_ns(self, groups: Mapping[_Group, Sequence[Kept]], arch: Target) -> float:
+    def interval_ns(self, groups: Mapping[_Group, Sequence[WaitingTile]], arch: Target) -> float:
         """Estimates the occupancy of a core of the fullest slot; infinite if its memory is too small."""
         busy_ns, held = np.zeros(self.count), np.zeros(self.count)
         for (made, read, _, element), members in groups.items():
-            chip, tiles = arch.holding(element), {each.tile.name: each.tile for each in members}.values()
+            chip, tiles = arch.with_element(element), {each.tile.name: each.tile for each in members}.values()
             one_ns = sum(message_ns(chip, tile.elements) for tile in tiles)
             elements = sum(tile.elements for tile in tiles)
             busy_ns[made : read + 1] += 2 * message_ns(chip, elements)
             busy_ns[[made, read]] += one_ns
             held[made : read + 1] += elements * arch.bytes_of(element)
-        if held.max() > MEMORY * self.wide * arch.core.memory.size_bytes:
+        if held.max() > RELAY_MEMORY_SHARE * self.wide * arch.core.memory.size_bytes:
             return float("inf")
         return self.length_ns + float(busy_ns.max()) / self.wide
 
@@ -171,7 +173,7 @@ def check_relays(partition: Partition, relays: Sequence[Relay], arch: Target) ->
         kinds = set[tuple[int, ElementType]]()
         for k, each in enumerate(relay.tiles):
             at, number = f"relays[{i}].tiles[{k}]", needs.flow.number.get(each.tile, -1)
-            if number < 0 or not needs.makers.some(np.array([number])).any():
+            if number < 0 or not needs.makers.is_nonempty(np.array([number])).any():
                 raise RefinementError(f"{at}.tile: no compute makes {each.tile}")
             if (each.reader, number) not in pairs or needs.taken[each.reader] not in (-1, number):
                 raise RefinementError(f"{at}.reader: compute {each.reader} does not take {each.tile}")
@@ -185,8 +187,8 @@ def check_relays(partition: Partition, relays: Sequence[Relay], arch: Target) ->
             raise RefinementError(f"relays[{i}].tiles: expected tiles of equal channels and types")
 
 
-def _needs(partition: Partition) -> Needs:
-    return Needs.of(partition.graph.dataflow, np.array(partition.cores, np.int64))
+def _needs(partition: Partition) -> StepDependences:
+    return StepDependences.from_dataflow(partition.graph.dataflow, np.array(partition.cores, np.int64))
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class _Relays:
     """
 
     partition: Partition
-    needs: Needs
+    needs: StepDependences
     added: list[tuple[Compute, int, float, int]] = field(default_factory=list[tuple[Compute, int, float, int]])
     changed: dict[int, Compute] = field(default_factory=dict[int, Compute])
 

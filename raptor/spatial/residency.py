@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from raptor.mapping.streaming import Range
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Tile
-from raptor.spatial.line_grid import Cell
+from raptor.spatial.line_grid import LineCell
 
-Emit = Callable[[Compute, int | None, float], None]
+EmitCompute = Callable[[Compute, int | None, float], None]
 """(compute, core, position): appends a compute to a core; None means the core of its first operand."""
 
-LinePlace = tuple[str, int, int, int]
+LineOnCore = tuple[str, int, int, int]
 """A line of some channels on a core: name of the tensor's grid, line, number of the channel range, core."""
 
-_OnCores = dict[int | None, list[Cell]]
+_OnCores = dict[int | None, list[LineCell]]
 """Cells by core; None: in global memory."""
 
 
 @dataclass(slots=True)
-class Residency:
+class TileResidency:
     """Records the core of each tile and the copies of lines, so that nothing is copied to a core twice.
 
     homes: core of each tile that was computed or copied, by name. Model inputs and constants are in global memory and
@@ -31,9 +31,11 @@ class Residency:
     homes: dict[str, int] = field(default_factory=dict[str, int])
     made: list[str] = field(default_factory=list[str])
     turns: dict[str, int] = field(default_factory=dict[str, int])
-    copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
+    copies: dict[LineOnCore, list[LineCell]] = field(default_factory=dict[LineOnCore, list[LineCell]])
     copy_names: set[str] = field(default_factory=set[str])
-    found: dict[tuple[LinePlace, Range, bool], Cell] = field(default_factory=dict[tuple[LinePlace, Range, bool], Cell])
+    found: dict[tuple[LineOnCore, Range, bool], LineCell] = field(
+        default_factory=dict[tuple[LineOnCore, Range, bool], LineCell]
+    )
     lines: dict[tuple[str, int, int], _OnCores] = field(default_factory=dict[tuple[str, int, int], _OnCores])
     counted: int = 0
 
@@ -61,7 +63,7 @@ class Residency:
             self.made.append(name)
             self.homes[name] = core
 
-    def find(self, place: LinePlace, line: Sequence[Cell], cols: Range, *, exact: bool) -> Cell | None:
+    def find(self, place: LineOnCore, line: Sequence[LineCell], cols: Range, *, exact: bool) -> LineCell | None:
         """Returns a cell on the core of `place` that contains pixels `cols`, or None.
 
         It is a cell of `line` or a copy. With `exact`, the cell contains no other pixels.
@@ -76,7 +78,7 @@ class Residency:
                 self.found[key] = cell
         return cell
 
-    def _of_line(self, place: LinePlace, line: Sequence[Cell]) -> Sequence[Cell]:
+    def _of_line(self, place: LineOnCore, line: Sequence[LineCell]) -> Sequence[LineCell]:
         """Returns the cells of a line that are on the core."""
         if not line:
             return ()
@@ -92,7 +94,7 @@ class Residency:
         """Returns whether a tile is a copy of parts of a line, which several computes may fill."""
         return tile.name in self.copy_names
 
-    def copied(self, place: LinePlace, cell: Cell) -> Cell:
+    def record_copy(self, place: LineOnCore, cell: LineCell) -> LineCell:
         """Records a copy, and returns it."""
         self.copies.setdefault(place, []).append(cell)
         self.copy_names.add(cell.tile.name)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import ByLine, Decision
-from raptor.spatial.costs import Costs
+from raptor.mapping.decision import Decision, LineFlow
+from raptor.spatial.costs import CostModel
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import TakeRows
-from raptor.spatial.needs import Needs
-from raptor.spatial.orders import Order, named_order
+from raptor.spatial.needs import StepDependences
+from raptor.spatial.orders import StepOrder, named_order
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
@@ -30,7 +30,7 @@ from raptor.target.timing import (
 )
 
 if TYPE_CHECKING:
-    from raptor.spatial.schedule_kernel import Ints, Work
+    from raptor.spatial.schedule_kernel import Ints, SampleWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,13 +41,13 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     Ties are broken by `Problem.rank`.
     """
     count, flow = len(placed.graph.computes), decision.flow
-    if not isinstance(flow, ByLine) or not count:
+    if not isinstance(flow, LineFlow) or not count:
         return Schedule(placed, (), tuple(range(count)))
     order: list[int] = []
     fetches: list[Fetch] = []
-    name = Order(flow.patience_ns, flow.sample)
+    name = StepOrder(flow.patience_ns, flow.sample)
     for together in _together(placed, flow):
-        problem = Problem.of(arch, placed, together)
+        problem = ScheduleProblem.from_graph(arch, placed, together)
         local = named_order(problem.work(), name)
         first = count + len(fetches)
         numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
@@ -56,7 +56,7 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     return Schedule(placed, tuple(fetches), tuple(order))
 
 
-def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
+def _together(placed: PlacedGraph, flow: LineFlow) -> list[range]:
     """Returns ranges of computes that are scheduled together: all, or one range per node if not streamed."""
     computes = placed.graph.computes
     if flow.streamed:
@@ -66,7 +66,7 @@ def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
@@ -74,42 +74,42 @@ class Problem:
     """
 
     arch: Target
-    needs: Needs
+    needs: StepDependences
     fetched: tuple[Fetch, ...]
     core: "Ints"
     position: Floats
     outputs: "Ints"
-    costs: Costs
+    costs: CostModel
 
     @classmethod
-    def of(cls, arch: Target, placed: PlacedGraph, together: range) -> "Problem":
+    def from_graph(cls, arch: Target, placed: PlacedGraph, together: range) -> "ScheduleProblem":
         """Makes the problem of the computes `together` of a graph."""
         graph, chosen = placed.graph, slice(together.start, together.stop)
         core = np.array(placed.cores[chosen], np.int64)
         position = np.array(placed.positions[chosen], np.float64)
-        needs = Needs.of(graph.dataflow.part(together), core)
+        needs = StepDependences.from_dataflow(graph.dataflow.part(together), core)
         user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
         stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
-        return cls(arch, needs, fetched, core, position, outputs, Costs(arch, graph.filters))
+        return cls(arch, needs, fetched, core, position, outputs, CostModel(arch, graph.filters))
 
     @property
     def computes(self) -> int:
         """Number of computes among the steps."""
         return len(self.core) - len(self.fetched)
 
-    def work(self) -> "Work":
+    def work(self) -> "SampleWork":
         """Returns all steps as columns for the list scheduler."""
-        from raptor.spatial.schedule_kernel import Work  # compiled code is loaded only where it runs
+        from raptor.spatial.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
 
         count, edges, core = len(self.core), self.needs.edges, self.core
         peer, sizes, local_ns = self.messages()
         times = message_times(self.arch, peer, core, sizes)
         memory_ns, around_ns = self.memory()
-        return Work(
+        return SampleWork(
             core,
             peer,
             times.request_ns,
@@ -123,7 +123,7 @@ class Problem:
             np.bincount(edges[:, 1], minlength=count),
             np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(edges[:, 1]),
-            *pairs(core, peer),
+            *number_pairs(core, peer),
         )
 
     def rank(self) -> "Ints":
@@ -149,12 +149,12 @@ class Problem:
 
     def memory(self) -> tuple[Floats, Floats]:
         """Returns the ns for which transfers of each step occupy the global memory port, and the rest of their time."""
-        step, kind, elements = self.exchanged()
+        step, kind, elements = self.memory_transfers()
         busy_ns = self.each(kind, elements, global_port_ns)
         rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
         return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
 
-    def exchanged(self) -> "tuple[Ints, Ints, Ints]":
+    def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
         """Returns (step, element type, number of elements) of every transfer from or to global memory.
 
         A transfer step loads tiles that no compute makes. Any other compute loads what it is the first on its core to
@@ -181,8 +181,8 @@ class Problem:
         """
         flow, taken = self.needs.flow, self.needs.taken
         reader, tile = self.needs.reader, self.needs.read
-        given = ~self.needs.makers.some(tile)
-        whole = ~flow.is_form(TakeRows)[flow.use_op]
+        given = ~self.needs.makers.is_nonempty(tile)
+        whole = ~flow.is_op_class(TakeRows)[flow.use_op]
         user = np.concatenate([reader[given], flow.op_compute[flow.use_op[whole]]])
         value = np.concatenate([tile[given], len(flow.tiles) + flow.use_constant[whole]])
         order = np.argsort(user, kind="stable")
@@ -196,7 +196,7 @@ class Problem:
     def each(self, kind: "Ints", elements: "Ints", cost: Callable[..., float], *of: "Ints") -> Floats:
         """Returns `cost` of each row (element type, elements, further arguments), called once per distinct row."""
         rows, index = np.unique(np.stack([kind, elements, *of], axis=1), axis=0, return_inverse=True)
-        targets = [self.arch.holding(element) for element in self.needs.flow.types]
+        targets = [self.arch.with_element(element) for element in self.needs.flow.types]
         asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
         return np.array(asked, np.float64)[index.reshape(-1)]
 
@@ -221,7 +221,7 @@ def _contents(flow: Dataflow) -> "Ints":
     return content
 
 
-def pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
     """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `Work`."""
     cores = int(max(core.max(), peer.max())) + 1
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import bare_helper, bare_kernel, interpret
+from raptor.common.jit import bare_helper, bare_kernel, interpret_first
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class Work(NamedTuple):
+class SampleWork(NamedTuple):
     """The steps of one sample, as columns.
 
     A step occupies its `core`, and during its transfer also the core `peer` (-1: no transfer from a core). request_ns
@@ -50,7 +50,7 @@ class Work(NamedTuple):
         return asked_ns + self.receiver_ns + self.memory_ns + self.work_ns
 
 
-class Chip(NamedTuple):
+class ChipState(NamedTuple):
     """State of a chip that processes several samples.
 
     One entry per core: free: when its work ends. switch: when its last transfer has left. sample: the sample that it
@@ -67,7 +67,7 @@ class Chip(NamedTuple):
     memory: Floats
 
 
-class Heaps(NamedTuple):
+class PairHeaps(NamedTuple):
     """A binary heap of steps for each pair, ordered by `ready`, then by `turn`.
 
     Pair p has `size[p]` steps, stored from index `first[p]` on; its capacity is its number of steps per sample.
@@ -79,7 +79,7 @@ class Heaps(NamedTuple):
     turn: Ints
 
 
-class Queue(NamedTuple):
+class ReadyQueue(NamedTuple):
     """The steps that can start.
 
     here: steps whose inputs are ready before both cores are free, ordered by turn alone (`ready` is 0). later: all
@@ -87,12 +87,12 @@ class Queue(NamedTuple):
     other entry is the core below it whose next step starts first.
     """
 
-    here: Heaps
-    later: Heaps
+    here: PairHeaps
+    later: PairHeaps
     next: Ints
 
 
-class Todo(NamedTuple):
+class RemainingSteps(NamedTuple):
     """The work that is left.
 
     ready: [samples, steps], when the inputs are ready. left: [samples, steps], number of steps still waited for. tasks:
@@ -108,41 +108,51 @@ class Todo(NamedTuple):
     done: Ints
 
 
-def idle(work: Work, samples: int) -> Chip:
+def idle_chip(work: SampleWork, samples: int) -> ChipState:
     """Returns the state of the chip before any work."""
     cores = len(work.first_pair) - 1
     free, switch = np.zeros(cores), np.zeros(cores)
-    return Chip(free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(samples))
+    return ChipState(
+        free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(samples)
+    )
 
 
-def all_of(work: Work, samples: int) -> Todo:
+def all_steps(work: SampleWork, samples: int) -> RemainingSteps:
     """Returns the bookkeeping of the remaining steps of `samples` samples, none of which has begun."""
     cores, count = len(work.first_pair) - 1, len(work.core)
     both = np.concatenate([work.core, work.peer])
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count
     undone = np.bincount(both[both >= 0], minlength=cores)
     left = np.repeat(work.waiting[None], samples, axis=0)
-    return Todo(np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone, np.zeros(samples, np.int64))
+    return RemainingSteps(
+        np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone, np.zeros(samples, np.int64)
+    )
 
 
-def nothing(work: Work) -> Queue:
+def empty_queue(work: SampleWork) -> ReadyQueue:
     """Returns an empty queue."""
     leaves = 1 << (len(work.first_pair) - 2).bit_length()
     leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two leaves, so that none is empty
     levels = [leaf[:: 1 << level] for level in reversed(range(leaves.bit_length()))]
-    return Queue(_empty(work), _empty(work), np.concatenate([[0], *levels]))
+    return ReadyQueue(_empty(work), _empty(work), np.concatenate([[0], *levels]))
 
 
-def _empty(work: Work) -> Heaps:
+def _empty(work: SampleWork) -> PairHeaps:
     first = np.cumsum([0, *np.bincount(work.pair, minlength=len(work.peer_of))])
     count = len(work.core)
-    return Heaps(first[:-1], np.zeros(len(first) - 1, np.int64), np.zeros(count), np.zeros(count, np.int64))
+    return PairHeaps(first[:-1], np.zeros(len(first) - 1, np.int64), np.zeros(count), np.zeros(count, np.int64))
 
 
 @bare_kernel
-@interpret(us=lambda args: 40 * args[0].size, until_us=2e6, by_element=True)
+@interpret_first(us=lambda args: 40 * args[0].size, until_us=2e6, by_element=True)
 def list_schedule(
-    ordered: Ints, chip: Chip, work: Work, todo: Todo, queue: Queue, by_rank: Ints, patience_ns: float
+    ordered: Ints,
+    chip: ChipState,
+    work: SampleWork,
+    todo: RemainingSteps,
+    queue: ReadyQueue,
+    by_rank: Ints,
+    patience_ns: float,
 ) -> None:
     """Sets `ordered` [samples, steps]: the order in which the steps of consecutive samples start on one chip.
 
@@ -178,7 +188,9 @@ def list_schedule(
 
 
 @bare_helper
-def _count(c: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
+def _count(
+    c: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, todo: RemainingSteps, patience_ns: float
+) -> None:
     """Counts a finished step of core `c`. After the last one, the core begins the next sample."""
     todo.undone[c] -= 1
     if todo.undone[c] > 0 or chip.sample[c] + 1 == len(todo.left):
@@ -191,7 +203,9 @@ def _count(c: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns
 
 
 @bare_helper
-def _open(i: int, sample: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
+def _open(
+    i: int, sample: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, todo: RemainingSteps, patience_ns: float
+) -> None:
     """Adds a step to the heap of its pair, if it waits for nothing and both cores work on its sample.
 
     It also becomes the core's next step if it comes before the current one.
@@ -207,13 +221,13 @@ def _open(i: int, sample: int, queue: Queue, chip: Chip, work: Work, todo: Todo,
 
 
 @bare_helper
-def _free(c: int, peer: int, chip: Chip) -> float:
+def _free(c: int, peer: int, chip: ChipState) -> float:
     """Returns the time at which a core and its peer (-1: none) are free."""
     return chip.free[c] if peer < 0 else max(chip.free[c], chip.free[peer])
 
 
 @bare_helper
-def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> int:
+def _offer(c: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, patience_ns: float) -> int:
     """Finds the step that core `c` would run next. Returns its pair; -1 if there is none."""
     here, later = queue.here, queue.later
     best, least, first = np.int64(-1), 0.0, np.int64(0)  # numba gives literals types of their own
@@ -235,7 +249,7 @@ def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> 
 
 
 @bare_helper
-def _enter(c: int, start: float, turn: int, queue: Queue, chip: Chip) -> None:
+def _enter(c: int, start: float, turn: int, queue: ReadyQueue, chip: ChipState) -> None:
     """Sets the next step of core `c`, and updates the tournament tree."""
     chip.start[c], chip.turn[c] = start, turn
     i = (len(queue.next) // 2 + c) // 2
@@ -250,7 +264,7 @@ def _enter(c: int, start: float, turn: int, queue: Queue, chip: Chip) -> None:
 
 
 @bare_helper
-def _push(heaps: Heaps, pair: int, ready: float, turn: int) -> None:
+def _push(heaps: PairHeaps, pair: int, ready: float, turn: int) -> None:
     first, i = heaps.first[pair], heaps.size[pair]
     heaps.size[pair] += 1
     while i > 0:
@@ -263,7 +277,7 @@ def _push(heaps: Heaps, pair: int, ready: float, turn: int) -> None:
 
 
 @bare_helper
-def _pop(heaps: Heaps, pair: int) -> None:
+def _pop(heaps: PairHeaps, pair: int) -> None:
     """Removes the top of the heap of a pair."""
     heaps.size[pair] -= 1
     first, size = heaps.first[pair], heaps.size[pair]
@@ -284,7 +298,7 @@ def _pop(heaps: Heaps, pair: int) -> None:
 
 
 @bare_helper
-def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
+def _run(i: int, sample: int, ready: float, chip: ChipState, work: SampleWork) -> float:
     """Runs a step whose inputs are ready from `ready` on. Returns its end."""
     c, p = work.core[i], work.peer[i]
     now = max(ready, _free(c, p, chip))
@@ -302,8 +316,8 @@ def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
 
 
 @bare_kernel
-@interpret(us=lambda args: 3 * args[1].size, until_us=6e5, by_element=True)
-def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: Chip, work: Work, order: Ints) -> None:
+@interpret_first(us=lambda args: 3 * args[1].size, until_us=6e5, by_element=True)
+def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: ChipState, work: SampleWork, order: Ints) -> None:
     """Sets the end of each sample in ns, if every core executes the steps of each sample in this order.
 
     ready_ns: [samples, steps], when the inputs of each step are ready; zeros at first, updated in place.

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.orders import early
+from raptor.spatial.orders import schedule_early
 from raptor.spatial.placed import Partition, PlacedGraph
-from raptor.spatial.schedule import Problem
+from raptor.spatial.schedule import ScheduleProblem
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 
 if TYPE_CHECKING:
-    from raptor.spatial.schedule_kernel import Work
+    from raptor.spatial.schedule_kernel import SampleWork
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WaitingTile:
     """A tile that waits to be taken to another core.
 
     step: number of the step that transfers it. reader: the compute that this step serves, equal to `step` if the
@@ -36,27 +36,27 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class AlapSchedule:
     """ALAP schedule of one sample that delays none of its results.
 
     work: all steps; see `Problem`. at_ns, end_ns: begin and end of each step.
     """
 
-    problem: Problem
-    work: "Work"
+    problem: ScheduleProblem
+    work: "SampleWork"
     at_ns: Floats
     end_ns: Floats
 
     @classmethod
-    def of(cls, partition: Partition, patience_ns: float, arch: Target) -> "Times":
+    def from_partition(cls, partition: Partition, patience_ns: float, arch: Target) -> "AlapSchedule":
         """Schedules one sample forwards, then moves all steps as late as possible."""
         problem = _problem(partition, arch)
         work = problem.work()
-        order, early_ns = early(work, patience_ns)
-        at_ns = late(work, order, early_ns)
+        order, early_ns = schedule_early(work, patience_ns)
+        at_ns = latest_starts(work, order, early_ns)
         return cls(problem, work, at_ns, at_ns + work.occupied_ns)
 
-    def span_ns(self, relayed: Sequence[Kept] = ()) -> float:
+    def longest_occupancy_ns(self, relayed: Sequence[WaitingTile] = ()) -> float:
         """Returns the longest occupancy of a core: from the first to the last of its work, sending included.
 
         Tiles in `relayed` count as sent as soon as they are made.
@@ -64,7 +64,7 @@ class Times:
         first_ns, last_ns = self.occupied_ns(int(self.work.core.max()) + 1, relayed)
         return float((last_ns - first_ns).max())
 
-    def occupied_ns(self, cores: int, relayed: Sequence[Kept] = ()) -> tuple[Floats, Floats]:
+    def occupied_ns(self, cores: int, relayed: Sequence[WaitingTile] = ()) -> tuple[Floats, Floats]:
         """Returns begin and end of the occupancy of each of `cores` cores, sending included; inf and -inf without work.
 
         Tiles in `relayed` count as sent as soon as they are made.
@@ -72,14 +72,14 @@ class Times:
         sent_ns, sends = self.at_ns.copy(), self.work.peer >= 0
         sent_ns[[each.step for each in relayed]] = [each.made_ns for each in relayed]
         owners = np.concatenate([self.work.core, self.work.core, self.work.peer[sends]])
-        return ends(owners, np.concatenate([self.at_ns, self.end_ns, sent_ns[sends]]), cores)
+        return min_max_by_core(owners, np.concatenate([self.at_ns, self.end_ns, sent_ns[sends]]), cores)
 
     @property
     def busiest_ns(self) -> float:
         """The largest total work of a core."""
         return float(np.bincount(self.work.core, self.end_ns - self.at_ns).max())
 
-    def kept(self) -> list[Kept]:
+    def waiting_tiles(self) -> list[WaitingTile]:
         """Returns the tiles that steps take from other cores."""
         needs, computes = self.problem.needs, self.problem.computes
         made_ns = np.zeros(len(needs.flow.tiles))
@@ -90,10 +90,10 @@ class Times:
         numbers: list[list[int]] = np.stack([steps, reader[steps], taken], axis=1).tolist()
         waits_ns: list[list[float]] = np.stack([made_ns[taken], self.at_ns[steps]], axis=1).tolist()
         rows = zip(numbers, waits_ns, strict=True)
-        return [Kept(i, user, needs.flow.tiles[t], *between) for (i, user, t), between in rows]
+        return [WaitingTile(i, user, needs.flow.tiles[t], *between) for (i, user, t), between in rows]
 
 
-def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
+def latest_starts(work: "SampleWork", order: Ints, early_ns: Floats) -> Floats:
     """Returns the latest start of each step that delays no result, if each core keeps the order.
 
     early_ns: when the inputs of each step are ready in the forward schedule.
@@ -108,34 +108,36 @@ def late(work: "Work", order: Ints, early_ns: Floats) -> Floats:
     return np.array(start_ns)
 
 
-def work_of(partition: Partition, arch: Target) -> "Work":
+def partition_work(partition: Partition, arch: Target) -> "SampleWork":
     """Returns all steps of a sample, for the list scheduler."""
     return _problem(partition, arch).work()
 
 
-def _problem(partition: Partition, arch: Target) -> Problem:
+def _problem(partition: Partition, arch: Target) -> ScheduleProblem:
     placed = PlacedGraph(partition.graph, partition.cores, partition.positions)
-    return Problem.of(arch, placed, range(len(partition.cores)))
+    return ScheduleProblem.from_graph(arch, placed, range(len(partition.cores)))
 
 
-def chains_lie_apart(partition: Partition, factor: float) -> bool:
+def has_distant_chains(partition: Partition, factor: float) -> bool:
     """Returns whether some core has work far apart in a dependence chain: a cheap filter that needs no times.
 
     Far apart means a distance of more than `factor` times the largest number of computes on any core.
     """
     cores = np.array(partition.cores, np.int64)
-    made, reader = reads(partition)
+    made, reader = compute_dependences(partition)
     order = np.argsort(reader, kind="stable")
     level = [0] * len(cores)
     for before, after in zip(made[order].tolist(), reader[order].tolist(), strict=True):
         if level[before] >= level[after]:
             level[after] = level[before] + 1
     levels = np.array(level, np.float64)
-    first, last = ends(np.concatenate([cores, cores[made]]), np.concatenate([levels, levels[reader]]), cores.max() + 1)
+    first, last = min_max_by_core(
+        np.concatenate([cores, cores[made]]), np.concatenate([levels, levels[reader]]), cores.max() + 1
+    )
     return float((last - first).max()) > factor * np.bincount(cores).max()
 
 
-def reads(partition: Partition) -> tuple[Ints, Ints]:
+def compute_dependences(partition: Partition) -> tuple[Ints, Ints]:
     """Returns the dependences between computes: arrays of makers and of readers."""
     flow = partition.graph.dataflow
     maker = np.full(len(flow.tiles), -1)
@@ -145,7 +147,7 @@ def reads(partition: Partition) -> tuple[Ints, Ints]:
     return made[made >= 0], reader[made >= 0]
 
 
-def ends(cores: Ints, at: Floats, count: int) -> tuple[Floats, Floats]:
+def min_max_by_core(cores: Ints, at: Floats, count: int) -> tuple[Floats, Floats]:
     """Returns the minimum and the maximum of `at` for each of `count` cores; inf and -inf without entries."""
     first, last = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(first, cores, at)

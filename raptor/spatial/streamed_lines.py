@@ -11,18 +11,26 @@ from raptor.graph.ir import (
     Node,
 )
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import ByLine
-from raptor.mapping.following import at_readers
-from raptor.mapping.latest import Born, births
-from raptor.mapping.streaming import Parts, Range, line_parts
+from raptor.mapping.decision import LineFlow
+from raptor.mapping.following import find_sunk_maps
+from raptor.mapping.latest import CriticalPosition, find_critical_positions
+from raptor.mapping.streaming import ChannelRanges, Range, line_channel_ranges
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.ir import Copy, Part
-from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
-from raptor.spatial.lower_tiles import Placed, TileLowering
+from raptor.spatial.ir import Copy, TensorPart
+from raptor.spatial.line_grid import (
+    CellGrid,
+    LineCell,
+    MadeCells,
+    cell_name,
+    ranges_overlap,
+    runs_into_tile,
+    runs_out_of_tile,
+)
+from raptor.spatial.lower_tiles import PlacedCompute, TileLowering
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Vector
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,19 +45,19 @@ class StreamedLines(TileLowering):
 
     parts_of: channel ranges of each streamed tensor. grids: tensors that exist as lines so far. steps: tensors that
     each layer computes, by its key; a recurrent layer has one per time step. born: position of each tensor in the
-    critical path (see `births`). at_reader: tensors computed on the cores of a reader (see `at_readers`).
-    """
+    critical path (see `find_critical_positions`). at_reader: tensors computed on the cores of a reader (see
+    `find_sunk_maps`)."""
 
-    parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
-    grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
+    parts_of: dict[str, ChannelRanges] = field(default_factory=dict[str, ChannelRanges])
+    grids: dict[str, CellGrid] = field(default_factory=dict[str, CellGrid])
     steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    born: dict[str, Born] = field(default_factory=dict[str, Born])
+    born: dict[str, CriticalPosition] = field(default_factory=dict[str, CriticalPosition])
     at_reader: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        self.parts_of = line_parts(self.graph, self.flow.xbar[0])
-        self.at_reader = at_readers(self.graph)
-        self.born = births(self.graph)
+        self.parts_of = line_channel_ranges(self.graph, self.flow.xbar[0])
+        self.at_reader = find_sunk_maps(self.graph)
+        self.born = find_critical_positions(self.graph)
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
@@ -64,8 +72,8 @@ class StreamedLines(TileLowering):
         return TileLowering.core_for(self, compute)
 
     @property
-    def flow(self) -> ByLine:
-        assert isinstance(self.decision.flow, ByLine), "the other flows have other lowerings"
+    def flow(self) -> LineFlow:
+        assert isinstance(self.decision.flow, LineFlow), "the other flows have other lowerings"
         return self.decision.flow
 
     def finish(self) -> None:
@@ -74,7 +82,7 @@ class StreamedLines(TileLowering):
     def drop_copies(self) -> None:
         """Drops copies without readers, such as input lines that a strided window skips."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
-        kept: list[Placed] = []
+        kept: list[PlacedCompute] = []
         for placed in reversed(self.computes):  # a reader comes after the copy
             body = placed.compute.body
             if _COPIES.issuperset(map(type, body)) and used.isdisjoint([t.name for t in placed.compute.results]):
@@ -94,12 +102,12 @@ class StreamedLines(TileLowering):
         cols, element = (0, image.width), self.element(name)
         lines = (
             tuple(
-                (Cell(cols, Tile(cell_name(name, y, p, cols), 1, image.width, b - a, element)),)
+                (LineCell(cols, Tile(cell_name(name, y, p, cols), 1, image.width, b - a, element)),)
                 for p, (a, b) in enumerate(parts)
             )
             for y in range(image.rows)
         )
-        self.bind_grid(name, "", Grid(parts, tuple(lines)))
+        self.bind_grid(name, "", CellGrid(parts, tuple(lines)))
         if name in self.flow.loaders:
             self.load(name, self.flow.loaders[name])
 
@@ -110,9 +118,11 @@ class StreamedLines(TileLowering):
             tuple(tuple(self.loaded(name, y, p, cells[0], loaders)) for p, cells in enumerate(line))
             for y, line in enumerate(given.lines)
         )
-        self.grids[name] = Grid(given.parts, tuple(lines))
+        self.grids[name] = CellGrid(given.parts, tuple(lines))
 
-    def loaded(self, name: str, y: int, p: int, whole: Cell, loaders: tuple[tuple[Range, int], ...]) -> Iterator[Cell]:
+    def loaded(
+        self, name: str, y: int, p: int, whole: LineCell, loaders: tuple[tuple[Range, int], ...]
+    ) -> Iterator[LineCell]:
         """Emits a copy of a line on each loader core, as part of the first node that reads it. Yields the cells."""
         reader = next(node for node in self.graph.nodes if name in node.inputs)
         channels, position = whole.tile.channels, y / len(self.grids[name].lines)
@@ -121,39 +131,43 @@ class StreamedLines(TileLowering):
             tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels, whole.tile.element)
             op = Copy(tile, whole.tile, cols[0] * channels, 0, width * channels)
             self.emit(Compute(reader.name, reader.op_type, "", (), (op,), (tile,)), core, position)
-            yield Cell(cols, tile)
+            yield LineCell(cols, tile)
 
-    def bind_grid(self, name: str, node: str, grid: Grid) -> None:
+    def bind_grid(self, name: str, node: str, grid: CellGrid) -> None:
         """Records that a tensor consists of these lines."""
         width = self.graph.tensors[name].image.width
         self.grids[name] = grid
         regions = (
-            (Region(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
+            (TensorRegion(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
             for y, p, c in grid.cells()
         )
         self.bind(name, node, list(regions))
 
-    def bind_made(self, node: Node, parts: Parts, made: Made) -> None:
+    def bind_cells(self, node: Node, parts: ChannelRanges, made: MadeCells) -> None:
         """Records that the output of a node consists of these cells."""
         rows = self.graph.tensors[node.output].image.rows
-        self.bind_grid(node.output, node.name, Grid.of(parts, rows, made))
+        self.bind_grid(node.output, node.name, CellGrid.from_cells(parts, rows, made))
 
-    def parts(self, name: str) -> tuple[Part, ...]:
+    def parts(self, name: str) -> tuple[TensorPart, ...]:
         """Returns the tiles of all rows of a tensor. The first call assembles them from lines."""
         tensor = self.tensors[name]
         if name not in self.grids or (len(tensor.parts) == 1 and tensor.image.rows == 1):
             return tensor.parts
         if not tensor.whole:
-            whole = tuple(Part(region, self.together(name, i, region)) for i, region in self.regions(tensor.image))
+            whole = tuple(
+                TensorPart(region, self.together(name, i, region)) for i, region in self.regions(tensor.image)
+            )
             self.tensors[name] = tensor = replace(tensor, whole=whole)
         return tensor.whole
 
-    def together(self, name: str, index: int, region: Region) -> Tile:
+    def together(self, name: str, index: int, region: TensorRegion) -> Tile:
         """Emits the assembly of all lines of a range of channels into one tile."""
         image, grid = self.graph.tensors[name].image, self.grids[name]
         tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count, self.element(name))
-        cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if overlap(grid.parts[p], region.channels)]
-        runs = [whole_runs(i, y, part, cell, region.channels, image.width) for i, (y, part, cell) in enumerate(cells)]
+        cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if ranges_overlap(grid.parts[p], region.channels)]
+        runs = [
+            runs_into_tile(i, y, part, cell, region.channels, image.width) for i, (y, part, cell) in enumerate(cells)
+        ]
         self.move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
         return tile
 
@@ -164,31 +178,31 @@ class StreamedLines(TileLowering):
         op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
         self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)), core, at)
 
-    def grid(self, name: str) -> Grid:
+    def grid(self, name: str) -> CellGrid:
         """Returns the lines of a tensor. The first call cuts them out of its tiles."""
         if name not in self.grids:
             self.grids[name] = self.cut(name, self.parts_of[name], name)
         return self.grids[name]
 
-    def cut(self, name: str, parts: Parts, grid: str) -> Grid:
+    def cut(self, name: str, parts: ChannelRanges, grid: str) -> CellGrid:
         """Emits lines `grid` of a tensor, for channel ranges `parts`, from its tiles of all rows."""
         image = self.graph.tensors[name].image
         whole = self.parts(name)
         cols = (0, image.width)
-        lines: list[tuple[tuple[Cell, ...], ...]] = []
+        lines: list[tuple[tuple[LineCell, ...], ...]] = []
         for y in range(image.rows):
-            line: list[tuple[Cell, ...]] = []
+            line: list[tuple[LineCell, ...]] = []
             for p, part in enumerate(parts):
                 stem = f"{cell_name(grid, y, p, cols)}.cut"
                 tile = Tile(stem, 1, image.width, part[1] - part[0], self.element(name))
-                sources = [w for w in whole if overlap(w.region.channels, part)]
-                runs = [line_runs(i, y, w, part, image.width) for i, w in enumerate(sources)]
+                sources = [w for w in whole if ranges_overlap(w.region.channels, part)]
+                runs = [runs_out_of_tile(i, y, w, part, image.width) for i, w in enumerate(sources)]
                 self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
-                line.append((Cell(cols, tile),))
+                line.append((LineCell(cols, tile),))
             lines.append(tuple(line))
-        return Grid(parts, tuple(lines))
+        return CellGrid(parts, tuple(lines))
 
-    def as_parts(self, name: str, parts: Parts) -> str:
+    def with_channel_ranges(self, name: str, parts: ChannelRanges) -> str:
         """Returns the key in `grids` of a tensor with channel ranges `parts`. The first call converts the lines."""
         held = self.grid(name)
         if held.parts == parts:
@@ -196,35 +210,39 @@ class StreamedLines(TileLowering):
         grid = f"{name}.by{'-'.join(str(b) for _, b in parts)}"
         if grid not in self.grids:
             on_cores = all(self.residency.core_of(cell.tile) is not None for _, _, cell in held.cells())
-            alike = held.is_cut_alike and on_cores
-            self.grids[grid] = self.regrouped(name, parts, grid) if alike else self.cut(name, parts, grid)
+            alike = held.is_uniformly_cut and on_cores
+            self.grids[grid] = self.regroup_channels(name, parts, grid) if alike else self.cut(name, parts, grid)
         return grid
 
-    def regrouped(self, name: str, parts: Parts, grid: str) -> Grid:
+    def regroup_channels(self, name: str, parts: ChannelRanges, grid: str) -> CellGrid:
         """Emits lines `grid` with other channel ranges; each cell is assembled where its first range is."""
-        made: Made = {}
+        made: MadeCells = {}
         held = self.grids[name]
         for y, line in enumerate(held.lines):
             for cells in zip(*line, strict=True):
                 cols, core, at = cells[0].cols, self.residency.core_of(cells[0].tile), y / len(held.lines)
-                row = [Part(Region(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells, strict=True)]
+                row = [TensorPart(TensorRegion(p, (0, 1)), c.tile) for p, c in zip(held.parts, cells, strict=True)]
                 for p, part in enumerate(parts):
                     width = cols[1] - cols[0]
                     tile = Tile(cell_name(grid, y, p, cols), 1, width, part[1] - part[0], self.element(name))
-                    sources = [w for w in row if overlap(w.region.channels, part)]
-                    runs = [line_runs(i, 0, w, part, width) for i, w in enumerate(sources)]
+                    sources = [w for w in row if ranges_overlap(w.region.channels, part)]
+                    runs = [runs_out_of_tile(i, 0, w, part, width) for i, w in enumerate(sources)]
                     self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, at)
-                    made.setdefault((y, p), []).append(Cell(cols, tile))
-        return Grid.of(parts, len(held.lines), made)
+                    made.setdefault((y, p), []).append(LineCell(cols, tile))
+        return CellGrid.from_cells(parts, len(held.lines), made)
 
-    def line_on(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
+    def line_on(
+        self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False
+    ) -> LineCell:
         """Returns a cell on a core that contains pixels of a line; copies them there if there is none.
 
         With `exact`, the cell contains no other pixels.
         """
         place = (name, y, p, core)
         cell = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
-        return cell or self.residency.copied(place, Cell(cols, self.band_on(node, name, (y, y + 1), p, cols, core)))
+        return cell or self.residency.record_copy(
+            place, LineCell(cols, self.band_on(node, name, (y, y + 1), p, cols, core))
+        )
 
     def band_on(self, node: Node, name: str, lines: Range, p: int, cols: Range, core: int) -> Tile:
         """Returns a tile on a core with some columns of neighbouring lines. The first call copies it there."""
@@ -237,7 +255,7 @@ class StreamedLines(TileLowering):
             return tile
         left, right = cols
         for y in range(*lines):
-            for cell in grid.under(y, p, cols):
+            for cell in grid.cells_under(y, p, cols):
                 begin, end = cell.cols
                 low, high = max(left, begin), min(right, end)
                 first, at = low - begin, (y - lines[0]) * width + low - left

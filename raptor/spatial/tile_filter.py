@@ -9,7 +9,7 @@ from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.ir import Part
+from raptor.spatial.ir import TensorPart
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.element import ElementType
@@ -17,7 +17,7 @@ from raptor.target.layout import Image
 
 
 @dataclass(slots=True)
-class Cascade:
+class KernelCascade:
     """A layer that is being lowered, with the partial sum of each output tile.
 
     source: parts of the layer's input. image: its output, cut into tiles of `tile` channels. element: element type of
@@ -33,7 +33,7 @@ class Cascade:
     node: Node
     operator: Filter
     mapping: KernelUnfolding
-    source: tuple[Part, ...]
+    source: tuple[TensorPart, ...]
     image: Image
     element: ElementType
     tile: int

@@ -13,24 +13,24 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.streaming import Range
 from raptor.spatial.compute_op import BodyOp
-from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
+from raptor.spatial.integer_tiles import MakeTileOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 
-def repeat_op(result: Tile, given: Tile) -> MoveTile[Tile]:
+def broadcast_op(result: Tile, given: Tile) -> MoveTile[Tile]:
     """Returns the operation that broadcasts the only channel of each pixel to all channels of the result."""
     pixel = np.arange(result.pixels)
     runs = np.stack(np.broadcast_arrays(pixel * result.channels, 0, pixel, 0, result.channels), axis=1)
     return MoveTile(result, (given,), runs)
 
 
-def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeOp:
+def tile_op_maker(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeTileOp:
     """Returns a function that makes the operation of one tile. `short`: see `map_op`."""
     match operator:
         case Stencil():
@@ -47,7 +47,7 @@ def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short
             return lookup_op(operator)
 
 
-def map_op(operator: Map, *, short: bool = False) -> MakeOp:
+def map_op(operator: Map, *, short: bool = False) -> MakeTileOp:
     """Returns a function that makes the `Vector` of one tile.
 
     If `short`, a scalar constant is stored as one element and repeated by the core, so that less is loaded. Tiles of
@@ -55,7 +55,7 @@ def map_op(operator: Map, *, short: bool = False) -> MakeOp:
     """
     known: dict[tuple[int, Range, ElementType], ConstantTile] = {}
 
-    def constant(i: int, pixels: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
+    def constant(i: int, pixels: Constant, result: Tile, element: ElementType, region: TensorRegion) -> ConstantTile:
         name, key = f"{result.name}.const{i}", (i, region.channels, element)
         if pixels.pixels.shape[:2] != (1, 1):
             return _constant_tile(name, pixels, result, element, region, short=short)
@@ -63,7 +63,7 @@ def map_op(operator: Map, *, short: bool = False) -> MakeOp:
             known[key] = _constant_tile(name, pixels, result, element, region, short=short)
         return known[key]
 
-    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         element = operands[0].element if operands else result.element
         chosen = [
             constant(i, o, result, element, region) if isinstance(o, Constant) else operands[o]
@@ -74,17 +74,17 @@ def map_op(operator: Map, *, short: bool = False) -> MakeOp:
     return make
 
 
-def _pool_op(operator: Pool) -> MakeOp:
-    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+def _pool_op(operator: Pool) -> MakeTileOp:
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         return PoolTile(result, ((0, operands[0]),), operator.function, operator.window)
 
     return make
 
 
-def stencil_op(operator: Stencil) -> MakeOp:
+def stencil_op(operator: Stencil) -> MakeTileOp:
     """Returns a function that makes the `Stencil` of one tile; equal weight vectors are stored once."""
 
-    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         pixels, taps, channels = operator.weights.shape
         weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
         vectors, index = np.unique(weights.reshape(pixels * taps, -1), axis=0, return_inverse=True)
@@ -103,7 +103,7 @@ def stencil_op(operator: Stencil) -> MakeOp:
 
 
 def _constant_tile(
-    name: str, constant: Constant, result: Tile, element: ElementType, region: Region, *, short: bool
+    name: str, constant: Constant, result: Tile, element: ElementType, region: TensorRegion, *, short: bool
 ) -> ConstantTile:
     """Cuts the part of a constant for one tile: a pixel, a row or the whole tile, whichever is the shortest period.
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.element import MODELLED, ElementType
+from raptor.target.element import MODELLED_FLOAT, ElementType
 
 
 def tile_name(tensor: str, index: int) -> str:
@@ -15,14 +15,14 @@ def tile_name(tensor: str, index: int) -> str:
     return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
 
 
-class Value(msgspec.Struct, frozen=True, gc=False):
+class ShapedValue(msgspec.Struct, frozen=True, gc=False):
     """A value of `rows x width` pixels with `channels` elements each. Elements of a pixel are adjacent in memory."""
 
     name: str
     rows: int
     width: int
     channels: int
-    element: ElementType = MODELLED
+    element: ElementType = MODELLED_FLOAT
 
     @property
     def elements(self) -> int:
@@ -37,12 +37,12 @@ class Value(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def type(self) -> str:
-        """The shape in the text form, `14x14x64`, followed by the element type unless it is `MODELLED`."""
+        """The shape in the text form, `14x14x64`, followed by the element type unless it is `MODELLED_FLOAT`."""
         shape = f"{self.rows}x{self.width}x{self.channels}"
-        return shape if self.element is MODELLED else f"{shape} {self.element}"
+        return shape if self.element is MODELLED_FLOAT else f"{shape} {self.element}"
 
 
-class Tile(Value, frozen=True, gc=False):
+class Tile(ShapedValue, frozen=True, gc=False):
     """A value of SpatialIR. Names are unique."""
 
 
@@ -53,7 +53,7 @@ class ConstantTile(Tile, frozen=True, gc=False, eq=False, kw_only=True):
     """[elements], pixel by pixel: float32, or int32 for integers of any width."""
 
     @classmethod
-    def of(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED) -> "ConstantTile":
+    def of(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED_FLOAT) -> "ConstantTile":
         """Makes a constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
         kind = np.float32 if element.kind == "float" else np.int32

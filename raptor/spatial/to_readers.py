@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from raptor.mapping.refinement import MovedComputes
 from raptor.spatial.ir import Copy
-from raptor.spatial.move_computes import movable, moves_to
+from raptor.spatial.move_computes import find_movable, moves_to
 from raptor.spatial.placed import Partition
-from raptor.spatial.spans import reads
+from raptor.spatial.spans import compute_dependences
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,8 +25,8 @@ def sink_to_readers(partition: Partition) -> tuple[MovedComputes, ...]:
     if not _may_move(partition):
         return ()
     cores = np.array(partition.cores, np.int64)
-    given, reader = reads(partition)
-    free = _from_inputs(movable(partition) & (cores == 0), given, reader)
+    given, reader = compute_dependences(partition)
+    free = _from_inputs(find_movable(partition) & (cores == 0), given, reader)
     order = np.lexsort((reader, given))
     given, reader = given[order], reader[order]
     for compute in np.flatnonzero(free)[::-1].tolist():

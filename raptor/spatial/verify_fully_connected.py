@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.graph.window import input_pixels
+from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.provenance import NOWHERE
 from raptor.spatial.tiles import Tile
@@ -27,15 +27,15 @@ def verify_dense(graph: SpatialGraph) -> None:
     layers: defaultdict[str, list[Compute]] = defaultdict(list)
     copies = _Copies()
     flow = graph.dataflow
-    for i in flow.with_form(ApplyLine, Overlap):
+    for i in flow.computes_with_class(ApplyLine, Overlap):
         layers[graph.computes[i].layer].append(graph.computes[i])
-    for i in flow.with_form(Copy, Move):
+    for i in flow.computes_with_class(Copy, Move):
         for op in graph.computes[i].body:
             copies.add(op)
     for name, use in graph.filter_of.items():
         if any(isinstance(m, Matrix) for compute in layers[use.key] for m in compute.matrices):
             inputs = _Inputs(graph.tensors[use.source], copies)
-            _Layer(graph.filters[use.key], graph.tensors[name], inputs, copies).check(layers[use.key])
+            _DenseLayerCheck(graph.filters[use.key], graph.tensors[name], inputs, copies).check(layers[use.key])
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Inputs:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _DenseLayerCheck:
     """A layer to check. The time steps of a recurrent layer are checked one by one.
 
     makers: compute and operation that make each tile of products and sums. matrices: the matrix of each product. terms:
@@ -123,7 +123,7 @@ class _Layer:
 
     def products(self, op: ApplyLine[Tile], compute: Compute) -> Ints:
         """Returns the terms of the products of `op`. Raises `VerifyError` if a matrix multiplies wrong inputs."""
-        pixels = input_pixels(self.operator.window)[0]
+        pixels = cached_input_pixels(self.operator.window)[0]
         terms: list[Ints] = []
         rows: list[list[int]] = op.products.tolist()
         for weight, line, source, target in rows:
@@ -156,7 +156,7 @@ class _Layer:
         copied = self.copies.copied.get(tile.name, ())
         return _joined([_moved(self.terms_of(c.source), c.at, c.first, c.elements) for c in copied])
 
-    def check_part(self, part: Part) -> None:
+    def check_part(self, part: TensorPart) -> None:
         """Checks that each channel of a tile adds each input of each kernel position once."""
         low, high = part.region.channels
         element, number, channel = self.terms_of(part.tile).T
@@ -173,9 +173,9 @@ class _Layer:
             spans[cols].add((matrix.tap, matrix.rows))
         self.check_cover(part, spans)
 
-    def check_cover(self, part: Part, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
+    def check_cover(self, part: TensorPart, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
         """Checks that no product is missing. `spans`: by output channels, (tap, input rows) of each product."""
-        used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
+        used = np.flatnonzero(cached_input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
         for cols, products in spans.items():

@@ -12,21 +12,21 @@ from msgspec import structs
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.graph.window import input_pixels
+from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap, Vector
 from raptor.spatial.provenance import (
     NOWHERE,
-    Copies,
-    Places,
-    corner,
-    spread,
+    PixelOrigins,
+    TensorPixels,
+    concatenate_ranges,
+    region_corner,
 )
 from raptor.spatial.tiles import Tile
-from raptor.target.layout import Region
+from raptor.target.layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -37,7 +37,7 @@ def verify_lines(graph: SpatialGraph) -> None:
     """Checks all layers with line unfolding. Raises `VerifyError` with the ONNX node and the wrong additions."""
     layers: dict[str, list[Compute]] = {}
     flow = graph.dataflow
-    for i in flow.with_form(ApplyLine, Overlap):
+    for i in flow.computes_with_class(ApplyLine, Overlap):
         layers.setdefault(graph.computes[i].layer, []).append(graph.computes[i])
     dense = {
         key for key, computes in layers.items() if any(isinstance(m, Matrix) for c in computes for m in c.matrices)
@@ -45,20 +45,20 @@ def verify_lines(graph: SpatialGraph) -> None:
     layers = {key: computes for key, computes in layers.items() if key not in dense}
     if not layers:
         return
-    copies = Copies.of(graph.computes[i] for i in flow.with_form(Copy, ApplyLine, Move))
+    copies = PixelOrigins.from_computes(graph.computes[i] for i in flow.computes_with_class(Copy, ApplyLine, Move))
     for name, use in graph.filter_of.items():
         if use.key in layers:
-            places = Places(graph.tensors[use.source], copies)
+            places = TensorPixels(graph.tensors[use.source], copies)
             operator, tensor = graph.filters[use.key], graph.tensors[name]
             sums = _sums(graph, use.key, tensor) if operator.relu else tensor
-            _Layer(operator, sums, places).check(layers[use.key])
+            _LineLayerCheck(operator, sums, places).check(layers[use.key])
 
 
 def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
     """Returns the tensor before the ReLU of a layer. Raises `VerifyError` if a part of the output has no ReLU."""
     body = (op for compute in graph.computes if compute.layer == key for op in compute.body)
     clipped = {op.result.name: op.sources for op in body if isinstance(op, Vector) and op.function == "relu"}
-    parts: list[Part] = []
+    parts: list[TensorPart] = []
     for part in tensor.parts:
         sources = clipped.get(part.tile.name, ())
         if len(sources) != 1 or sources[0].elements != part.tile.elements:
@@ -68,7 +68,7 @@ def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Blocks:
+class _MultipliedBlocks:
     """All multiplied blocks, as columns with one entry per product.
 
     start: first element of the product, counted through all products. matrix: its number. row, col: first input pixel.
@@ -181,12 +181,12 @@ class _Matrices:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _LineLayerCheck:
     """A layer to check. `bases`: first element of the result of each `ApplyLine`, counted through all of them."""
 
     operator: Filter
     tensor: TensorParts
-    places: Places
+    places: TensorPixels
     matrices: _Matrices = field(default_factory=_Matrices)
     bases: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -199,7 +199,7 @@ class _Layer:
     def error(self, what: str) -> VerifyError:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
-    def blocks(self, computes: list[Compute]) -> _Blocks:
+    def blocks(self, computes: list[Compute]) -> _MultipliedBlocks:
         """Returns the multiplied blocks.
 
         Raises `VerifyError` if the pixels are not a block of the input, or do not have the shape of the matrix.
@@ -209,7 +209,7 @@ class _Layer:
         channels = np.array([t.channels for t in copies.tiles], np.int64)[tile]
         lines, pixels, right = (column[matrix] for column in self.matrices.block)
         at = copies.first[tile] + element // channels
-        k, i = spread(lines * pixels)
+        k, i = concatenate_ranges(lines * pixels)
         rows, cols = self.places.find(at[i] + k, self.matrices.ins[matrix[i]], self.matrices.ranges)
         row, col = rows[k == 0], cols[k == 0]
         line, pixel = np.divmod(k, pixels[i])
@@ -223,7 +223,7 @@ class _Layer:
         bad |= place[:, -1] + lines > self.operator.window.in_dims[-2]  # lines of two slices of a volume
         for b in np.flatnonzero(bad).tolist():
             raise self.error(f"{copies.tiles[int(tile[b])]} from element {element[b]} on is no block of its matrix")
-        return _Blocks(start, matrix, row, col, out_place, out_col)
+        return _MultipliedBlocks(start, matrix, row, col, out_place, out_col)
 
     @property
     def lines(self) -> int:
@@ -265,12 +265,12 @@ class _Layer:
         weight, line, element, target = table.T
         return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
 
-    def added(self, blocks: _Blocks, sums: list[Overlap[Tile]]) -> _Added:
+    def added(self, blocks: _MultipliedBlocks, sums: list[Overlap[Tile]]) -> _Added:
         """Returns all additions. Raises `VerifyError` if elements of a product are added to the wrong output."""
         runs, regions = self.runs(sums)
         op, target, given, elements = runs.T
         parts = sorted({p.region.channels for p in self.tensor.parts})
-        columns = [(parts.index(r.channels), *r.channels, *corner(r)) for r in regions]
+        columns = [(parts.index(r.channels), *r.channels, *region_corner(r)) for r in regions]
         part, low, high, row, first = np.array(columns, np.int64).reshape(-1, 5)[op].T
         product = np.searchsorted(blocks.start, runs[:, 2], side="right") - 1
         own = high - low
@@ -279,11 +279,17 @@ class _Layer:
         good &= self.belongs(blocks, product, given - blocks.start[product], elements, own, place)
         for bad in np.flatnonzero(~good).tolist():
             raise self.error(f"{sums[int(op[bad])].result} adds at {target[bad]} what belongs elsewhere")
-        k, i = spread(elements // own)
+        k, i = concatenate_ranges(elements // own)
         return _Added(part[i], row[i], place[1][i] + k, product[i])
 
     def belongs(
-        self, blocks: _Blocks, product: Ints, first: Ints, elements: Ints, own: Ints, place: tuple[Ints, Ints, Ints]
+        self,
+        blocks: _MultipliedBlocks,
+        product: Ints,
+        first: Ints,
+        elements: Ints,
+        own: Ints,
+        place: tuple[Ints, Ints, Ints],
     ) -> Bools:
         """Returns, for each run of elements of a product, whether they belong to the given place of the output.
 
@@ -297,13 +303,13 @@ class _Layer:
         inside = (pixel + pixels <= count) & (offset + own <= width) & ((own == width) | (pixels == 1))
         places = blocks.out_place[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
         same = (places == self.place(self.operator.window.out_dims, row)).all(axis=1)
-        k, i = spread(pixels)
+        k, i = concatenate_ranges(pixels)
         cols = self.matrices.cols
         result_col = blocks.out_col[product[i]] + cols[matrix[i], np.minimum(pixel[i] + k, cols.shape[1] - 1)]
         same[i[result_col != col[i] + k]] = False
         return inside & same & (low + offset == channel)
 
-    def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
+    def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[TensorRegion]]:
         """Returns the runs that add products, and the region of each sum.
 
         Runs are rows (number of the sum, element of the sum, element counted through all products, number of elements).
@@ -318,7 +324,7 @@ class _Layer:
         runs = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
         return runs, [regions[op.result.name] for op in sums]
 
-    def regions(self, sums: list[Overlap[Tile]]) -> dict[str, Region]:
+    def regions(self, sums: list[Overlap[Tile]]) -> dict[str, TensorRegion]:
         """Returns the output region of each sum, by name of its tile.
 
         A sum is a part of the tensor, or a partial sum that one other sum adds completely and once. Raises
@@ -337,7 +343,7 @@ class _Layer:
                 regions[tile.name] = region
         return regions
 
-    def counts(self, blocks: _Blocks, added: _Added) -> Ints:
+    def counts(self, blocks: _MultipliedBlocks, added: _Added) -> Ints:
         """Counts additions: [output channel range, output pixel, input channel range, kernel position]."""
         window, image, ranges = self.operator.window, self.tensor.image, self.matrices.ranges
         matrix = blocks.matrix[added.product]
@@ -371,7 +377,7 @@ class _Layer:
 
     def check_counts(self, counts: Ints) -> None:
         """Raises `VerifyError` unless each product that the window needs is added once, and no other."""
-        ranges, needed = self.matrices.ranges, input_pixels(self.operator.window) >= 0
+        ranges, needed = self.matrices.ranges, cached_input_pixels(self.operator.window) >= 0
         ends = [0, *(stop for _, stop in ranges)]
         if needed.any() and ([start for start, _ in ranges] != ends[:-1] or ends[-1] != self.operator.in_channels):
             raise self.error(f"multiplies input channels {ranges}, not each of {self.operator.in_channels} once")
@@ -392,5 +398,5 @@ class _Layer:
 
     def is_read(self, given: Range, out: Range) -> bool:
         """Returns whether output channels `out` depend on one of the input channels `given`."""
-        first, last = self.operator.needed(out)
+        first, last = self.operator.input_range(out)
         return max(given[0], first) < min(given[1], last)

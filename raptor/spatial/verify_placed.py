@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.dataflow import Lists
+from raptor.spatial.dataflow import GroupedLists
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph, Schedule
-from raptor.spatial.verify_tiles import verify
+from raptor.spatial.verify_tiles import verify_spatial
 from raptor.target.arch import Target
 
 Ints = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 def verify_partition(partition: Partition, arch: Target) -> None:
     """Raises `VerifyError` for a wrong graph, a core outside the chip, or a core with too few crossbars."""
-    verify(partition.graph, arch)
+    verify_spatial(partition.graph, arch)
     _check_columns("partition", partition)
     _check_range("partition", partition, arch)
     groups: defaultdict[int, dict[object, int]] = defaultdict(dict)
@@ -90,14 +90,14 @@ def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:
     several computes fill needs all of them.
     """
     flow, cores = schedule.placed.graph.dataflow, np.array(schedule.placed.cores, np.int64)
-    makers = Lists.of(flow.op_result, flow.op_compute, len(flow.tiles))
+    makers = GroupedLists.group_by(flow.op_result, flow.op_compute, len(flow.tiles))
     tile, core = _fetched(schedule, makers)
-    early, fetch = makers.of_keys(tile)
-    maker, read = makers.of_keys(flow.read_tile)
+    early, fetch = makers.select_keys(tile)
+    maker, read = makers.select_keys(flow.read_tile)
     reader = flow.op_compute[flow.read_op]
     others = maker != reader[read]
     # A copy reads a tile on the core that made it.
-    whole = np.flatnonzero(~flow.is_form(Copy)[flow.read_op])
+    whole = np.flatnonzero(~flow.is_op_class(Copy)[flow.read_op])
     width = int(max(cores.max(initial=0), core.max(initial=0))) + 1
     keys = tile * width + core
     order = np.argsort(keys)
@@ -109,7 +109,7 @@ def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:
     return np.concatenate(before), np.concatenate(after)
 
 
-def _fetched(schedule: Schedule, makers: Lists) -> tuple[Ints, Ints]:
+def _fetched(schedule: Schedule, makers: GroupedLists) -> tuple[Ints, Ints]:
     """Returns tile and core of each fetch. Raises `VerifyError` for a repeated fetch, or one of an unknown tile."""
     tiles = schedule.placed.graph.dataflow.tiles
     number = {tiles[i].name: i for i in np.flatnonzero(np.diff(makers.first)).tolist()}

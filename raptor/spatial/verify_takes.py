@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.copies import Copies
-from raptor.spatial.ir import Part, SpatialGraph, TakeRows, TakeUse, TensorParts
+from raptor.spatial.copies import CopySources
+from raptor.spatial.ir import SpatialGraph, TakeRows, TakeUse, TensorPart, TensorParts
 from raptor.spatial.tiles import ConstantTile, Tile
 
 Ints = npt.NDArray[np.int64]
 
 
-def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
+def verify_lookups(graph: SpatialGraph, copies: CopySources) -> None:
     """Raises `VerifyError` unless each pixel of a lookup's result is the table row that its id names."""
     if not graph.take_of:
         return
@@ -32,7 +32,7 @@ def verify_takes(graph: SpatialGraph, copies: Copies) -> None:
 
 
 def _fault(
-    op: TakeRows[Tile], given: Sequence[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts
+    op: TakeRows[Tile], given: Sequence[Tile], tensor: TensorParts, part: TensorPart, use: TakeUse, ids: TensorParts
 ) -> str | None:
     """Returns the fault of a lookup, or None. `given`: the tiles of its ids, traced through copies."""
     rows = use.table[:, slice(*part.region.channels)]

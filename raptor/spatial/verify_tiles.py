@@ -7,32 +7,32 @@ import numpy as np
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.graph.window import input_pixels
+from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import BodyOp, Compute
-from raptor.spatial.copies import Copies
+from raptor.spatial.copies import CopySources
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
-from raptor.spatial.origins import Origins
-from raptor.spatial.provenance import spread
+from raptor.spatial.origins import ElementOrigins
+from raptor.spatial.provenance import concatenate_ranges
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_constants import verify_constants
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
 from raptor.spatial.verify_moves import verify_moves
-from raptor.spatial.verify_takes import verify_takes
+from raptor.spatial.verify_takes import verify_lookups
 from raptor.spatial.verify_types import verify_types
 from raptor.spatial.verify_views import verify_products, verify_views
 from raptor.target.arch import Target
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
 
 
-def verify(graph: SpatialGraph, arch: Target) -> None:
+def verify_spatial(graph: SpatialGraph, arch: Target) -> None:
     """Checks all invariants of a graph. Raises `VerifyError` that names the operation and the ONNX node."""
     flow = graph.dataflow
     _check_definitions(graph, flow)
@@ -42,15 +42,15 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     by_line = {compute.layer for op, compute in flow.forms if isinstance(op, ApplyLine)}
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
-    copies = Copies.of(graph)
+    copies = CopySources.from_graph(graph)
     _check_reductions(graph, by_line, copies)
     _check_sources(graph, copies)
     verify_types(graph)
     verify_lines(graph)
     verify_dense(graph)
-    verify_takes(graph, copies)
+    verify_lookups(graph, copies)
     verify_constants(graph)
-    origins = Origins(graph)
+    origins = ElementOrigins(graph)
     verify_views(graph, origins)
     verify_products(graph, origins)
     verify_moves(graph, origins)
@@ -70,11 +70,11 @@ def _check_definitions(graph: SpatialGraph, flow: Dataflow) -> None:
     unlike = np.array([known.get(tile.name, tile) != tile for tile in flow.tiles], np.bool_)
     early = unlike[flow.read_tile] | (~given[flow.read_tile] & (first[flow.read_tile] >= flow.read_op))
     undefined = [(int(flow.read_op[i]), flow.tiles[int(flow.read_tile[i])]) for i in np.flatnonzero(early)[:1]]
-    for at, tile in (*undefined, *flow.odd):
+    for at, tile in (*undefined, *flow.differing_tiles):
         where = f"spatial: {flow.node(at)}: {flow.tiles[int(flow.op_result[at])]}"
         raise VerifyError(f"{where} reads {tile} before it is defined")
     again = given[flow.op_result] | (first[flow.op_result] < op)
-    for at in np.flatnonzero(again & ~flow.is_form(Copy))[:1].tolist():
+    for at in np.flatnonzero(again & ~flow.is_op_class(Copy))[:1].tolist():
         tile = flow.tiles[int(flow.op_result[at])]
         raise VerifyError(f"spatial: {flow.node(at)}: {tile} is defined twice")
     made = np.bincount(flow.op_result, minlength=len(flow.tiles)) > 0
@@ -100,14 +100,14 @@ def _check_matrices(graph: SpatialGraph, arch: Target) -> None:
         where, xbars = f"spatial: {compute.node}", sum(m.xbars for m in compute.matrices)
         if xbars > arch.xbars_per_core:
             raise VerifyError(f"{where}: a compute needs {xbars} crossbars, a core has {arch.xbars_per_core}")
-        most = arch.outputs_of(graph.filters[compute.layer].weight_bits)
+        most = arch.weight_columns(graph.filters[compute.layer].weight_bits)
         for matrix in compute.matrices:
             rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
             if rows > arch.xbar_rows or cols > matrix.xbars * most:
                 raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
 
 
-def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: Copies) -> None:
+def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: CopySources) -> None:
     """Checks that layers that are not computed by line add each product once."""
     sums: dict[Tile, Counter[_Product]] = {}
     first = 0
@@ -129,7 +129,7 @@ def _check_used(graph: SpatialGraph, flow: Dataflow) -> None:
     used[flow.read_tile] = True
     parts = (part.tile.name for tensor in graph.tensors.values() for part in tensor.parts)
     used[[flow.number[name] for name in parts if name in flow.number]] = True
-    for at in np.flatnonzero(~used[flow.op_result] & ~flow.is_form(Copy, Gather, Move))[:1].tolist():
+    for at in np.flatnonzero(~used[flow.op_result] & ~flow.is_op_class(Copy, Gather, Move))[:1].tolist():
         tile = flow.tiles[int(flow.op_result[at])]
         raise VerifyError(f"spatial: {flow.node(at)}: {tile} is computed, and nobody reads it")
 
@@ -210,7 +210,7 @@ def _check_place(where: str, op: BodyOp, outside: bool) -> None:
         raise VerifyError(f"{where}: {op.result} has no place for what it takes")
 
 
-def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], first: int, copies: Copies) -> None:
+def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], first: int, copies: CopySources) -> None:
     """Adds to `sums` the products that each tile of a compute adds up. `first`: step of its first operation."""
     for step, op in enumerate(compute.body, first):
         if isinstance(op, ApplyFilters):
@@ -239,7 +239,7 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
             if times != 1 or cols != part.region.channels or tap not in rows:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {span} {times} times")
             rows[tap].append(span)
-        low, high = operator.needed(part.region.channels)
+        low, high = operator.input_range(part.region.channels)
         for tap, spans in rows.items():
             ends = [low, *(stop for _, stop in sorted(spans))]
             covered = [start for start, _ in sorted(spans)] == ends[:-1] and ends[-1] == high
@@ -247,18 +247,18 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
 
 
-def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
+def _reads(operator: Filter, tensor: TensorParts, part: TensorPart, tap: int) -> bool:
     """True if some pixel of the part reads an input pixel, not padding, at this kernel position."""
     first, last = (row * tensor.image.width for row in part.region.rows)
-    return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
+    return bool((cached_input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
-def _check_sources(graph: SpatialGraph, copies: Copies) -> None:
+def _check_sources(graph: SpatialGraph, copies: CopySources) -> None:
     """Checks that products read the input channels that are the rows of their matrices.
 
     A tile may hold several ranges of channels, because equal parts of a tensor may share a tile. It may be a copy.
     """
-    if not graph.dataflow.is_form(ApplyFilters).any():
+    if not graph.dataflow.is_op_class(ApplyFilters).any():
         return
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
@@ -282,7 +282,7 @@ def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> 
     return all(start == channels[0] + first and stop <= channels[1] for start, stop in rows)
 
 
-def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
+def _check_cover(name: str, image: Image, regions: list[TensorRegion]) -> None:
     """Checks that each channel of each pixel is in exactly one region; channel ranges are equal or disjoint."""
     channels = sorted({region.channels for region in regions})
     ends = [0, *(stop for _, stop in channels)]
@@ -296,7 +296,7 @@ def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
         raise VerifyError(f"spatial: {name}: {regions[i]} is outside of {image.rows} rows, {image.width} columns")
     number = {span: k for k, span in enumerate(channels)}
     span = np.array([number[region.channels] for region in regions], np.int64)
-    within, region_of = spread(bottom - top)
+    within, region_of = concatenate_ranges(bottom - top)
     count = np.zeros((len(channels), image.rows, image.width + 1), np.int64)
     np.add.at(count, (span[region_of], top[region_of] + within, left[region_of]), 1)
     np.add.at(count, (span[region_of], top[region_of] + within, right[region_of]), -1)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from raptor.common.strict import Items, Pair, Schema
+from raptor.common.strict import JsonArray, JsonPair, StrictSchema
 
 Floats = npt.NDArray[np.float64]
 Encoding = Literal["offset", "flipped", "differential", "differential_analog", "twos_complement", "xnor"]
@@ -27,11 +27,11 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Bits = Annotated[int, Field(ge=1, le=8)]
 
 
-class Spread(Schema):
+class ConductanceSpread(StrictSchema):
     """Standard deviation of a conductance g: a polynomial, plus A (1 - exp(-g / B)); a negative one counts as 0."""
 
-    polynomial: Items[Number] = Field(default=(), description="coefficients of 1, g, g^2, ...")
-    saturation: Pair[Number, Positive] | None = Field(default=None, description="A and B; null: none")
+    polynomial: JsonArray[Number] = Field(default=(), description="coefficients of 1, g, g^2, ...")
+    saturation: JsonPair[Number, Positive] | None = Field(default=None, description="A and B; null: none")
     after_s: NonNegative = Field(default=0.0, description="time since programming from which on it holds")
 
     def std(self, g: Floats) -> Floats:
@@ -42,7 +42,7 @@ class Spread(Schema):
         return np.maximum(found, 0.0)
 
 
-class Flicker(Schema):
+class FlickerNoise(StrictSchema):
     """1/f noise of a read: std = g min(factor / x^exponent, most) sqrt(ln((t + read_s) / (2 read_s))), x = g / on."""
 
     factor: NonNegative
@@ -57,7 +57,7 @@ class Flicker(Schema):
         return g * relative * np.sqrt(np.log(max((seconds + self.read_s) / (2 * self.read_s), 1.0)))
 
 
-class LogLine(Schema):
+class ClampedLogLine(StrictSchema):
     """A number that depends on x = g / on: slope ln(x) + intercept, at least `low` and at most `high`."""
 
     slope: Number
@@ -69,15 +69,15 @@ class LogLine(Schema):
         return np.clip(self.slope * np.log(np.maximum(share, 1e-12)) + self.intercept, self.low, self.high)
 
 
-class Drift(Schema):
+class ConductanceDrift(StrictSchema):
     """Loss of conductance: g(t) = g (t / t0)^-nu. Each cell has its own nu = |mean + std N(0, 1)|."""
 
     t0_s: Positive = Field(description="time of the first read; before it, nothing drifts")
-    mean: LogLine
-    std: LogLine
+    mean: ClampedLogLine
+    std: ClampedLogLine
 
 
-class Cells(Schema):
+class CellModel(StrictSchema):
     """Cells of a crossbar. A value that is left out is ideal."""
 
     unit: Literal["uS", "nA"] = Field(
@@ -85,12 +85,12 @@ class Cells(Schema):
     )
     off: NonNegative = Field(description="conductance of level 0")
     on: Positive = Field(description="conductance of the highest level")
-    programming: Items[Spread] = Field(
+    programming: JsonArray[ConductanceSpread] = Field(
         default=(), description="errors of a cell after a time; the last of them that has begun holds"
     )
-    read: Spread | None = Field(default=None, description="noise of each read; null: none")
-    flicker: Flicker | None = Field(default=None, description="1/f noise of each read; null: none")
-    drift: Drift | None = Field(default=None, description="null: none")
+    read: ConductanceSpread | None = Field(default=None, description="noise of each read; null: none")
+    flicker: FlickerNoise | None = Field(default=None, description="1/f noise of each read; null: none")
+    drift: ConductanceDrift | None = Field(default=None, description="null: none")
     stuck_off: Fraction = Field(default=0.0, description="share of cells that stay at `off`")
     stuck_on: Fraction = Field(default=0.0, description="share of cells that stay at `on`")
     wire_ohm: NonNegative = Field(default=0.0, description="resistance of a wire from one cell to the next; needs uS")
@@ -106,7 +106,7 @@ class Cells(Schema):
         return self
 
 
-class Adc(Schema):
+class Adc(StrictSchema):
     """Converters of sums. A converter rounds a sum to the nearest of its 2^bits codes; others become the last one.
 
     `full`: the codes reach from 0 to the largest sum that a crossbar can have, at most as fine as a level. `unit`: a
@@ -121,7 +121,7 @@ class Adc(Schema):
     )
 
 
-class ReadOut(Schema):
+class ReadOut(StrictSchema):
     """Weights in cells, inputs on rows, and the conversion of sums."""
 
     encoding: Encoding = Field(default="offset", description="weights as levels of cells")

@@ -15,17 +15,17 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from raptor.common import storage
-from raptor.common.arguments import path
+from raptor.common.arguments import parse_path
 from raptor.common.errors import UserError
-from raptor.common.strict import Schema
-from raptor.target.analog import Cells, ReadOut
+from raptor.common.strict import StrictSchema
+from raptor.target.analog import CellModel, ReadOut
 
 _LIMIT_BYTES = 2**16
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Time = Annotated[float, Field(ge=0, le=1e18)]
 
 
-class WriteCost(Schema):
+class WriteCost(StrictSchema):
     """Cost of a write. `at_once`: crossbars that are written at the same time; null: all of them."""
 
     unit: Literal["cell", "row", "crossbar"] = Field(description="what one write of `ns` sets")
@@ -57,7 +57,7 @@ class WriteCost(Schema):
         return max(cores, chip, sent)
 
 
-UNKNOWN_WRITE = WriteCost.model_validate({"unit": "row", "ns": 0.0})
+UNKNOWN_WRITE_COST = WriteCost.model_validate({"unit": "row", "ns": 0.0})
 
 
 class CrossbarWrite(NamedTuple):
@@ -74,14 +74,14 @@ def _in_turns(times: Sequence[float], at_once: int | None) -> float:
     return sum(sorted(times, reverse=True)[::step])
 
 
-class ProductCost(Schema):
+class ProductCost(StrictSchema):
     """Cost of a product of a vector and a crossbar, if the source of the device gives it."""
 
     ns: Positive = Field(description="time of a product")
     pj_per_cell: Positive = Field(description="energy of a cell that takes part")
 
 
-class DeviceFile(Schema):
+class DeviceFile(StrictSchema):
     """A device: the cells of a crossbar as one source describes them."""
 
     version: Literal[1]
@@ -89,9 +89,9 @@ class DeviceFile(Schema):
     source: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
         description="document that has the numbers, and what is assumed"
     )
-    cells: Cells | None = Field(None, description="null: ideal cells")
+    cells: CellModel | None = Field(None, description="null: ideal cells")
     read_out: ReadOut = Field(ReadOut(), description="left out: offset encoding and ideal converters")
-    write: WriteCost = Field(default=UNKNOWN_WRITE, description="left out: not known; then a write takes no time")
+    write: WriteCost = Field(default=UNKNOWN_WRITE_COST, description="left out: not known; then a write takes no time")
     product: ProductCost | None = Field(None, description="null: as the architecture file says")
     endurance_cycles: Annotated[int, Field(ge=1, le=10**18)] | None = Field(
         None, description="writes that a cell endures; null: not known, or unlimited"
@@ -112,12 +112,12 @@ def device_presets() -> tuple[str, ...]:
 
 def load_device(source: str | Path) -> DeviceFile:
     """Reads a device file, or a preset by its name. Raises `UserError` that names the file and the field at fault."""
-    file = path("device", source)
+    file = parse_path("device", source)
     if str(source) in device_presets():
         file = Path(str(_folder())) / f"{source}.json"
     elif not file.is_file():
         raise UserError(f"device {file}: no such file; give a file or one of: {', '.join(device_presets())}")
-    return storage.read(DeviceFile, file.parent, file.name, limit_bytes=_LIMIT_BYTES)
+    return storage.read_json_file(DeviceFile, file.parent, file.name, limit_bytes=_LIMIT_BYTES)
 
 
 def _folder() -> Traversable:

@@ -36,16 +36,16 @@ class ElementType(msgspec.Struct, frozen=True, gc=False):
         return f"{self.kind}{self.bits}" if self.bits else self.kind
 
 
-MODELLED = ElementType("float", 0)
+MODELLED_FLOAT = ElementType("float", 0)
 """A float of the width that the target models."""
 FLOAT32 = ElementType("float", 32)
 
 
-MOST_WHOLE = 2**24
+MOST_EXACT_INTEGER = 2**24
 """Largest magnitude up to which float32 holds all integers."""
 
 
-def integer(bits: int) -> ElementType:
+def integer_type(bits: int) -> ElementType:
     """Returns the type of signed integers of `bits` bits."""
     return ElementType("int", bits)
 
@@ -65,7 +65,7 @@ def to_bytes(values: npt.NDArray[Any], element: ElementType) -> Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Coding:
+class ElementCoding:
     """The way in which elements on the chip stand for values of the model's tensor of type `dtype` (numpy's name).
 
     Without `scale`, value = element + `offset`: unsigned types are stored as signed ones. With `scale`, the model's
@@ -84,7 +84,7 @@ class Coding:
     low: int | None = None
     high: int | None = None
 
-    def seen_as(self, shape: Sequence[int], other: Sequence[int]) -> "Coding":
+    def reshape_to(self, shape: Sequence[int], other: Sequence[int]) -> "ElementCoding":
         """Returns the coding of the same elements in the shape `other`, which must have the dimension `axis`, too."""
         if self.axis is None or tuple(shape) == tuple(other):
             return self

@@ -27,14 +27,14 @@ from raptor.target.isa import (
     Records,
 )
 
-SLOTS = ("rd", "rs1", "a", "b", "c", "d")
+RECORD_SLOTS = ("rd", "rs1", "a", "b", "c", "d")
 
 _HEADER = struct.Struct("<4sII")
 _MAGIC, _VERSION = b"PIMB", 1
 _INT32 = range(-(2**31), 2**31)
 _NUMBER_WIDTH = 11
 _LMV = BY_NAME["lmv"].opcode
-NO_SIZE = 1
+NO_SIZE_FLAG = 1
 """Value of `flags` that lenient readers set for an `lmv` of `size` 0. (The simulator's hazard check uses `size`.)"""
 _CHUNK = 1 << 16
 # In .pim files, pimsim-nn neither writes nor reads the second operand of these: it computes with r0.
@@ -43,16 +43,16 @@ _WITHOUT_RS2 = tuple(BY_NAME[name].opcode for name in ("sadd", "ssub", "smul"))
 Bytes = npt.NDArray[np.uint8]
 
 
-def to_pim(records: Records) -> bytes:
+def encode_pim(records: Records) -> bytes:
     """Encodes a stream as `.pim`.
 
     Raises `UserError` if rs2 of `sadd`, `ssub` or `smul` is not r0, since the format has no place for it.
     """
-    return b"".join(pim_chunks(records))
+    return b"".join(encode_pim_chunks(records))
 
 
-def pim_chunks(records: Records) -> Iterator[bytes]:
-    """Encodes a stream as `.pim`, in pieces of about a megabyte, which stay in the cache; see `to_pim`."""
+def encode_pim_chunks(records: Records) -> Iterator[bytes]:
+    """Encodes a stream as `.pim`, in pieces of about a megabyte, which stay in the cache; see `encode_pim`."""
     yield _HEADER.pack(_MAGIC, _VERSION, len(records))
     for first in range(0, len(records), _CHUNK):
         part = records[first : first + _CHUNK]
@@ -65,12 +65,11 @@ def pim_chunks(records: Records) -> Iterator[bytes]:
         yield _only_used_slots(part).tobytes()
 
 
-def from_pim(content: bytes, *, lenient: bool = False) -> Records:
+def decode_pim(content: bytes, *, lenient: bool = False) -> Records:
     """Decodes `.pim`. Slots that an instruction does not use become 0, as in the simulator.
 
-    If `lenient`, bytes after the last record are ignored, as in the simulator, and every `lmv` gets `NO_SIZE`. Raises
-    `UserError` for another header, a size that does not match the count, or an unknown opcode.
-    """
+    If `lenient`, bytes after the last record are ignored, as in the simulator, and every `lmv` gets `NO_SIZE_FLAG`.
+    Raises `UserError` for another header, a size that does not match the count, or an unknown opcode."""
     if len(content) < _HEADER.size:
         raise UserError(f"not a .pim file: {len(content)} bytes, shorter than its header")
     magic, version, count = _HEADER.unpack_from(content)
@@ -86,16 +85,16 @@ def from_pim(content: bytes, *, lenient: bool = False) -> Records:
     clean = _only_used_slots(records)
     clean["a"][np.isin(clean["opcode"], _WITHOUT_RS2)] = 0
     if lenient:
-        clean["flags"][clean["opcode"] == _LMV] = NO_SIZE
+        clean["flags"][clean["opcode"] == _LMV] = NO_SIZE_FLAG
     return clean
 
 
-def to_json(records: Records) -> bytes:
-    """Encodes a stream as a JSON array with one instruction per line. `json_chunks` needs less memory."""
-    return b"".join(json_chunks(records))
+def encode_json(records: Records) -> bytes:
+    """Encodes a stream as a JSON array with one instruction per line. `encode_json_chunks` needs less memory."""
+    return b"".join(encode_json_chunks(records))
 
 
-def json_chunks(records: Records) -> Iterator[bytes]:
+def encode_json_chunks(records: Records) -> Iterator[bytes]:
     """Encodes a stream as JSON, in pieces of a few megabytes."""
     from raptor.target.encoding_kernels import write_json
 
@@ -114,14 +113,13 @@ def json_chunks(records: Records) -> Iterator[bytes]:
     yield b"\n]\n"
 
 
-def from_json(content: bytes, *, lenient: bool = False) -> Records:
+def decode_json(content: bytes, *, lenient: bool = False) -> Records:
     """Decodes JSON of any writer: keys in any order, any spacing; missing operands are 0.
 
     If `lenient`, reads everything that the simulator reads, and in the same way: unknown keys are ignored, fractions
-    are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE`. Otherwise
-    raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers that do
-    not exist; it names the instruction and the field. Other ranges are left to `isa.range_faults`.
-    """
+    are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE_FLAG`.
+    Otherwise raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers
+    that do not exist; it names the instruction and the field. Other ranges are left to `isa.find_range_faults`."""
     typed = typed_json.decode_plain(content)
     if typed is None and lenient:
         typed = typed_json.decode_loose(content)
@@ -135,8 +133,8 @@ def _typed_records(typed: list[typed_json.TypedInstruction], lenient: bool) -> R
     records = typed_json.to_records(typed)
     if lenient:
         moves = np.flatnonzero(records["opcode"] == _LMV)
-        sizes = typed_json.column([typed[i] for i in moves], "second").astype(np.int32)
-        records["flags"][moves[sizes == 0]] = NO_SIZE
+        sizes = typed_json.read_column([typed[i] for i in moves], "second").astype(np.int32)
+        records["flags"][moves[sizes == 0]] = NO_SIZE_FLAG
     return records
 
 
@@ -178,7 +176,7 @@ def _used_bits() -> npt.NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Template:
+class _JsonTemplate:
     """The parts of each instruction in JSON: pairs of a literal text and the slot of the number that follows it.
 
     `bounds` [opcode, pair, 2]: the literal as a range of `text`. `slots` [opcode, pair]: index into `SLOTS`, or -1
@@ -192,7 +190,7 @@ class _Template:
 
 
 @cache
-def _template() -> _Template:
+def _template() -> _JsonTemplate:
     """Makes the template by which `encoding_kernels` writes JSON."""
     rows = {spec.opcode: _literals(spec) for spec in INSTRUCTIONS}
     steps = max(map(len, rows.values()))
@@ -205,7 +203,7 @@ def _template() -> _Template:
             slots[opcode, k] = slot
             text += literal
     widest = max(sum(len(literal) + _NUMBER_WIDTH for literal, _ in row) for row in rows.values())
-    return _Template(np.frombuffer(text, np.uint8), bounds, slots, widest)
+    return _JsonTemplate(np.frombuffer(text, np.uint8), bounds, slots, widest)
 
 
 def _literals(spec: Instruction) -> list[tuple[bytes, int]]:
@@ -218,7 +216,7 @@ def _literals(spec: Instruction) -> list[tuple[bytes, int]]:
             prefix += f',"{outer}":{{'
             comma = ""
         for key, operand in group:
-            pieces.append((f'{prefix}{comma}"{key.rpartition(".")[2]}":'.encode(), SLOTS.index(operand.slot)))
+            pieces.append((f'{prefix}{comma}"{key.rpartition(".")[2]}":'.encode(), RECORD_SLOTS.index(operand.slot)))
             prefix, comma = "", ","
         prefix = "}" if outer else ""
     return [*pieces, (f"{prefix}}}".encode(), -1)]
@@ -258,19 +256,19 @@ def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
     spec = BY_NAME.get(name) if isinstance(name, str) else None
     if spec is None:
         raise UserError(f"unknown op {_short(name)}")
-    values: dict[str, int] = dict.fromkeys(SLOTS, 0)
+    values: dict[str, int] = dict.fromkeys(RECORD_SLOTS, 0)
     flags = 0
     for operand in spec.operands:
         given = {key: fields.pop(key) for key in operand.json if key in fields}
         checked = {key: _checked(value, operand, spec, lenient) for key, value in given.items()}
         if lenient:
             values[operand.slot] = checked.get(operand.json[0], 0)
-            flags |= NO_SIZE * any(not checked.get(alias) for alias in operand.json[1:])
+            flags |= NO_SIZE_FLAG * any(not checked.get(alias) for alias in operand.json[1:])
         else:
             values[operand.slot] = next(iter(checked.values()), 0)
     if fields and not lenient:
         raise UserError(f"{spec.name} has no field {_short(next(iter(fields)))}")
-    return (spec.opcode, values["rd"], values["rs1"], flags, *(values[slot] for slot in SLOTS[2:]))
+    return (spec.opcode, values["rd"], values["rs1"], flags, *(values[slot] for slot in RECORD_SLOTS[2:]))
 
 
 def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:

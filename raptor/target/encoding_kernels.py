@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit import helper, interpret, kernel
+from raptor.common.jit import helper, interpret_first, kernel
 
 _MINUS, _ZERO = 45, 48
 
 
 @kernel
-@interpret(us=lambda args: 8 * len(args[0]), until_us=4e5, by_element=True)
+@interpret_first(us=lambda args: 8 * len(args[0]), until_us=4e5, by_element=True)
 def write_json(words: Any, text: Any, bounds: Any, slots: Any, out: Any) -> int:
     """Writes a line of JSON for each row of `words`; each starts with `,` and a newline. Returns the byte count."""
     at: Any = np.int64(0)  # a plain 0 would have a type of its own, for which the helper would be compiled once more

@@ -51,7 +51,7 @@ class Unit(StrEnum):
     TRANSFER = "transfer"
 
 
-class Kind(StrEnum):
+class OperandKind(StrEnum):
     """The use of an operand, from which all checks derive."""
 
     DEFINE = "register written"
@@ -96,7 +96,7 @@ class Timing(IntEnum):
         return {Timing.PRODUCT: Unit.MATRIX, Timing.VECTOR: Unit.VECTOR}.get(self, Unit.TRANSFER)
 
 
-class Width(StrEnum):
+class AccessWidth(StrEnum):
     """Size of one element in local memory."""
 
     BYTE = "a byte"
@@ -105,7 +105,7 @@ class Width(StrEnum):
     PARAMETERS = "the 16 bytes of the parameters of a channel"
 
 
-class Count(StrEnum):
+class AccessCount(StrEnum):
     """Number of elements at an address."""
 
     ONE = "one"
@@ -116,11 +116,11 @@ class Count(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class LocalAccess:
     """A part of local memory, from an address on. If `strided`, register rs2 holds the distance of its elements."""
 
-    count: Count
-    width: Width
+    count: AccessCount
+    width: AccessWidth
     strided: bool = False
 
 
@@ -138,14 +138,14 @@ class Operand:
     json: tuple[str, ...]
     low: int
     high: int
-    kind: Kind
+    kind: OperandKind
     meaning: str
-    access: Access | None = None
-    seen: Access | None = None
+    access: LocalAccess | None = None
+    seen: LocalAccess | None = None
 
     @property
     def is_register(self) -> bool:
-        return self.kind is not Kind.IMMEDIATE
+        return self.kind is not OperandKind.IMMEDIATE
 
 
 _LAST_PUBLISHED = 32
@@ -174,7 +174,7 @@ class Instruction:
         if (self.opcode in _REFUSED or self.opcode > _LAST_PUBLISHED) and self.simulated_as is None:
             raise ValueError(f"{self.name}: simulated_as must say which instruction of pimsim-nn takes as long")
         for operand in self.operands:
-            if (operand.kind in (Kind.SOURCE, Kind.TARGET)) != (operand.access is not None):
+            if (operand.kind in (OperandKind.SOURCE, OperandKind.TARGET)) != (operand.access is not None):
                 raise ValueError(f"{self.name}: access of {operand.name} must say what is at its local address, if any")
 
     @property
@@ -191,39 +191,42 @@ class Instruction:
         return next(o for o in self.operands if o.name == name)
 
 
-def _register(name: str, kind: Kind, meaning: str, slot: str | None = None) -> Operand:
+def _register(name: str, kind: OperandKind, meaning: str, slot: str | None = None) -> Operand:
     return Operand(name, slot or name, (name,), 0, REGISTER_COUNT - 1, kind, meaning)
 
 
 def _number(name: str, slot: str, low: int, high: int, meaning: str, json: tuple[str, ...] | None = None) -> Operand:
-    return Operand(name, slot, json or (name,), low, high, Kind.IMMEDIATE, meaning)
+    return Operand(name, slot, json or (name,), low, high, OperandKind.IMMEDIATE, meaning)
 
 
-def _rs2(kind: Kind, meaning: str) -> Operand:
+def _rs2(kind: OperandKind, meaning: str) -> Operand:
     return _register("rs2", kind, meaning, slot="a")
 
 
-def _at(operand: Operand, access: Access) -> Operand:
+def _at(operand: Operand, access: LocalAccess) -> Operand:
     """Makes an operand that holds a local address. The hazard check assumes that strided elements are adjacent."""
     return replace(operand, access=access, seen=replace(access, strided=False))
 
 
-def _seen(operand: Operand, seen: Access | None) -> Operand:
+def _seen(operand: Operand, seen: LocalAccess | None) -> Operand:
     return replace(operand, seen=seen)
 
 
-_BYTES = Access(Count.LENGTH, Width.BYTE)
-_INPUTS, _OUTPUTS = (Access(Count.LENGTH, width) for width in (Width.INPUT, Width.OUTPUT))
-_PARAMETERS, _TABLE = Access(Count.LENGTH, Width.PARAMETERS), Access(Count.TABLE, Width.OUTPUT)
-_STRIDED = Access(Count.LENGTH, Width.INPUT, strided=True)
-_ONE_BYTE, _ONE_OUTPUT = (Access(Count.ONE, width) for width in (Width.BYTE, Width.OUTPUT))
+_BYTES = LocalAccess(AccessCount.LENGTH, AccessWidth.BYTE)
+_INPUTS, _OUTPUTS = (LocalAccess(AccessCount.LENGTH, width) for width in (AccessWidth.INPUT, AccessWidth.OUTPUT))
+_PARAMETERS, _TABLE = (
+    LocalAccess(AccessCount.LENGTH, AccessWidth.PARAMETERS),
+    LocalAccess(AccessCount.TABLE, AccessWidth.OUTPUT),
+)
+_STRIDED = LocalAccess(AccessCount.LENGTH, AccessWidth.INPUT, strided=True)
+_ONE_BYTE, _ONE_OUTPUT = (LocalAccess(AccessCount.ONE, width) for width in (AccessWidth.BYTE, AccessWidth.OUTPUT))
 
-_RD = _register("rd", Kind.DEFINE, "result register")
-_RS1 = _register("rs1", Kind.USE, "first operand")
+_RD = _register("rd", OperandKind.DEFINE, "result register")
+_RS1 = _register("rs1", OperandKind.USE, "first operand")
 _IMM = _number("imm", "a", -(2**31), INT32_MAX, "value")
-_TARGET = _register("rd", Kind.TARGET, "address of the result")
-_SOURCE = _register("rs1", Kind.SOURCE, "address of the first operand")
-_SOURCE2 = _rs2(Kind.SOURCE, "address of the second operand")
+_TARGET = _register("rd", OperandKind.TARGET, "address of the result")
+_SOURCE = _register("rs1", OperandKind.SOURCE, "address of the first operand")
+_SOURCE2 = _rs2(OperandKind.SOURCE, "address of the second operand")
 _LENGTH = _number("len", "d", 1, INT32_MAX, "elements")
 _SIZE = _number("size", "d", 1, INT32_MAX, "bytes")
 _PARTNER = _number("core", "a", 0, INT32_MAX, "partner core")
@@ -240,8 +243,8 @@ _TO_INPUTS, _TO_OUTPUTS, _TO_ONE = (_at(_TARGET, access) for access in (_INPUTS,
 _FROM, _FROM2, _FROM_STRIDED = _at(_SOURCE, _INPUTS), _at(_SOURCE2, _INPUTS), _at(_SOURCE, _STRIDED)
 _TO_BYTES, _FROM_BYTES = _at(_TARGET, _BYTES), _at(_SOURCE, _BYTES)
 # pimsim-nn's hazard check sees what the instruction that they are simulated as reads at rs2.
-_FROM_TABLE = _seen(_at(_rs2(Kind.SOURCE, "address of the table"), _TABLE), None)
-_FROM_PARAMETERS = _seen(_at(_rs2(Kind.SOURCE, "address of the parameters"), _PARAMETERS), _INPUTS)
+_FROM_TABLE = _seen(_at(_rs2(OperandKind.SOURCE, "address of the table"), _TABLE), None)
+_FROM_PARAMETERS = _seen(_at(_rs2(OperandKind.SOURCE, "address of the parameters"), _PARAMETERS), _INPUTS)
 
 
 def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruction:
@@ -260,13 +263,13 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         2,
         "sld",
         _RD,
-        _register("rs1", Kind.USE_PAIR, "global address"),
+        _register("rs1", OperandKind.USE_PAIR, "global address"),
         _number("offset_value", "c", 0, INT32_MAX, "bytes"),
         meaning="R[rd] = whole number in global memory: 4 bytes, or an element of a program of floats",
     ),
-    _scalar(3, "sadd", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] + R[rs2]"),
-    _scalar(4, "ssub", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] - R[rs2]"),
-    _scalar(5, "smul", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] * R[rs2]"),
+    _scalar(3, "sadd", _RD, _RS1, _rs2(OperandKind.USE, "second operand"), meaning="R[rd] = R[rs1] + R[rs2]"),
+    _scalar(4, "ssub", _RD, _RS1, _rs2(OperandKind.USE, "second operand"), meaning="R[rd] = R[rs1] - R[rs2]"),
+    _scalar(5, "smul", _RD, _RS1, _rs2(OperandKind.USE, "second operand"), meaning="R[rd] = R[rs1] * R[rs2]"),
     _scalar(6, "saddi", _RD, _RS1, _IMM, meaning="R[rd] = R[rs1] + imm"),
     _scalar(7, "smuli", _RD, _RS1, _IMM, meaning="R[rd] = R[rs1] * imm"),
     Instruction(8, "setbw", Timing.SET_WIDTHS, (_WIDTH_IN, _WIDTH_OUT), "set the element widths of this core"),
@@ -275,8 +278,11 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "mvmul",
         Timing.PRODUCT,
         (
-            _at(_TARGET, Access(Count.COLUMNS, Width.OUTPUT)),
-            _at(_register("rs1", Kind.SOURCE, "address of the input vector"), Access(Count.ROWS, Width.INPUT)),
+            _at(_TARGET, LocalAccess(AccessCount.COLUMNS, AccessWidth.OUTPUT)),
+            _at(
+                _register("rs1", OperandKind.SOURCE, "address of the input vector"),
+                LocalAccess(AccessCount.ROWS, AccessWidth.INPUT),
+            ),
             _number("mbiw", "a", 1, 32, "bits of a weight"),
             _number("relu", "b", 0, 1, "apply ReLU to the result"),
             _number("group", "c", 0, INT32_MAX, "array group of this core"),
@@ -295,7 +301,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "vavg",
         _TO_ONE,
         _FROM_STRIDED,
-        _rs2(Kind.USE, "stride in elements"),
+        _rs2(OperandKind.USE, "stride in elements"),
         meaning="y[0] = mean of len elements of a, rs2 apart",
     ),
     _vector(18, "vrelu", _seen(_TO_INPUTS, _OUTPUTS), _FROM, meaning="y = max(a, 0)"),
@@ -307,7 +313,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "vmv",
         _seen(_TO_INPUTS, None),
         _seen(_FROM_STRIDED, None),
-        _rs2(Kind.USE, "stride in elements"),
+        _rs2(OperandKind.USE, "stride in elements"),
         meaning="y[i] = a[i * rs2]",
     ),
     # NOTE: the hazard check of the simulator takes the bound for an address.
@@ -316,7 +322,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "vrsu",
         _TO_OUTPUTS,
         _FROM,
-        _seen(_rs2(Kind.USE, "upper bound"), _INPUTS),
+        _seen(_rs2(OperandKind.USE, "upper bound"), _INPUTS),
         meaning="resize to obiw, at most rs2",
     ),
     _vector(
@@ -324,21 +330,21 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "vrsl",
         _TO_OUTPUTS,
         _FROM,
-        _seen(_rs2(Kind.USE, "lower bound"), _INPUTS),
+        _seen(_rs2(OperandKind.USE, "lower bound"), _INPUTS),
         meaning="resize to obiw, at least rs2",
     ),
     Instruction(
         25,
         "ld",
         Timing.LOAD,
-        (_TO_BYTES, _register("rs1", Kind.USE_PAIR, "global address"), *_OFFSET, _SIZE),
+        (_TO_BYTES, _register("rs1", OperandKind.USE_PAIR, "global address"), *_OFFSET, _SIZE),
         "local = global",
     ),
     Instruction(
         26,
         "st",
         Timing.STORE,
-        (_register("rd", Kind.USE_PAIR, "global address"), _FROM_BYTES, *_OFFSET, _SIZE),
+        (_register("rd", OperandKind.USE_PAIR, "global address"), _FROM_BYTES, *_OFFSET, _SIZE),
         "global = local",
     ),
     Instruction(
@@ -372,7 +378,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         Timing.SEND,
         (
             # NOTE: the ISA reads rs1, the simulator rd for the transfer and rs1 for hazards: both carry the address.
-            _seen(_at(_register("rd", Kind.SOURCE, "address of the data"), _BYTES), None),
+            _seen(_at(_register("rd", OperandKind.SOURCE, "address of the data"), _BYTES), None),
             _FROM_BYTES,
             _PARTNER,
             *_OFFSET,
@@ -427,7 +433,7 @@ WIDTH_SETTERS = tuple(i.name for i in INSTRUCTIONS if i.timing is Timing.SET_WID
 """Names of the instructions that set the widths of elements: in slots b (`ibiw`) and c (`obiw`)."""
 
 
-def text(record: np.void) -> str:
+def format_record(record: np.void) -> str:
     """Returns one instruction as text, such as `vvadd rd=1 rs1=1 rs2=3 len=128`; zero offsets are left out."""
     spec = BY_OPCODE.get(int(record["opcode"]))
     if spec is None:
@@ -451,10 +457,10 @@ class RangeFault:
         return f"{self.operand.name}={self.value} is outside {self.operand.low}..{self.operand.high}"
 
 
-Positions = Mapping[int, npt.NDArray[np.intp]]
+OpcodePositions = Mapping[int, npt.NDArray[np.intp]]
 
 
-def positions(records: Records) -> Positions:
+def find_positions(records: Records) -> OpcodePositions:
     """Returns the indices of the instructions of each opcode in the stream; opcodes are ascending."""
     opcodes = np.ascontiguousarray(records["opcode"])
     present = np.zeros(256, np.bool_)
@@ -462,12 +468,12 @@ def positions(records: Records) -> Positions:
     return {int(opcode): np.flatnonzero(opcodes == opcode) for opcode in np.flatnonzero(present)}
 
 
-def range_faults(records: Records, at: Positions | None = None) -> Iterator[RangeFault]:
+def find_range_faults(records: Records, at: OpcodePositions | None = None) -> Iterator[RangeFault]:
     """Yields every operand of `records` outside its range, and every unknown opcode.
 
     `at`: the `positions` of the records, if the caller has them already.
     """
-    for opcode, where in (positions(records) if at is None else at).items():
+    for opcode, where in (find_positions(records) if at is None else at).items():
         spec = BY_OPCODE.get(opcode)
         if spec is None:
             yield from (RangeFault(int(pc), None, opcode) for pc in where)

@@ -81,7 +81,7 @@ class Image:
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 
 
-class Region(msgspec.Struct, frozen=True, gc=False):
+class TensorRegion(msgspec.Struct, frozen=True, gc=False):
     """A channel range, a row range and a column range of one tensor, half open; `cols` is None for whole rows."""
 
     channels: tuple[int, int]
@@ -118,8 +118,8 @@ class Region(msgspec.Struct, frozen=True, gc=False):
         return f"c{self.channels[0]}:{self.channels[1]} r{self.rows[0]}:{self.rows[1]}{cols}"
 
 
-def channel_tiles(image: Image, tile: int) -> tuple[Region, ...]:
+def cut_channel_tiles(image: Image, tile: int) -> tuple[TensorRegion, ...]:
     """Cuts an image into regions of at most `tile` channels each, with all pixels."""
     rows = (0, image.rows)
     starts = range(0, image.channels, tile)
-    return tuple(Region((c, min(c + tile, image.channels)), rows) for c in starts)
+    return tuple(TensorRegion((c, min(c + tile, image.channels)), rows) for c in starts)

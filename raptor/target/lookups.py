@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target import isa
-from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT, Kind, Records
+from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT, OperandKind, Records
 
 Indices = npt.NDArray[np.int64]
 _SLD, _SMULI, _SADDI, _LD = (OPCODE[name] for name in ("sld", "smuli", "saddi", "ld"))
 
 
-class NotALookupError(Exception):
+class ComputedLoadError(Exception):
     """Raised for an instruction that uses a number from global memory other than to compute the address of a load."""
 
     def __init__(self, pc: int, reason: str) -> None:
@@ -27,7 +27,7 @@ class NotALookupError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lookups:
+class ComputedLoads:
     """The loads at computed addresses of a stream, with an entry for each in all arrays.
 
     read, load: index of the `sld` and of the `ld`. stride, base: bytes from row to row, and the address of row 0. size:
@@ -41,12 +41,15 @@ class Lookups:
     size: Indices
 
 
-def lookups(records: Records) -> Lookups:
-    """Returns the loads at computed addresses. Raises `NotALookupError` for any other use of a number that was read."""
+def find_computed_loads(records: Records) -> ComputedLoads:
+    """Returns the loads at computed addresses.
+
+    Raises `ComputedLoadError` for any other use of a number that was read.
+    """
     opcode = records["opcode"]
     if not (opcode == _SLD).any():
         nothing = np.zeros(0, np.int64)
-        return Lookups(nothing, nothing, nothing, nothing, nothing)
+        return ComputedLoads(nothing, nothing, nothing, nothing, nothing)
     writes = _Writes(records)
     computed = np.flatnonzero(opcode == _SLD)
     for name, code in (("smuli", _SMULI), ("saddi", _SADDI), ("ld", _LD)):
@@ -63,12 +66,12 @@ def lookups(records: Records) -> Lookups:
     read = writes.of(times, "rs1")
     imm = records["a"].astype(np.int64)
     base = (imm[writes.of(computed, "rs1")] << 32) + imm[add] % 2**32
-    return Lookups(read, computed, imm[times], base, records["d"][computed].astype(np.int64))
+    return ComputedLoads(read, computed, imm[times], base, records["d"][computed].astype(np.int64))
 
 
 def _refuse(pcs: Indices, reason: str) -> None:
     if len(pcs):
-        raise NotALookupError(int(pcs[0]), reason)
+        raise ComputedLoadError(int(pcs[0]), reason)
 
 
 class _Writes:
@@ -76,11 +79,13 @@ class _Writes:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.positions = isa.positions(records)
+        self.positions = isa.find_positions(records)
         self.by_register: Mapping[int, Indices] = self._written()
 
     def _written(self) -> Mapping[int, Indices]:
-        defines = [at for code, at in self.positions.items() if any(o.kind is Kind.DEFINE for o in _operands(code))]
+        defines = [
+            at for code, at in self.positions.items() if any(o.kind is OperandKind.DEFINE for o in _operands(code))
+        ]
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *defines]))
         return {r: every[self.records["rd"][every] == r] for r in range(REGISTER_COUNT)}
 
@@ -99,8 +104,8 @@ class _Writes:
         found = [np.zeros(0, np.int64)]
         for code, at in self.positions.items():
             for operand in _operands(code):
-                if operand.is_register and operand.kind is not Kind.DEFINE:
-                    for step in range(1 + (operand.kind is Kind.USE_PAIR)):
+                if operand.is_register and operand.kind is not OperandKind.DEFINE:
+                    for step in range(1 + (operand.kind is OperandKind.USE_PAIR)):
                         found.append(at[np.isin(self.of(at, operand.slot, step), writes)])
         return np.unique(np.concatenate(found))
 

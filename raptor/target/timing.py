@@ -18,10 +18,10 @@ from raptor.target import isa
 from raptor.target.arch import (
     Memory,
     Target,
+    estimate_flit_ns,
     flit_ns,
-    longest_flit_ns,
     memory_flit_ns,
-    typical_flit_ns,
+    upper_bound_flit_ns,
 )
 from raptor.target.element import ElementType
 
@@ -47,18 +47,18 @@ def mvmul_ns(target: Target, xbars: int) -> float:
     number of crossbars.
     """
     memory = target.core.memory
-    read, write = product_bytes(target, xbars)
+    read, write = mvmul_bytes(target, xbars)
     return _read_ns(memory, read) + crossbars_ns(target) + _write_ns(memory, write)
 
 
-def port_ns(target: Target, xbars: int) -> float:
+def local_port_ns(target: Target, xbars: int) -> float:
     """Returns the time for which an MVM occupies the port of local memory, which bounds the rate of MVMs."""
     memory = target.core.memory
-    read, write = product_bytes(target, xbars)
+    read, write = mvmul_bytes(target, xbars)
     return _read_ns(memory, read) + _write_ns(memory, write)
 
 
-def product_bytes(target: Target, xbars: int) -> tuple[int, int]:
+def mvmul_bytes(target: Target, xbars: int) -> tuple[int, int]:
     """Returns (bytes read from local memory, bytes written to it) of an MVM (`mvmul_ns`)."""
     return 8 * target.xbar_rows * target.element_bytes, target.outputs_per_xbar * target.accumulator_bytes * xbars
 
@@ -74,18 +74,18 @@ def vector_ns(target: Target, elements: int, operands: int, result: ElementType 
     return operands * _read_ns(core.memory, size) + steps + _write_ns(core.memory, written)
 
 
-LONGEST_TOGETHER = 512
+MOST_STENCIL_ELEMENTS = 512
 """Largest number of elements that a stencil multiplies at once, which bounds the memory of repeated weights."""
 
 
 @cache
-def pixels_together(target: Target, pixels: int, channels: int) -> int:
+def best_pixels_per_op(target: Target, pixels: int, channels: int) -> int:
     """Returns the fastest number of neighbouring pixels for one vector instruction, so that few lanes are idle."""
-    most = max(1, min(pixels, LONGEST_TOGETHER // channels))
-    return min(range(1, most + 1), key=lambda count: runs_ns(target, pixels, channels, count))
+    most = max(1, min(pixels, MOST_STENCIL_ELEMENTS // channels))
+    return min(range(1, most + 1), key=lambda count: pixel_runs_ns(target, pixels, channels, count))
 
 
-def runs_ns(target: Target, pixels: int, channels: int, together: int) -> float:
+def pixel_runs_ns(target: Target, pixels: int, channels: int, together: int) -> float:
     """Returns the time of a function of two vectors for `pixels` neighbouring pixels, `together` per instruction."""
     runs, rest = divmod(pixels, together)
     more = vector_ns(target, rest * channels, 2) + ISSUE_NS if rest else 0.0
@@ -150,7 +150,7 @@ def message_ns(target: Target, elements: int) -> float:
     """Estimates the time of a message with both ends ready, for which the receiver is busy."""
     memory, size = target.core.memory, elements * target.element_bytes
     flits = math.ceil(size / target.network.flit_bytes)
-    return _read_ns(memory, size) + (flits + 2) * typical_flit_ns(target) + _write_ns(memory, size)
+    return _read_ns(memory, size) + (flits + 2) * estimate_flit_ns(target) + _write_ns(memory, size)
 
 
 @cache
@@ -218,7 +218,7 @@ _IS_VECTOR = _of_units(isa.Unit.VECTOR)
 _MOVES_DATA = _of_units(isa.Unit.VECTOR, isa.Unit.TRANSFER)
 
 
-def longest_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: float | None = None) -> float:
+def upper_bound_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: float | None = None) -> float:
     """Returns an upper bound on the time of a core's instructions: nothing overlaps, every message crosses the chip.
 
     `xbars`: largest number of crossbars of one of its MVMs. `most_flit_ns`: longest time of a flit; None for the
@@ -228,7 +228,7 @@ def longest_ns(records: isa.Records, xbars: int, target: Target, most_flit_ns: f
     products = int((records["opcode"] == isa.OPCODE["mvmul"]).sum()) * mvmul_ns(target, xbars)
     records = records[_MOVES_DATA[records["opcode"]]]
     vector = _IS_VECTOR[records["opcode"]]
-    flit_ns = longest_flit_ns(target) if most_flit_ns is None else most_flit_ns
+    flit_ns = upper_bound_flit_ns(target) if most_flit_ns is None else most_flit_ns
     busy = sum(n * vector_ns(target, length, 2) for length, n in _lengths(records[vector]))
     busy += sum(n * _longest_transfer_ns(target, size, flit_ns) for size, n in _lengths(records[~vector]))
     return products + busy + 10 * count * target.core.period_ns

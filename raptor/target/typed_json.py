@@ -14,9 +14,9 @@ import numpy.typing as npt
 from raptor.common.decoding import json_decoder
 from raptor.target.isa import INSTRUCTIONS, RECORD, Instruction, Operand, Records
 
-OPTIONAL = frozenset({"relu", "offset.offset_select", "offset.offset_value", "offset_value"})
+OPTIONAL_KEYS = frozenset({"relu", "offset.offset_select", "offset.offset_value", "offset_value"})
 """Keys that a plain instruction may omit; their value is then 0."""
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that msgspec raises for text that is not JSON, or not of the given type."""
 HIGHEST_REGISTER = 255
 """Highest register that the simulator's reader accepts."""
@@ -25,7 +25,7 @@ _NESTED = "offset."
 _INT32 = msgspec.Meta(ge=-(2**31), le=2**31 - 1)
 
 
-class Offset(msgspec.Struct, frozen=True, gc=False):
+class OffsetFields(msgspec.Struct, frozen=True, gc=False):
     """The inner object of an instruction; missing fields are 0."""
 
     b: ClassVar[int] = 0
@@ -43,10 +43,10 @@ class TypedInstruction(msgspec.Struct, gc=False):
     c: ClassVar[int] = 0
     d: ClassVar[int] = 0
     second: ClassVar[int] = 0
-    offset: ClassVar[Offset] = Offset()
+    offset: ClassVar[OffsetFields] = OffsetFields()
 
 
-def is_simple(content: bytes) -> bool:
+def is_plain_ascii(content: bytes) -> bool:
     """True if the text is ASCII without escapes, so that each key has only one spelling and all bytes are valid."""
     return content.isascii() and b"\\" not in content
 
@@ -54,9 +54,8 @@ def is_simple(content: bytes) -> bool:
 def decode_plain(content: bytes) -> list[TypedInstruction] | None:
     """Reads instructions as RAPTOR writes them; None for any other text.
 
-    Plain means: every key belongs to the operation, every operand is there except those in `OPTIONAL`, and every value
-    is an integer in its range (32 bits; a register must exist).
-    """
+    Plain means: every key belongs to the operation, every operand is there except those in `OPTIONAL_KEYS`, and every
+    value is an integer in its range (32 bits; a register must exist)."""
     return _decoded(content, plain=True)
 
 
@@ -72,7 +71,7 @@ def is_plain(instruction: msgspec.Raw) -> bool:
     """True if `decode_plain` accepts this instruction."""
     try:
         _instruction_decoder().decode(instruction)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return False
     return True
 
@@ -81,13 +80,13 @@ def to_records(instructions: list[TypedInstruction]) -> Records:
     """Makes records. Fractions are cut off, and 32 bits are kept. Raises `OverflowError` above 64 bits."""
     records = np.zeros(len(instructions), RECORD)
     for slot in ("opcode", "rd", "rs1", "a", "b", "c", "d"):
-        records[slot] = column(instructions, slot)
+        records[slot] = read_column(instructions, slot)
     for slot in ("b", "c"):
-        records[slot] |= column(instructions, f"offset.{slot}").astype(np.int32)
+        records[slot] |= read_column(instructions, f"offset.{slot}").astype(np.int32)
     return records
 
 
-def column(instructions: list[TypedInstruction], name: str) -> npt.NDArray[np.int64]:
+def read_column(instructions: list[TypedInstruction], name: str) -> npt.NDArray[np.int64]:
     """Returns one attribute of all instructions; `second` is the second key of an operand that has two."""
     # NOTE: a column at a time takes half as long as a tuple per instruction.
     return np.fromiter(map(attrgetter(name), instructions), np.int64, len(instructions))
@@ -95,8 +94,8 @@ def column(instructions: list[TypedInstruction], name: str) -> npt.NDArray[np.in
 
 def _decoded(content: bytes, *, plain: bool) -> list[TypedInstruction] | None:
     try:
-        return _decoder(plain=plain).decode(content) if is_simple(content) else None
-    except UNREADABLE:
+        return _decoder(plain=plain).decode(content) if is_plain_ascii(content) else None
+    except DECODE_ERRORS:
         return None
 
 
@@ -123,7 +122,9 @@ def _instruction_type(spec: Instruction, plain: bool) -> type[TypedInstruction]:
     fields += [_field("second", key, o, plain, optional=True) for o in spec.operands for key in o.json[1:]]
     if nested or not plain:
         inner = [_field(o.slot, o.json[0], o, plain) for o in nested]
-        offset = msgspec.defstruct("Offset", inner, bases=(Offset,), frozen=True, gc=False, forbid_unknown_fields=plain)
+        offset = msgspec.defstruct(
+            "Offset", inner, bases=(OffsetFields,), frozen=True, gc=False, forbid_unknown_fields=plain
+        )
         fields.append(("offset", offset, offset()))
     made = msgspec.defstruct(
         spec.name,
@@ -140,7 +141,7 @@ def _instruction_type(spec: Instruction, plain: bool) -> type[TypedInstruction]:
 
 
 def _field(name: str, key: str, operand: Operand, plain: bool, *, optional: bool = False) -> tuple[str, Any, Any]:
-    may_lack = optional or not plain or key in OPTIONAL
+    may_lack = optional or not plain or key in OPTIONAL_KEYS
     default: dict[str, Any] = {"default": 0} if may_lack else {}
     return name, _value_type(operand, plain), msgspec.field(name=key.removeprefix(_NESTED), **default)
 

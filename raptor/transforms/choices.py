@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from raptor.common.strict import Known
+from raptor.common.strict import StrictDataclass
 
 
 @dataclass(frozen=True, slots=True)
-class OnVectorUnit(Known):
+class OnVectorUnit(StrictDataclass):
     """A depthwise layer without crossbars: the core that holds its input computes it with vector products."""
 
     kind: Literal["vector"] = "vector"
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedLayer(Known):
+class JoinedLayer(StrictDataclass):
     """A layer that the products of another `layer` compute, too: both multiply pixels of one image.
 
     `layer`: the key of the other one, whose record is for both: their output channels side by side, or their sum.
@@ -29,7 +29,7 @@ WithoutMatrices = OnVectorUnit | JoinedLayer
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrites:
+class RewriteChoice:
     """The choice of rewrites. A mapping file holds it too: `raptor.mapping.decision.Decision.rewrites`.
 
     `streaming`: all tensors get layouts that can stream line by line. `layers`: every layer of the graph before the
@@ -49,7 +49,7 @@ class Rewrites:
         """The layers that the products of other layers compute, by key."""
         return {key: record for key, record in self.layers.items() if isinstance(record, JoinedLayer)}
 
-    def with_(self, records: Mapping[str, WithoutMatrices]) -> "Rewrites":
+    def with_records(self, records: Mapping[str, WithoutMatrices]) -> "RewriteChoice":
         """Returns the choice with `records` of further layers without matrices of their own."""
         return replace(self, layers={**self.layers, **records})
 
@@ -59,9 +59,9 @@ class Rewrites:
     def _lines(self) -> Iterator[str]:
         yield f"rewrites {{{'streamed by line' if self.streaming else 'not streamed'}}}"
         for key, record in self.layers.items():
-            yield f"  %{key}: {'crossbars' if record is None else described(record)}"
+            yield f"  %{key}: {'crossbars' if record is None else describe_record(record)}"
 
 
-def described(record: WithoutMatrices) -> str:
+def describe_record(record: WithoutMatrices) -> str:
     """Returns the text of a layer without matrices of its own."""
     return "on the vector unit" if isinstance(record, OnVectorUnit) else f"joined with %{record.layer}"

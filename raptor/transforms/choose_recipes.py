@@ -6,28 +6,28 @@ from functools import lru_cache
 
 from raptor.common.errors import UserError, VerifyError
 from raptor.common.option_values import Requant
-from raptor.common.spelling import option
-from raptor.graph.instruction import Instruction
+from raptor.common.spelling import spell_option
+from raptor.graph.instruction import VrequantParams
 from raptor.graph.ir import Graph, Node, Requantise
-from raptor.graph.prove import prove
-from raptor.graph.recipes import NoRecipeError, exact, short
-from raptor.graph.select_instruction import instruction, prove_instruction
-from raptor.graph.steps import Recipe
+from raptor.graph.prove import prove_recipe
+from raptor.graph.recipes import NoRecipeError, find_exact_recipe, find_short_recipe
+from raptor.graph.select_instruction import find_vrequant, prove_vrequant
+from raptor.graph.steps import RequantiseRecipe
 
 
 @dataclass(frozen=True, slots=True)
-class Requantising:
+class RequantMethod:
     """Method of computing requantisations: exactly, with short multipliers, or by the extended instruction."""
 
-    how: Requant = "exact"
+    method: Requant = "exact"
 
 
-def choose_recipes(graph: Graph, requantising: Requantising) -> Graph:
+def choose_recipes(graph: Graph, requantising: RequantMethod) -> Graph:
     """Returns the graph in which each requantisation has a recipe, or an instruction if that is chosen and can do it.
 
     Raises `UserError` that names a node whose numbers do not fit words of 32 bits.
     """
-    return replace(graph, nodes=tuple(_with_recipe(node, requantising.how) for node in graph.nodes))
+    return replace(graph, nodes=tuple(_with_recipe(node, requantising.method) for node in graph.nodes))
 
 
 def _with_recipe(node: Node, how: Requant) -> Node:
@@ -39,10 +39,10 @@ def _with_recipe(node: Node, how: Requant) -> Node:
         raise UserError(f"{node.name} ({node.op_type}): {error}") from None
 
 
-def _recipe(operator: Requantise, how: Requant) -> Recipe | Instruction:
+def _recipe(operator: Requantise, how: Requant) -> RequantiseRecipe | VrequantParams:
     if how == "instruction":
-        return instruction(operator) or exact(operator)
-    return short(operator) if how == "short" else exact(operator)
+        return find_vrequant(operator) or find_exact_recipe(operator)
+    return find_short_recipe(operator) if how == "short" else find_exact_recipe(operator)
 
 
 def flip_notes(graph: Graph) -> Iterator[str]:
@@ -53,13 +53,14 @@ def flip_notes(graph: Graph) -> Iterator[str]:
         worst = max(flips, key=lambda name: flips[name])
         layers = sum(count > 0 for count in flips.values())
         yield (
-            f"{option('requant', 'short')}: {total:,} values of sums, over all channels of {layers} of {len(flips)} "
+            f"{spell_option('requant', 'short')}: {total:,} values of sums, over all channels of {layers} of "
+            f"{len(flips)} "
             f"requantisations, round otherwise than the definition, most ({flips[worst]:,}) at {worst}"
         )
 
 
 def _flips(operator: Requantise) -> int:
-    return operator.recipe.flips if isinstance(operator.recipe, Recipe) else 0
+    return operator.recipe.flips if isinstance(operator.recipe, RequantiseRecipe) else 0
 
 
 def verify_graph(graph: Graph) -> None:
@@ -77,9 +78,9 @@ def verify_graph(graph: Graph) -> None:
 def _prove(operator: Requantise) -> None:
     """Proves a recipe once, as later passes return graphs with the same operators."""
     match operator.recipe:
-        case Instruction() as found:
-            prove_instruction(operator, found)
-        case Recipe() as recipe:
-            prove(operator, recipe)
+        case VrequantParams() as found:
+            prove_vrequant(operator, found)
+        case RequantiseRecipe() as recipe:
+            prove_recipe(operator, recipe)
         case None:
             pass

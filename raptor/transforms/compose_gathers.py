@@ -17,7 +17,7 @@ import numpy as np
 
 from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Stencil
 from raptor.graph.layers import is_depthwise
-from raptor.graph.streams import is_streamed
+from raptor.graph.streams import can_stream
 from raptor.target.layout import Image
 
 
@@ -92,7 +92,7 @@ class _Joiner:
 
 def _streams(graph: Graph, node: Node) -> bool:
     """Checks whether the layouts of the result and of all inputs of a node stream."""
-    return all(is_streamed(graph.tensors[name].image) for name in (node.output, *node.inputs))
+    return all(can_stream(graph.tensors[name].image) for name in (node.output, *node.inputs))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from raptor.graph.ir import Bound, Filter, Graph, Map, Node, Operator, Requantise
-from raptor.graph.layers import tile_of
+from raptor.graph.layers import graph_tile_channels
 from raptor.target.arch import Target
 
 
@@ -57,4 +57,4 @@ def _single_product(node: Node, graph: Graph, arch: Target) -> bool:
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape
-    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, tile_of(graph, arch))
+    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, graph_tile_channels(graph, arch))

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Concat, Filter, Graph, Indices, Move, Node, Rename, Tensor
-from raptor.graph.streams import without_unused
+from raptor.graph.streams import drop_unused_moves
 from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Blocks:
+class _SpaceToDepth:
     """A space-to-depth: an image cut into blocks, each of which becomes one pixel of the result.
 
     counts, sizes: number of blocks, and pixels of a block, in each dimension of the image. places: [result channels,
@@ -48,7 +48,7 @@ def fold_space_to_depth(graph: Graph) -> Graph:
     nodes = tuple(_in_place(node, made, graph.tensors) for node in graph.nodes)
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
-    return without_unused(replace(graph, nodes=nodes))
+    return drop_unused_moves(replace(graph, nodes=nodes))
 
 
 def _in_place(node: Node, made: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> Node:
@@ -102,7 +102,7 @@ def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[st
             return given[0].reshape(image.pixels, image.channels)
 
 
-def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _Blocks | None:
+def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _SpaceToDepth | None:
     """Returns the blocks, `counts` in each dimension, if `taken` [pixels, channels] is a space-to-depth of an image.
 
     None if it is not, and for blocks of a single pixel or of the whole image.
@@ -119,13 +119,13 @@ def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _Blocks | 
     first: Indices = taken[0]
     sizes = tuple(d // n for d, n in zip(dims, counts, strict=True))
     places = np.stack(np.unravel_index(first // image.channels, dims), axis=-1)
-    blocks = _Blocks(counts, sizes, places, first % image.channels)
+    blocks = _SpaceToDepth(counts, sizes, places, first % image.channels)
     if (blocks.places >= sizes).any():
         return None
     return blocks if np.array_equal(taken, blocks.elements(image.channels)) else None
 
 
-def _layer(operator: Filter, blocks: _Blocks, channels: int) -> Filter:
+def _layer(operator: Filter, blocks: _SpaceToDepth, channels: int) -> Filter:
     """Returns the layer of the image itself, which has `channels` channels."""
     old, weights = operator.window, operator.weights
     kernel, strides, pads = (_times(each, blocks.sizes) for each in (old.kernel, old.strides, old.pads))

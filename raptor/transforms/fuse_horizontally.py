@@ -13,11 +13,11 @@ import numpy as np
 
 from raptor.graph.ir import Constant, Filter, Graph, Map, Move, Node, Tensor
 from raptor.graph.layers import is_dense
-from raptor.graph.streams import is_tokens
+from raptor.graph.streams import is_token_layout
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED
+from raptor.target.element import MODELLED_FLOAT
 from raptor.target.timing import mvmul_ns
-from raptor.transforms.choices import JoinedLayer, Rewrites
+from raptor.transforms.choices import JoinedLayer, RewriteChoice
 
 LEAST_SAVED = 0.1
 """Share of the time of all products that a fusion must save, because each layer then has to take its channels."""
@@ -39,7 +39,7 @@ class _Branch:
 def find_fusions(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
     """Returns the layers to fuse into an earlier layer, by key, where that saves a share `LEAST_SAVED` of the time."""
     found: dict[str, JoinedLayer] = {}
-    for first, *others in joinable(graph):
+    for first, *others in find_fusible_groups(graph):
         xbars = [-(-branch.channels // arch.outputs_per_xbar) for branch in (first, *others)]
         apart_ns, together_ns = sum(mvmul_ns(arch, x) for x in xbars), mvmul_ns(arch, sum(xbars))
         if sum(xbars) <= arch.xbars_per_core and together_ns <= (1 - LEAST_SAVED) * apart_ns:
@@ -47,7 +47,7 @@ def find_fusions(graph: Graph, arch: Target) -> dict[str, JoinedLayer]:
     return found
 
 
-def joinable(graph: Graph) -> list[list[_Branch]]:
+def find_fusible_groups(graph: Graph) -> list[list[_Branch]]:
     """Returns the groups of two or more layers that can be fused, in the order of the graph."""
     groups: defaultdict[object, list[_Branch]] = defaultdict(list)
     for branch in _branches(graph):
@@ -79,9 +79,9 @@ def _is_simple(graph: Graph, node: Node, operator: Filter) -> bool:
     """Checks whether a layer is 1x1, of floats, without groups, ReLU or shared weights, and its result is internal."""
     result, window = graph.tensors[node.output], operator.window
     alone = operator.groups == 1 and not operator.key and not operator.relu and not result.in_model
-    floats = result.element == MODELLED and graph.tensors[node.inputs[0]].element == MODELLED
+    floats = result.element == MODELLED_FLOAT and graph.tensors[node.inputs[0]].element == MODELLED_FLOAT
     single = window.kernel == (1, 1) and not window.transposed and not is_dense(operator)
-    return alone and floats and single and not is_tokens(result.image) and result.shape == result.image.shape
+    return alone and floats and single and not is_token_layout(result.image) and result.shape == result.image.shape
 
 
 def _is_function(node: Node) -> bool:
@@ -91,19 +91,19 @@ def _is_function(node: Node) -> bool:
     return all(o == 0 if isinstance(o, int) else o.pixels.shape[:2] == (1, 1) for o in node.operator.operands)
 
 
-def fuse_horizontally(graph: Graph, rewrites: Rewrites) -> Graph:
+def fuse_horizontally(graph: Graph, rewrites: RewriteChoice) -> Graph:
     """Returns the graph with one wide layer for each group of layers that the choice joins.
 
-    A layer stays as it is if it cannot be fused with the layer that its record names (`joinable`).
+    A layer stays as it is if it cannot be fused with the layer that its record names (`find_fusible_groups`).
     """
     layers = rewrites.joined
     if not layers:
         return graph
     groups = [
         [first, *(b for b in others if layers.get(b.filter.output) == JoinedLayer(first.filter.output))]
-        for first, *others in joinable(graph)
+        for first, *others in find_fusible_groups(graph)
     ]
-    joined = {group[0].filter.output: _Joined(graph, group) for group in groups if len(group) > 1}
+    joined = {group[0].filter.output: _FusedLayers(graph, group) for group in groups if len(group) > 1}
     gone = {name for found in joined.values() for name in found.replaced}
     nodes: list[Node] = []
     tensors = dict(graph.tensors)
@@ -119,7 +119,7 @@ def fuse_horizontally(graph: Graph, rewrites: Rewrites) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _FusedLayers:
     """A group of layers that become one layer, whose result has the name of the first."""
 
     graph: Graph

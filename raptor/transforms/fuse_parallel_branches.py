@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor
-from raptor.graph.layers import is_mean
+from raptor.graph.layers import is_channel_sum
 from raptor.graph.window import Window
-from raptor.target.element import MODELLED
-from raptor.transforms.choices import JoinedLayer, Rewrites
+from raptor.target.element import MODELLED_FLOAT
+from raptor.transforms.choices import JoinedLayer, RewriteChoice
 
 Doubles = npt.NDArray[np.float64]
 ONE: Doubles = np.ones(1)
@@ -55,7 +55,7 @@ class _Sum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Together:
+class _FusedTerms:
     """Terms of a sum that one layer, `operator`, computes; the remaining terms are added to its result."""
 
     sum: _Sum
@@ -91,13 +91,13 @@ class _Together:
 def find_branches(graph: Graph) -> dict[str, JoinedLayer]:
     """Returns the layers, by key, that an earlier layer can absorb, because their results are added."""
     found: dict[str, JoinedLayer] = {}
-    for together in _Sums(graph).found():
+    for together in _SumAnalysis(graph).found():
         first, *others = together.layers
         found |= {layer.output: JoinedLayer(first.output) for layer in others}
     return found
 
 
-def fuse_parallel_branches(graph: Graph, rewrites: Rewrites) -> Graph:
+def fuse_parallel_branches(graph: Graph, rewrites: RewriteChoice) -> Graph:
     """Returns the graph with one layer for each sum of layers of one image, if the choice joins all of its layers.
 
     A sum stays as it is if the choice has other records for its layers, or if tensors do not stream. The sum of a layer
@@ -106,8 +106,8 @@ def fuse_parallel_branches(graph: Graph, rewrites: Rewrites) -> Graph:
     if not rewrites.streaming:
         return graph
     layers = rewrites.joined
-    found: dict[str, _Together] = {}
-    for together in _Sums(graph).found():
+    found: dict[str, _FusedTerms] = {}
+    for together in _SumAnalysis(graph).found():
         first, *others = together.layers
         if all(layers.get(layer.output) == JoinedLayer(first.output) for layer in others):
             found[together.sum.node.output] = together
@@ -126,7 +126,7 @@ def fuse_parallel_branches(graph: Graph, rewrites: Rewrites) -> Graph:
 
 
 @dataclass
-class _Sums:
+class _SumAnalysis:
     """The sums of a graph."""
 
     graph: Graph
@@ -139,9 +139,9 @@ class _Sums:
     def uses(self) -> Counter[str]:
         return Counter(name for node in self.graph.nodes for name in _operands(node)) + Counter(self.graph.outputs)
 
-    def found(self) -> list[_Together]:
+    def found(self) -> list[_FusedTerms]:
         """Returns the sums of which one layer can compute several terms, in the order of the graph."""
-        found: list[_Together] = []
+        found: list[_FusedTerms] = []
         seen: set[str] = set()
         for node in reversed(self.graph.nodes):
             if node.output in seen or not isinstance(node.operator, Map):
@@ -176,11 +176,11 @@ class _Sums:
         Adds to `found` the node, its constants, and the node as a term if it is a layer.
         """
         tensors = self.graph.tensors
-        if any(tensors[name].element != MODELLED for name in (*node.inputs, node.output)):
+        if any(tensors[name].element != MODELLED_FLOAT for name in (*node.inputs, node.output)):
             return None
         parts, constants = list[tuple[str, Doubles]](), list[Doubles]()
         match node.operator:
-            case Filter() as operator if _is_simple(operator) and not is_mean(self.graph, node):
+            case Filter() as operator if _is_simple(operator) and not is_channel_sum(self.graph, node):
                 found.terms.append(_Term(node.inputs[0], node, factor))
             case Map("add" | "sub" as function, (a, b)):
                 for operand, own in ((a, factor), (b, -factor if function == "sub" else factor)):
@@ -200,7 +200,7 @@ class _Sums:
         found.inner.append(node)
         return parts
 
-    def together(self, whole: _Sum) -> Iterator[_Together]:
+    def together(self, whole: _Sum) -> Iterator[_FusedTerms]:
         """Yields the groups of terms of a sum that one layer can compute; the terms of a group read one image."""
         by_source: defaultdict[str, list[_Term]] = defaultdict(list)
         for term in whole.terms:
@@ -218,7 +218,7 @@ class _Sums:
             weights = _added(alike, largest.filter)
             if all((abs(values) < LARGEST).all() for values in (weights, whole.constant)):
                 alike.sort(key=lambda term: 0 if term.layer is None else self.places[term.layer.output])
-                yield _Together(whole, alike, replace(largest.filter, weights=weights.astype(np.float32)))
+                yield _FusedTerms(whole, alike, replace(largest.filter, weights=weights.astype(np.float32)))
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -241,7 +241,7 @@ def _of_channels(constant: Constant) -> bool:
     return constant.pixels.shape[:2] == (1, 1) and bool(np.isfinite(constant.pixels).all())
 
 
-def _is_plain(together: _Together) -> bool:
+def _is_plain(together: _FusedTerms) -> bool:
     """Checks whether all remaining terms have the factor 1."""
     return all((term.factor == 1).all() for term in together.rest)
 

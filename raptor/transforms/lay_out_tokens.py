@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.constants import smallest
+from raptor.graph.constants import drop_repetitions
 from raptor.graph.ir import (
     ChannelSum,
     Constant,
@@ -32,9 +32,9 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.layers import is_pointwise
-from raptor.graph.moves import move
+from raptor.graph.moves import make_move
 from raptor.graph.requantise import Requantise
-from raptor.graph.streams import is_tokens, without_unused
+from raptor.graph.streams import drop_unused_moves, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
@@ -50,9 +50,9 @@ def lay_out_tokens(graph: Graph) -> Graph:
         return graph
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
-    changed = _Changed(graph, tensors, images, sums, layouts.over)
+    changed = _NodeRewriter(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
-    return without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
+    return drop_unused_moves(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
 
 
 def _over_all(image: Image) -> Window:
@@ -62,7 +62,7 @@ def _over_all(image: Image) -> Window:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed:
+class _NodeRewriter:
     """Builds the nodes for the new layouts.
 
     `graph`: before the change. `tensors`: with the new images. `images`: the changed images. `sums`: tensors that
@@ -124,15 +124,15 @@ class _Changed:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
-            case Pool(window=window) as pool if window.is_over_all and is_tokens(
+            case Pool(window=window) as pool if window.is_global and is_token_layout(
                 image := self.tensors[node.inputs[0]].image
             ):
                 return replace(pool, window=_over_all(image))
-            case Filter() as operator if is_pointwise(operator.window) and is_tokens(
+            case Filter() as operator if is_pointwise(operator.window) and is_token_layout(
                 image := self.tensors[node.output].image
             ):
                 # A window over one dimension becomes one over lines, also where the layout was right before.
-                return replace(operator, window=Window.point((image.rows, image.width)))
+                return replace(operator, window=Window.pointwise((image.rows, image.width)))
             case _:
                 return node.operator
 
@@ -140,7 +140,7 @@ class _Changed:
         """Returns the same move between the new layouts."""
         given = [self.graph.tensors[n].image for n in node.inputs]
         wanted = moved_from(operator, given, self.graph.tensors[node.output].image)
-        return move([self.tensors[n].image for n in node.inputs], wanted, self.tensors[node.output].image)
+        return make_move([self.tensors[n].image for n in node.inputs], wanted, self.tensors[node.output].image)
 
     def constant(self, node: Node, constant: Constant) -> Constant:
         """Returns a constant operand for the new layout of the result."""
@@ -148,7 +148,7 @@ class _Changed:
             return constant
         old, new = (tensors[node.output].image for tensors in (self.graph.tensors, self.tensors))
         full = np.broadcast_to(constant.pixels, (old.rows, old.width, old.channels))
-        return Constant(smallest(new.to_pixels(old.from_pixels(full).reshape(new.shape))))
+        return Constant(drop_repetitions(new.to_pixels(old.from_pixels(full).reshape(new.shape))))
 
 
 def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[Node]:

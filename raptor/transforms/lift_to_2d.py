@@ -28,7 +28,7 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.graph.streams import is_streamed
+from raptor.graph.streams import can_stream
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
@@ -54,7 +54,7 @@ def _unfold_images(graph: Graph) -> Graph:
     for node in graph.nodes:
         if isinstance(node.operator, Map) and node.output in signals:
             for name in signals.intersection(node.inputs):
-                alike.join(node.output, name)
+                alike.union(node.output, name)
     known: dict[str, set[Image]] = {}
     for node in graph.nodes:
         names = {*node.inputs, node.output}
@@ -120,7 +120,7 @@ def _multiplied(graph: Graph) -> set[str]:
 def _can_be_lines(graph: Graph, name: str) -> bool:
     """Checks whether a tensor is a signal [C, T], a volume [C, D, H, W] or a batch of these, and can stream."""
     image = graph.tensors[name].image
-    return image.channel_axis <= 1 and _dims(image) in (1, 3) and is_streamed(_lines(image))
+    return image.channel_axis <= 1 and _dims(image) in (1, 3) and can_stream(_lines(image))
 
 
 def _takes_lines(graph: Graph, node: Node) -> bool:
@@ -157,7 +157,7 @@ def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:
         return node
     w, (name,) = operator.window, node.inputs
     image = graph.tensors[name].image
-    streamed = name in lifted or (is_streamed(image) and len(w.kernel) == _dims(image))
+    streamed = name in lifted or (can_stream(image) and len(w.kernel) == _dims(image))
     if not streamed or (len(w.kernel) > 1 and w.batch == 1):
         return node
     window = replace(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
-from raptor.graph.streams import is_streamed, is_tokens, without_unused
+from raptor.graph.streams import can_stream, drop_unused_moves, is_token_layout
 from raptor.target.layout import Image
 
 
@@ -27,7 +27,7 @@ def sink_transposes(graph: Graph) -> Graph:
     tensors, nodes = dict(graph.tensors), list[Node]()
     for node in graph.nodes:
         nodes += _swapped(node, early[node.output], tensors) if node.output in early else (node,)
-    return without_unused(replace(graph, nodes=tuple(nodes), tensors=tensors))
+    return drop_unused_moves(replace(graph, nodes=tuple(nodes), tensors=tensors))
 
 
 def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
@@ -53,10 +53,10 @@ def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
 def _turns(move: Node, graph: Graph) -> bool:
     """Checks whether a move makes a tensor that cannot stream from tokens, or from some channels of an image."""
     given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
-    if all(map(is_tokens, given)):
-        return not is_tokens(made)
+    if all(map(is_token_layout, given)):
+        return not is_token_layout(made)
     assert isinstance(move.operator, Move)
-    of_channels = len(given) == 1 and is_streamed(given[0]) and not is_streamed(made)
+    of_channels = len(given) == 1 and can_stream(given[0]) and not can_stream(made)
     return of_channels and _taken(move.operator.sources, given[0]) is not None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.common.disjoint import DisjointSets
-from raptor.graph.constants import smallest
+from raptor.graph.constants import drop_repetitions
 from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
 from raptor.graph.layers import is_pointwise
 from raptor.graph.streams import MOST_LINES
@@ -59,7 +59,7 @@ class _Sequences:
             ):
                 for name in node.inputs:
                     if self.same_lines(name, node.output):
-                        self.alike.join(node.output, name)
+                        self.alike.union(node.output, name)
         for name in (*self.graph.inputs, *(name for name in self.graph.tensors if not self.can_be_cut(name))):
             self.kept.add(self.alike.find(name))
         for node in self.graph.nodes:
@@ -91,7 +91,7 @@ class _Sequences:
         near, borders, names = DisjointSets(), defaultdict[str, set[int]](set), defaultdict[str, list[str]](list)
         for keys, _ in self.moved():
             for key in keys:
-                near.join(keys[0], key)
+                near.union(keys[0], key)
         for keys, images in self.moved():
             borders[near.find(keys[0])].update(images)
         for name in self.graph.tensors:
@@ -141,7 +141,7 @@ def _changed(node: Node, before: Graph, after: Graph) -> Node:
         case Rename() if (given.rows, given.width) != (new.rows, new.width):
             return replace(node, operator=Move(np.arange(new.elements).reshape(new.pixels, new.channels)))
         case Filter() as operator:
-            return replace(node, operator=replace(operator, window=Window.point((new.rows, new.width))))
+            return replace(node, operator=replace(operator, window=Window.pointwise((new.rows, new.width))))
         case Map() as operator:
             operands = tuple(_lines_of(o, old, new) if isinstance(o, Constant) else o for o in operator.operands)
             return replace(node, operator=replace(operator, operands=operands))
@@ -154,4 +154,4 @@ def _lines_of(constant: Constant, old: Image, new: Image) -> Constant:
     if constant.pixels.shape[:2] == (1, 1):
         return constant
     full = np.broadcast_to(constant.pixels, (old.rows, old.width, constant.pixels.shape[2]))
-    return Constant(smallest(full.reshape(new.rows, new.width, -1)))
+    return Constant(drop_repetitions(full.reshape(new.rows, new.width, -1)))

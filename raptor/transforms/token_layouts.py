@@ -22,8 +22,8 @@ from raptor.graph.ir import (
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.requantise import Requantise
-from raptor.graph.streams import is_tokens
-from raptor.graph.window import input_pixels
+from raptor.graph.streams import is_token_layout
+from raptor.graph.window import cached_input_pixels
 from raptor.target.layout import Image
 
 Ints = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class TokenLayouts:
             if isinstance(node.operator, Elementwise | Rename | Softmax):
                 for name in node.inputs:
                     if isinstance(node.operator, Rename) or self.image(name) == self.image(node.output):
-                        self.alike.join(node.output, name)
+                        self.alike.union(node.output, name)
         for node in self.graph.nodes:
             self.made[node.output] = node
             self.bind(node)
@@ -79,7 +79,7 @@ class TokenLayouts:
                 self.pools.append(node)
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
-            case Take() if is_tokens(self.image(node.output)):
+            case Take() if is_token_layout(self.image(node.output)):
                 self.odd |= {self.alike.find(name) for name in node.inputs}
                 self.fixed.add(self.alike.find(node.output))
             case _ if isinstance(node.operator, Elementwise):
@@ -262,7 +262,7 @@ class TokenLayouts:
             return False
         positions = c_positions(given).reshape(given.pixels, given.channels)
         if isinstance(node.operator, Pool):
-            read = input_pixels(node.operator.window)
+            read = cached_input_pixels(node.operator.window)
             if read.shape[1] != wanted.shape[1] or (read < 0).any():
                 return False
             positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
@@ -276,7 +276,7 @@ class TokenLayouts:
         near = DisjointSets()
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool) and node.output not in self.over:
-                near.join(self.alike.find(node.output), self.alike.find(node.inputs[0]))
+                near.union(self.alike.find(node.output), self.alike.find(node.inputs[0]))
         heads: dict[str, set[int]] = {}
         for node in self.graph.nodes:
             if isinstance(node.operator, Dot):
@@ -300,7 +300,7 @@ class TokenLayouts:
             if isinstance(node.operator, Move) and len(node.inputs) == 1:
                 given, made = (self.alike.find(name) for name in (node.inputs[0], node.output))
                 if given in channels and channels[given] == channels.get(made) and self.is_same_order(node):
-                    near.join(given, made)
+                    near.union(given, made)
         found: dict[str, set[int]] = {}
         for name, count, rows in self.turned():
             if channels.get(self.alike.find(name)) == count:

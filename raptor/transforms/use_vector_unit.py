@@ -9,20 +9,20 @@ from dataclasses import replace
 from raptor.graph.ir import ChannelSum, Filter, Graph, Node, Stencil
 from raptor.graph.layers import (
     filter_key,
-    filters_of,
+    find_filters,
+    find_layer_nodes,
     has_narrow_weights,
+    is_channel_sum,
     is_depthwise,
-    is_mean,
-    layer_nodes,
     layer_target,
     tile_channels,
 )
 from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
-from raptor.transforms.choices import OnVectorUnit, Rewrites
+from raptor.transforms.choices import OnVectorUnit, RewriteChoice
 
 
-def use_vector_unit(graph: Graph, rewrites: Rewrites) -> Graph:
+def use_vector_unit(graph: Graph, rewrites: RewriteChoice) -> Graph:
     """Returns the graph with a `Stencil` or a `ChannelSum` in place of each layer chosen for the vector unit.
 
     Each of these layers must be depthwise (`is_depthwise`) or a mean (`is_mean`).
@@ -47,8 +47,8 @@ def find_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     the positions cost the same in both cases. Filters that share their crossbars, that have a ReLU folded into
     them, or whose weights are wider than their input, stay on crossbars.
     """
-    layers = layer_nodes(graph)
-    candidates = {key: f for key, f in filters_of(graph).items() if has_narrow_weights(graph, layers[key])}
+    layers = find_layer_nodes(graph)
+    candidates = {key: f for key, f in find_filters(graph).items() if has_narrow_weights(graph, layers[key])}
     depthwise = {key: f for key, f in candidates.items() if is_depthwise(f)}
     chips = {key: layer_target(graph, layers[key], arch) for key in depthwise}
     return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, chips[key])}
@@ -59,9 +59,13 @@ def find_means(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
 
     The front end makes them for means, as in a layer normalisation.
     """
-    layers = layer_nodes(graph)
-    means = {key: f for key, f in filters_of(graph).items() if is_mean(graph, layers[key])}
-    return {key: OnVectorUnit() for key, f in means.items() if sum_ns(arch, *f.weights.shape[1:]) < _mean_ns(arch, f)}
+    layers = find_layer_nodes(graph)
+    means = {key: f for key, f in find_filters(graph).items() if is_channel_sum(graph, layers[key])}
+    return {
+        key: OnVectorUnit()
+        for key, f in means.items()
+        if channel_sum_ns(arch, *f.weights.shape[1:]) < _mean_ns(arch, f)
+    }
 
 
 def _mean_ns(arch: Target, filter_: Filter) -> float:
@@ -70,7 +74,7 @@ def _mean_ns(arch: Target, filter_: Filter) -> float:
     return -(-channels // arch.xbar_rows) * mvmul_ns(arch, -(-results // arch.outputs_per_xbar))
 
 
-def sum_ns(arch: Target, channels: int, results: int) -> float:
+def channel_sum_ns(arch: Target, channels: int, results: int) -> float:
     """Returns the time in ns to add up the channels of a pixel, and to repeat the sum in `results` channels."""
     return vector_ns(arch, channels, 1) + (vector_ns(arch, results, 1) if results > 1 else 0.0)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UserError
 from raptor.target.arch import load
-from raptor.target.arch.links import LINKS
+from raptor.target.arch.links import LINK_PRESETS
 from tests.rounds.support import CHIP, chain, in_rounds
 from validator.checks import check
 from validator.simulate.links import LinkUse
@@ -59,7 +59,7 @@ def test_programs_of_several_chips_are_right(out: Path):
     assert program.validate(samples=1).passed
     assert not check(out)
     chips = json.loads((out / "arch.json").read_bytes())["chips"]
-    assert chips == {"count": 2, "link_ns": LINKS["board-ht"].ns, "link_pj": LINKS["board-ht"].pj}
+    assert chips == {"count": 2, "link_ns": LINK_PRESETS["board-ht"].ns, "link_pj": LINK_PRESETS["board-ht"].pj}
 
 
 def test_flits_over_a_link_by_hand(out: Path):
@@ -86,7 +86,7 @@ def test_a_link_that_is_used_too_much_gives_no_time(out: Path, capsys: pytest.Ca
     used = SimulationReport("p", "e", "latency", latency_ns=100.0, links=(LinkUse((0, 1), 18, 0.9),))
     assert used.crowded
     assert not report.crowded
-    show(used, Console())
+    show(used, LiteralConsole())
     text = capsys.readouterr().out
     assert "at least 100 ns" in text
     assert "no time is known" in text

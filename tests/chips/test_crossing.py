@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import models
-from raptor.mapping.chip_numbers import chip_begins
-from raptor.mapping.crossing import exchanged_flits
-from raptor.spatial.mesh_placement import traffic
+from raptor.mapping.chip_numbers import find_chip_begins
+from raptor.mapping.crossing import estimate_traffic
+from raptor.spatial.mesh_placement import list_messages
 from tests.pipeline import line_flow, passes
 
 MODELS = {
@@ -28,9 +28,9 @@ def test_the_estimate_is_what_cores_exchange(name: str):
     found = passes(models.build(name, seed=0, **MODELS[name]), mapping="rows", **CHIP)
     flow = line_flow(found.decision)
     arch = replace(found.arch, network=replace(found.arch.network, flit_bytes=1))
-    estimated = exchanged_flits(found.chosen, found.decision.layers, flow, arch)[:-1, :-1]
+    estimated = estimate_traffic(found.chosen, found.decision.layers, flow, arch)[:-1, :-1]
     counted = np.zeros_like(estimated)
-    sent = traffic(found.partition, arch)
+    sent = list_messages(found.partition, arch)
     np.add.at(counted, (sent[:, 0], sent[:, 1]), sent[:, 2])
     for begin in range(4, 36, 4):
         wanted, got = ((of[:begin, begin:] + of[begin:, :begin].T).sum() for of in (counted, estimated))
@@ -51,7 +51,7 @@ def test_chips_begin_where_the_busiest_link_has_least_to_carry(seed: int):
     chips, cores = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     count = int(rng.integers(1, chips * cores + 1))
     cut_flits = [0.0, *rng.integers(0, 50, count - 1).astype(float).tolist(), 0.0]
-    begins = chip_begins(cut_flits, cores, chips)
+    begins = find_chip_begins(cut_flits, cores, chips)
     assert len(begins) == chips
     assert all(0 <= last - first <= cores for first, last in pairwise((*begins, count)))
     assert max(cut_flits[begin] for begin in begins) == begins_by_trial(cut_flits, cores, chips)
@@ -70,6 +70,6 @@ def test_a_transformer_crosses_a_link_with_little_more_than_its_tokens(link: str
     assert len(set(found.partition.cores)) == 48
     crossing = []
     for placed in (found.partition, found.on_chip):
-        sent = traffic(placed, found.arch)
+        sent = list_messages(placed, found.arch)
         crossing.append(sent[sent[:, 0] // 24 != sent[:, 1] // 24, 2].sum())
     assert 0 < crossing[1] <= crossing[0] <= 4 * 32 * 128 // found.arch.network.flit_bytes

@@ -14,15 +14,15 @@ import pytest
 
 import raptor
 from raptor.graph.ir import Graph
-from raptor.mapping.chips import Chips
-from raptor.mapping.stages import Problem
+from raptor.mapping.chips import ChipPipeline
+from raptor.mapping.stages import StageProblem
 from tests.frontend.support import make_model, node, random
 from tests.rounds.support import chain
 
 DEAR: dict[str, Any] = {"xbar": 16, "xbars_per_core": 16, "cores": 4, "chips": 2, "link": "2000:1"}
 
 
-def problem_of(seed: int) -> tuple[Problem, dict[tuple[int, int], float]]:
+def problem_of(seed: int) -> tuple[StageProblem, dict[tuple[int, int], float]]:
     """Makes random costs of up to 12 units, of which some ranges are no stage, and random numbers that cross."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 13))
@@ -32,11 +32,13 @@ def problem_of(seed: int) -> tuple[Problem, dict[tuple[int, int], float]]:
     cost |= {r: math.inf for r in ranges if r[1] - r[0] > 1 and rng.random() < 0.1}
     crossing = {r: float(rng.integers(1, 100)) if r[0] else 0.0 for r in ranges}
     cuts = frozenset(c for c in range(1, count) if rng.random() < 0.9)
-    found = Problem(count, cuts, int(rng.integers(1, 5)), lambda a, b: cost[a, b], lambda a, b: float(work[a:b].sum()))
+    found = StageProblem(
+        count, cuts, int(rng.integers(1, 5)), lambda a, b: cost[a, b], lambda a, b: float(work[a:b].sum())
+    )
     return found, crossing
 
 
-def all_stages(problem: Problem) -> Iterator[list[tuple[int, int]]]:
+def all_stages(problem: StageProblem) -> Iterator[list[tuple[int, int]]]:
     """Yields all ways to cut."""
     for number in range(problem.stages):
         for chosen in combinations(sorted(problem.cuts), number):
@@ -112,13 +114,13 @@ def test_stages_of_attention_and_branches(tmp_path: Path):
 def test_each_range_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
     """The programme asks often, and with two aims; what it asked is kept. The chosen stages may be mapped once more."""
     asked = Counter[tuple[int, int]]()
-    part = Chips.part
+    part = ChipPipeline.part
 
-    def counted(self: Chips, first: int, last: int) -> Graph:
+    def counted(self: ChipPipeline, first: int, last: int) -> Graph:
         asked[first, last] += 1
         return part(self, first, last)
 
-    monkeypatch.setattr(Chips, "part", counted)
+    monkeypatch.setattr(ChipPipeline, "part", counted)
     raptor.compile(chain(6, 16, 8), **DEAR | {"link": "5000:1"})
     assert len(asked) > 2
     again = [found for found, count in asked.items() if count > 1]

@@ -12,7 +12,7 @@ from raptor.codegen import generate
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
-from raptor.pim.ir import CoreProgram, Group, PimProgram
+from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram
 from raptor.pim.operations import Buffer, Load, Repeat, Store
 from raptor.spatial.operations import ApplyFilters, Operation, Pool, Vector
 from tests.pim.programs import at_addresses, of_operations
@@ -32,7 +32,7 @@ def buffer(name: str, elements: int) -> Buffer:
 def emitted(operation: Operation[Buffer], **addresses: int) -> list[Executed]:
     """The instructions of one operation, buffers at these addresses (elements)."""
     first = Load(buffer("load", 1), 0)
-    groups = tuple(Group("y", Matrix(t, (0, 8), (0, 8), 1)) for t in range(64))
+    groups = tuple(ArrayGroup("y", Matrix(t, (0, 8), (0, 8), 1)) for t in range(64))
     placed = {name: at * BYTES for name, at in addresses.items()}
     core = CoreProgram(0, groups, of_operations(first, operation), None, 10**6)
     core = at_addresses(core, {"load": 0, **placed})

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raptor.codegen import Streams, generate, verify_streams
+from raptor.codegen import InstructionStreams, generate, verify_streams
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa
@@ -21,12 +21,12 @@ def good() -> Passes:
     return passes(thesis_model(4, 8), **THESIS_CHIP)
 
 
-def changed(good: Passes, core: int, change: Callable[[isa.Records], isa.Records | None]) -> Streams:
+def changed(good: Passes, core: int, change: Callable[[isa.Records], isa.Records | None]) -> InstructionStreams:
     """The streams with one core's records changed, in place or by what `change` returns."""
     records = good.streams.cores[core].records.copy()
     result = change(records)
     stream = replace(good.streams.cores[core], records=records if result is None else result)
-    return Streams({**good.streams.cores, core: stream})
+    return InstructionStreams({**good.streams.cores, core: stream})
 
 
 def first(records: isa.Records, name: str) -> int:
@@ -53,7 +53,7 @@ def test_accepted(good: Passes):
 
 def test_streams_start_with_the_widths(good: Passes):
     for stream in good.streams.cores.values():
-        assert isa.text(stream.records[0]) == "setbw ibiw=8 obiw=8"
+        assert isa.format_record(stream.records[0]) == "setbw ibiw=8 obiw=8"
         assert (stream.records["opcode"] == isa.OPCODE["setbw"]).sum() == 1
 
 

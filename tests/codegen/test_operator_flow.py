@@ -15,9 +15,9 @@ from raptor.cli import app
 from raptor.common.errors import UserError
 from tests.frontend.support import golden, make_model, node
 from tests.rounds.support import chain
-from validator.load import load
-from validator.program import Program
-from validator.run import prepare
+from validator.load import load_output
+from validator.program import LoadedProgram
+from validator.run import prepare_machine
 
 CHIP = {"xbar": 16, "cores": 6, "xbars_per_core": 8}
 DACS = 6
@@ -69,7 +69,7 @@ def cores_of(lines: list[str]) -> dict[int, list[str]]:
 class Board:
     """A chip that knows operators only: crossbars that were written, memories, messages."""
 
-    def __init__(self, program: Program, lines: list[str], memory: Any) -> None:
+    def __init__(self, program: LoadedProgram, lines: list[str], memory: Any) -> None:
         self.program, self.memory = program, memory
         self.messages: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
         self.local = {core: np.zeros(2**12, np.float32) for core in cores_of(lines)}
@@ -128,9 +128,9 @@ class Board:
 
 def run(folder: Path, lines: list[str]) -> tuple[Board, list[float]]:
     """Runs a flow. Returns the chip and the output."""
-    program = load(folder)
+    program = load_output(folder)
     x = numbers(1, 3, 4, 4, seed=5)
-    board = Board(program, lines, prepare(program, {"x": x}).memory)
+    board = Board(program, lines, prepare_machine(program, {"x": x}).memory)
     place = program.memory.outputs[0].tiles[0].address
     want = golden(model(), {"x": x})["y"].ravel().tolist()
     return board, [float(v) for v in board.memory[place : place + len(want)] - want]
@@ -151,7 +151,7 @@ def reads(lines: list[str], word: str) -> list[str]:
 def test_word_lines_are_read_as_often_as_rows_at_once_demand(flow: Any):
     folder, lines = flow("wordline")
     _, whole = flow("crossbar")
-    program = load(folder)
+    program = load_output(folder)
     products = [(c, int(r["c"])) for c, records in enumerate(program.streams) for r in records if r["opcode"] == 9]
     heights = [program.weights.matrix(*place).shape[0] for place in products]
     assert len(reads(whole, "read_xb")) == len(products)

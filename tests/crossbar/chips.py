@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.target.analog import ENCODINGS, INPUT_CODINGS, Adc, Cells, Spread
+from raptor.target.analog import ENCODINGS, INPUT_CODINGS, Adc, CellModel, ConductanceSpread
 from validator.crossbar import definition, kernels
-from validator.crossbar.arrays import Crossbars, Use, build
-from validator.crossbar.setup import Setup
-from validator.crossbar.tables import tables_of, work_for
+from validator.crossbar.arrays import GroupUse, ProgrammedChip, program_chip
+from validator.crossbar.setup import ChipSetup
+from validator.crossbar.tables import make_kernel_tables, make_work_space
 
 SAMPLE = 5
 ROWS = (16, 17, 64, 65, 100, 128, 256, 512)
@@ -24,11 +24,11 @@ class Case:
     x: np.ndarray
     weight_bits: int
     input_bits: int
-    setup: Setup
+    setup: ChipSetup
 
     @property
-    def chip(self) -> Crossbars:
-        return build([self.matrix], [Use(0, 0, self.weight_bits, self.input_bits, "layer")], self.setup)
+    def chip(self) -> ProgrammedChip:
+        return program_chip([self.matrix], [GroupUse(0, 0, self.weight_bits, self.input_bits, "layer")], self.setup)
 
     def with_setup(self, **changes: Any) -> "Case":
         return replace(self, setup=replace(self.setup, **changes))
@@ -48,7 +48,7 @@ def random_case(seed: int, **changes: Any) -> Case:
     matrix, x = (numbers(rng, shape, b) for shape, b in zip(((rows, cols), (2, rows)), bits, strict=True))
     if encoding == "xnor":
         matrix, x = rng.choice([-1, 1], (rows, cols)), rng.integers(-1, 2, (2, rows))
-    setup = Setup(
+    setup = ChipSetup(
         kind="sliced",
         encoding=encoding,
         inputs=INPUT_CODINGS[seed // len(ENCODINGS) % len(INPUT_CODINGS)],
@@ -71,29 +71,31 @@ def random_adc(seed: int) -> Adc:
     return Adc(bits=int(rng.integers(1, 14)), range=("full", "unit")[seed % 2], noise_lsb=float(seed % 3) / 4)
 
 
-CELLS = Cells(
+CELLS = CellModel(
     off=1.0,
     on=50.0,
-    programming=(Spread(polynomial=(1.0, 0.01)),),
-    read=Spread(polynomial=(0.5,)),
+    programming=(ConductanceSpread(polynomial=(1.0, 0.01)),),
+    read=ConductanceSpread(polynomial=(0.5,)),
     stuck_on=0.01,
     stuck_off=0.02,
 )
 
 
-def products(case: Case, chip: Crossbars | None = None) -> np.ndarray:
+def products(case: Case, chip: ProgrammedChip | None = None) -> np.ndarray:
     """Multiplies all inputs by the compiled kernels."""
-    tables = tables_of(chip or case.chip)
+    tables = make_kernel_tables(chip or case.chip)
     found = np.zeros((len(case.x), case.matrix.shape[1]), np.int64)
-    work = work_for(tables, sample=SAMPLE)
-    assert kernels.products(0, case.x.astype(np.int32), case.input_bits, tables, work, found) == -1
+    work = make_work_space(tables, sample=SAMPLE)
+    assert kernels.multiply_vectors(0, case.x.astype(np.int32), case.input_bits, tables, work, found) == -1
     return found
 
 
-def defined(case: Case, chip: Crossbars | None = None) -> np.ndarray:
+def defined(case: Case, chip: ProgrammedChip | None = None) -> np.ndarray:
     """Multiplies all inputs by the definition."""
     made = chip or case.chip
-    return np.stack([definition.product(made, 0, x, case.input_bits, SAMPLE, k) for k, x in enumerate(case.x)])
+    return np.stack(
+        [definition.multiply_on_crossbars(made, 0, x, case.input_bits, SAMPLE, k) for k, x in enumerate(case.x)]
+    )
 
 
 def exact(case: Case) -> np.ndarray:

@@ -10,20 +10,20 @@ from click.testing import CliRunner, Result
 
 import raptor
 from models.trained import MODEL, load_images
-from raptor.cli.app import command
+from raptor.cli.app import build_commands
 from raptor.common.errors import UserError
 from raptor.output.files import TensorPlace
 from raptor.target.device_file import load_device
 from tests.pipeline import conv_model
-from validator.accuracy.data import read_data
-from validator.accuracy.measure import accuracy
+from validator.accuracy.data import read_labelled_data
+from validator.accuracy.measure import measure_accuracy
 from validator.accuracy.report import to_csv, to_json
-from validator.accuracy.statistics import of_mean, of_share, snr_db
-from validator.load import load
-from validator.run import run
+from validator.accuracy.statistics import snr_db, student_interval, wilson_interval
+from validator.load import load_output
+from validator.run import run_program
 
 COUNT = 6
-COMMAND = command()
+COMMAND = build_commands()
 """All commands, made once."""
 WIDE = {"adc_bits": "8", "adc_range": "unit"}
 
@@ -54,13 +54,13 @@ def test_sums_of_very_noisy_crossbars_fit_the_proved_widths(
     out = raptor.compile(tmp_path / "digits.onnx", xbar=128, cores=64, cell_bits=2, requant=requant).save(
         tmp_path / "o"
     )
-    report = accuracy(out, digits[1], crossbar="noisy", settings=setting)
+    report = measure_accuracy(out, digits[1], crossbar="noisy", settings=setting)
     assert report.top1 is not None
     assert report.top1 < 0.9
 
 
 def test_exact_products_agree_with_onnxruntime(digits: tuple[Path, Path]):
-    report = accuracy(*digits)
+    report = measure_accuracy(*digits)
     assert report.crossbar == "integer"
     assert report.reference is not None
     assert report.top1 == report.reference.top1
@@ -68,16 +68,17 @@ def test_exact_products_agree_with_onnxruntime(digits: tuple[Path, Path]):
     assert report.top1 is not None
     assert report.top1 > 0.9
     out, data = digits
-    program, images = load(out), read_data(data, load(out).memory.inputs)
+    program, images = load_output(out), read_labelled_data(data, load_output(out).memory.inputs)
     assert images.labels is not None
     right = [
-        int(run(program, images.sample(k)).outputs["scores"].argmax()) == images.labels[k] for k in range(images.count)
+        int(run_program(program, images.sample(k)).outputs["scores"].argmax()) == images.labels[k]
+        for k in range(images.count)
     ]
     assert report.top1 == sum(right) / COUNT
 
 
 def test_what_loses_nothing_is_exact(digits: tuple[Path, Path]):
-    report = accuracy(*digits, crossbar="sliced", settings=WIDE)
+    report = measure_accuracy(*digits, crossbar="sliced", settings=WIDE)
     assert all(p.is_lossless for p in report.converters)
     assert all(layer.snr_db == np.inf for layer in report.layers)
     assert report.chips[0].agreement == 1
@@ -85,7 +86,7 @@ def test_what_loses_nothing_is_exact(digits: tuple[Path, Path]):
 
 def test_a_sweep_of_converters_has_a_knee(digits: tuple[Path, Path]):
     sweep = {"adc_bits": ("2", "5", "8")}
-    report = accuracy(*digits, crossbar="sliced", settings=WIDE, sweep=sweep, noise_samples=0)
+    report = measure_accuracy(*digits, crossbar="sliced", settings=WIDE, sweep=sweep, noise_samples=0)
     found = [p.top1 or 0 for p in report.sweep]
     assert found[0] < 0.4
     assert found[-1] == report.top1
@@ -97,15 +98,15 @@ def test_a_sweep_of_converters_has_a_knee(digits: tuple[Path, Path]):
 
 def test_the_same_seed_gives_the_same_result_on_any_number_of_workers(digits: tuple[Path, Path]):
     options = {"crossbar": "noisy", "device": load_device("reram-milo"), "samples": 3}
-    one, two = (accuracy(*digits, workers=n, **options) for n in (1, 2))
+    one, two = (measure_accuracy(*digits, workers=n, **options) for n in (1, 2))
     assert to_json(one).split(b'"seconds"')[0] == to_json(two).split(b'"seconds"')[0]
-    other = accuracy(*digits, settings={"seed": "7"}, **options)
+    other = measure_accuracy(*digits, settings={"seed": "7"}, **options)
     assert [p.snr_db for p in other.layers] != [p.snr_db for p in one.layers]
 
 
 def test_noise_costs_accuracy(digits: tuple[Path, Path]):
     sweep = {"programming_noise": ("0", "0.05", "0.4")}
-    report = accuracy(*digits, crossbar="noisy", settings=WIDE, sweep=sweep, chips=2, noise_samples=0)
+    report = measure_accuracy(*digits, crossbar="noisy", settings=WIDE, sweep=sweep, chips=2, noise_samples=0)
     clean, some, much = (p.top1 or 0 for p in report.sweep)
     assert clean == report.reference.top1 if report.reference else False
     assert clean >= some > much
@@ -115,14 +116,14 @@ def test_noise_costs_accuracy(digits: tuple[Path, Path]):
 
 def test_calibrated_converters_need_fewer_bits(digits: tuple[Path, Path]):
     sweep = {"adc_range": ("full", "calibrated")}
-    report = accuracy(*digits, crossbar="sliced", settings={"adc_bits": "6"}, sweep=sweep, noise_samples=0)
+    report = measure_accuracy(*digits, crossbar="sliced", settings={"adc_bits": "6"}, sweep=sweep, noise_samples=0)
     full, calibrated = (p.top1 or 0 for p in report.sweep)
     assert calibrated > full + 0.3
 
 
 def test_fewer_rows_at_once_lose_nothing(digits: tuple[Path, Path]):
     settings = {"adc_bits": "5", "adc_range": "unit", "lossless_rows": "yes"}
-    report = accuracy(*digits, crossbar="sliced", settings=settings, noise_samples=0)
+    report = measure_accuracy(*digits, crossbar="sliced", settings=settings, noise_samples=0)
     assert report.chips[0].agreement == 1
     assert max(p.parts for p in report.converters) > 1
 
@@ -183,7 +184,7 @@ def test_data_from_a_folder(tmp_path: Path):
     for k in range(3):
         np.save(tmp_path / f"{k}.npy", np.full((1, 2), k, np.float32))
     (tmp_path / "index.csv").write_text("0.npy,5\n1.npy,6\n2.npy,7\n")
-    found = read_data(tmp_path, [PLACE], 2)
+    found = read_labelled_data(tmp_path, [PLACE], 2)
     assert found.inputs["image"].tolist() == [[[0, 0]], [[1, 1]]]
     assert found.labels is not None
     assert found.labels.tolist() == [5, 6]
@@ -203,31 +204,31 @@ def test_data_from_a_folder(tmp_path: Path):
 def test_data_that_does_not_fit(tmp_path: Path, arrays: dict, message: str):
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(UserError, match=message):
-        read_data(tmp_path / "d.npz", [PLACE])
+        read_labelled_data(tmp_path / "d.npz", [PLACE])
 
 
 def test_a_batch_has_no_scores_of_one_sample(tmp_path: Path):
     (tmp_path / "m.onnx").write_bytes(conv_model((2, 3, 4, 4), 4).SerializeToString())
     out = raptor.compile(tmp_path / "m.onnx", xbar=8, cores=8).save(tmp_path / "out")
     with pytest.raises(UserError, match="accuracy needs the scores of one sample"):
-        accuracy(out, tmp_path / "nothing.npz")
+        measure_accuracy(out, tmp_path / "nothing.npz")
 
 
 def test_data_without_labels(digits: tuple[Path, Path], tmp_path: Path):
     out, data = digits
     np.savez(tmp_path / "x.npz", x=np.load(data)["x"][:5])
-    report = accuracy(out, tmp_path / "x.npz")
+    report = measure_accuracy(out, tmp_path / "x.npz")
     assert report.top1 is None
     assert report.chips[0].agreement == 1
 
 
 def test_statistics():
     """Wilson's interval of 90 of 100 (Agresti and Coull 1998); Student's of three values, quantile 4.303."""
-    found = of_share(90, 100)
+    found = wilson_interval(90, 100)
     assert (found.low, found.high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
-    mean = of_mean([0.5, 0.6, 0.7])
+    mean = student_interval([0.5, 0.6, 0.7])
     assert mean is not None
     assert mean.high - mean.low == pytest.approx(2 * 4.303 * 0.1 / 3**0.5)
-    assert of_mean([0.5]) is None
+    assert student_interval([0.5]) is None
     assert snr_db(100, 1) == 20
     assert snr_db(1, 0) == np.inf

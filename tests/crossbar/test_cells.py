@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from raptor.common.errors import UserError
-from raptor.target.analog import Cells, Spread
+from raptor.target.analog import CellModel, ConductanceSpread
 from raptor.target.device_file import load_device
 from tests.crossbar.chips import random_case
 from validator.crossbar import chance
-from validator.crossbar.arrays import Use, build
-from validator.crossbar.cells import program
-from validator.crossbar.setup import Setup
-from validator.crossbar.wires import seen_conductances
+from validator.crossbar.arrays import GroupUse, program_chip
+from validator.crossbar.cells import program_cells
+from validator.crossbar.setup import ChipSetup
+from validator.crossbar.wires import effective_conductances
 
 PLACE = (0, 0, 0)
 
 
-def setup(**changes: object) -> Setup:
+def setup(**changes: object) -> ChipSetup:
     return random_case(0, kind="noisy", cell_bits=4, xbar=(128, 128), **changes).setup
 
 
 def test_normal_numbers():
-    found = chance.normals(chance.key_of(1, 2), 200_000)
-    drawn = chance.uniforms(chance.key_of(1, 2), 200_000)
+    found = chance.draw_normals(chance.make_key(1, 2), 200_000)
+    drawn = chance.draw_uniforms(chance.make_key(1, 2), 200_000)
     wanted = [NormalDist().inv_cdf(p) for p in drawn[:2000]]
     assert found[:2000] == pytest.approx(wanted, rel=1e-7, abs=1e-8)
     assert found.mean() == pytest.approx(0, abs=0.01)
@@ -33,7 +33,7 @@ def test_normal_numbers():
 
 
 def test_keys_differ():
-    keys = {int(chance.key_of(seed, a, b)) for seed in range(4) for a in range(4) for b in range(4)}
+    keys = {int(chance.make_key(seed, a, b)) for seed in range(4) for a in range(4) for b in range(4)}
     assert len(keys) == 64
 
 
@@ -41,7 +41,7 @@ def test_errors_of_programming_have_the_spread_of_the_device():
     cells = load_device("reram-milo").cells
     assert cells is not None
     for level, conductance in ((0, 50.0), (15, 225.0)):
-        found = program(np.full((1, 200, 200), level), setup(), cells, PLACE).levels[0] * 175 / 15 + 50
+        found = program_cells(np.full((1, 200, 200), level), setup(), cells, PLACE).levels[0] * 175 / 15 + 50
         assert found.mean() == pytest.approx(conductance, abs=0.1)
         assert found.std() == pytest.approx(4.782321 - 0.009107 * conductance, rel=0.02)
 
@@ -50,29 +50,33 @@ def test_drift_of_pcm():
     """A fully set cell: mean exponent 0.049, at a day (86400 / 20)^-0.049 = 0.66 of it is left."""
     cells = load_device("pcm-aihwkit").cells
     assert cells is not None
-    found = program(np.full((1, 100, 100), 15), setup(seconds=86400.0), cells, PLACE).levels / 15
+    found = program_cells(np.full((1, 100, 100), 15), setup(seconds=86400.0), cells, PLACE).levels / 15
     assert found.mean() == pytest.approx((86400 / 20) ** -0.049, rel=0.01)
-    fresh = program(np.full((1, 100, 100), 15), setup(seconds=20.0), cells, PLACE).levels / 15
+    fresh = program_cells(np.full((1, 100, 100), 15), setup(seconds=20.0), cells, PLACE).levels / 15
     assert fresh.mean() == pytest.approx(1, rel=0.01)
 
 
 def test_later_errors_of_programming_replace_earlier_ones():
-    cells = Cells(off=0.0, on=1.0, programming=(Spread(), Spread(polynomial=(0.1,), after_s=100.0)))
-    early, late = (program(np.full((1, 50, 50), 7), setup(seconds=s), cells, PLACE).levels.std() for s in (1.0, 100.0))
+    cells = CellModel(
+        off=0.0, on=1.0, programming=(ConductanceSpread(), ConductanceSpread(polynomial=(0.1,), after_s=100.0))
+    )
+    early, late = (
+        program_cells(np.full((1, 50, 50), 7), setup(seconds=s), cells, PLACE).levels.std() for s in (1.0, 100.0)
+    )
     assert early == pytest.approx(0, abs=1e-12)
     assert late == pytest.approx(1.5, rel=0.1)
 
 
 def test_stuck_cells():
-    cells = Cells(off=0.0, on=1.0, stuck_off=0.2, stuck_on=0.1)
-    found = program(np.full((1, 100, 100), 7), setup(), cells, PLACE).levels
+    cells = CellModel(off=0.0, on=1.0, stuck_off=0.2, stuck_on=0.1)
+    found = program_cells(np.full((1, 100, 100), 7), setup(), cells, PLACE).levels
     assert (found == 0).mean() == pytest.approx(0.2, abs=0.02)
     assert (found == 15).mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_variance_of_reads():
-    cells = Cells(off=0.0, on=15.0, read=Spread(polynomial=(0.5, 0.1)))
-    variance = program(np.full((1, 2, 2), 5), setup(), cells, PLACE).variance
+    cells = CellModel(off=0.0, on=15.0, read=ConductanceSpread(polynomial=(0.5, 0.1)))
+    variance = program_cells(np.full((1, 2, 2), 5), setup(), cells, PLACE).variance
     assert variance is not None
     assert variance == pytest.approx(1.0)
 
@@ -83,7 +87,7 @@ def test_compensation_takes_drift_back():
     found = {}
     for kind in ("none", "chip", "layer", "column"):
         made = setup(seconds=1e6, cells=cells, compensation=kind, encoding="offset")
-        array = build([matrix], [Use(0, 0, 8, 8, "layer")], made).arrays[0]
+        array = program_chip([matrix], [GroupUse(0, 0, 8, 8, "layer")], made).arrays[0]
         assert array.held is not None
         found[kind] = array.held.sum(axis=1) * array.factor / array.planes.factor
         if kind == "column":
@@ -97,18 +101,18 @@ def test_compensation_takes_drift_back():
 
 def test_wires_by_hand():
     """One cell of 1 S behind two pieces of wire of 1 S: 1 / 3 S. Two cells in a column share the last piece."""
-    assert seen_conductances(np.array([[0.1]]), 10.0) == pytest.approx(1 / (10 + 2 * 0.1))
+    assert effective_conductances(np.array([[0.1]]), 10.0) == pytest.approx(1 / (10 + 2 * 0.1))
     # Nodal analysis of two rows, one column, cells a and b, wires of 1 ohm.
     a, b = 0.1, 0.05
     nodes = np.array([[1 + a, 0, -a, 0], [0, 1 + b, 0, -b], [-a, 0, a + 1, -1], [0, -b, -1, b + 2]])
     out = np.linalg.solve(nodes, np.array([[1, 0], [0, 1], [0, 0], [0, 0]]))[3]
-    assert seen_conductances(np.array([[a], [b]]), 1.0)[:, 0] == pytest.approx(out)
+    assert effective_conductances(np.array([[a], [b]]), 1.0)[:, 0] == pytest.approx(out)
 
 
 def test_wires_against_nodal_analysis():
     rng = np.random.default_rng(0)
     cells = rng.uniform(1e-6, 50e-6, (8, 6))
-    assert seen_conductances(cells, 1 / 20.0) == pytest.approx(nodal(cells, 1 / 20.0), rel=1e-6)
+    assert effective_conductances(cells, 1 / 20.0) == pytest.approx(nodal(cells, 1 / 20.0), rel=1e-6)
 
 
 def nodal(cells: np.ndarray, wire: float) -> np.ndarray:
@@ -139,4 +143,4 @@ def nodal(cells: np.ndarray, wire: float) -> np.ndarray:
 
 def test_wires_that_are_too_poor():
     with pytest.raises(UserError, match="take smaller crossbars or better wires"):
-        seen_conductances(np.full((64, 64), 1.0), 1.0)
+        effective_conductances(np.full((64, 64), 1.0), 1.0)

@@ -11,24 +11,24 @@ import pytest
 from raptor.target.analog import Adc
 from raptor.target.device_file import load_device
 from tests.crossbar.chips import Case, defined, products
-from validator.crossbar.arrays import Crossbars
-from validator.crossbar.cells import program
-from validator.crossbar.converters import Ranges
-from validator.crossbar.setup import Setup
+from validator.crossbar.arrays import ProgrammedChip
+from validator.crossbar.cells import program_cells
+from validator.crossbar.converters import ConverterRanges
+from validator.crossbar.setup import ChipSetup
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "crosssim.json").read_text())
 
 
-def chip(case: Case, largest: int) -> Crossbars:
+def chip(case: Case, largest: int) -> ProgrammedChip:
     """Returns a chip whose converters reach over so many levels."""
     made = case.chip
     step = np.full(made.arrays[0].factor.shape, largest / made.codes.high)
-    return replace(made, arrays=(replace(made.arrays[0], ranges=Ranges(np.zeros_like(step), step)),))
+    return replace(made, arrays=(replace(made.arrays[0], ranges=ConverterRanges(np.zeros_like(step), step)),))
 
 
 @pytest.mark.parametrize("vector", VECTORS["cases"], ids=lambda v: f"{v['encoding']}-{v['cell_bits']}-{v['adc_bits']}")
 def test_products(vector: dict[str, Any]):
-    setup = Setup(
+    setup = ChipSetup(
         "sliced",
         vector["encoding"],
         "twos_complement",
@@ -53,8 +53,8 @@ def test_products(vector: dict[str, Any]):
 def test_errors_of_programming(name: str):
     cells = load_device(name).cells
     assert cells is not None
-    setup = Setup("noisy", "offset", "twos_complement", 4, 1, 256, (256, 256))
+    setup = ChipSetup("noisy", "offset", "twos_complement", 4, 1, 256, (256, 256))
     for level, wanted in enumerate(VECTORS["spreads"][name]):
-        found = program(np.full((1, 200, 250), level), setup, cells, (0, level, 0)).levels / 15
+        found = program_cells(np.full((1, 200, 250), level), setup, cells, (0, level, 0)).levels / 15
         if level or name != "sonos":  # CrossSim lets a current of nearly 0 become negative, here it stays 0
             assert found.std() == pytest.approx(wanted, rel=0.02)

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto
 import raptor
 from raptor.common.errors import UserError
 from tests.frontend.support import Array, golden, make_model, node, random
-from validator.accuracy.measure import accuracy
+from validator.accuracy.measure import measure_accuracy
 
 COUNT = 24
 WEIGHTS = {"w": random(6, 1, seed=3), "b": np.array([0.25], np.float32)}
@@ -53,7 +53,7 @@ def test_one_score_has_a_threshold(name: str, tmp_path: Path):
     labels = classes.astype(np.int64)
     labels[:6] ^= 1
     out = raptor.compile(model, xbar=16, cores=4).save(tmp_path / "out")
-    report = accuracy(out, data(tmp_path, labels))
+    report = measure_accuracy(out, data(tmp_path, labels))
     assert report.top1 == (COUNT - 6) / COUNT
     assert report.agreement == 1
     assert report.top5 is None
@@ -76,7 +76,7 @@ def test_one_score_in_codes(tmp_path: Path):
     scale = next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1])
     classes = found * float(scale) > 0.5
     out = raptor.compile(model, xbar=16, cores=4).save(tmp_path / "out")
-    report = accuracy(out, data(tmp_path, classes.astype(np.int64)))
+    report = measure_accuracy(out, data(tmp_path, classes.astype(np.int64)))
     assert report.top1 == 1
     assert 0 < classes.mean() < 1
 
@@ -85,7 +85,7 @@ def test_one_score_in_codes(tmp_path: Path):
 def test_one_score_that_tells_no_class(last: str, tmp_path: Path):
     out = raptor.compile(scored(node(last, "a", "y")), xbar=16, cores=4).save(tmp_path / "out")
     with pytest.raises(UserError, match=rf"output 'y' is one score, made by {last}: it tells no class"):
-        accuracy(out, data(tmp_path, np.zeros(COUNT, np.int64)))
+        measure_accuracy(out, data(tmp_path, np.zeros(COUNT, np.int64)))
 
 
 def test_wrong_converters_do_not_agree(tmp_path: Path):
@@ -94,7 +94,7 @@ def test_wrong_converters_do_not_agree(tmp_path: Path):
     raptor.quantize(scored(node("Sigmoid", "a", "y")), data=tmp_path / "samples.npz").save(tmp_path / "int8.onnx")
     out = raptor.compile(tmp_path / "int8.onnx", xbar=16, cores=4, cell_bits=2).save(tmp_path / "out")
     file = data(tmp_path, (logits() > 0).astype(np.int64))
-    report = accuracy(out, file, crossbar="sliced", settings={"adc_bits": "1", "adc_range": "unit"})
+    report = measure_accuracy(out, file, crossbar="sliced", settings={"adc_bits": "1", "adc_range": "unit"})
     assert report.agreement is not None
     assert report.agreement < 1
 
@@ -107,7 +107,7 @@ def test_labels_that_are_no_class(labels: tuple[int, int], told: str, tmp_path: 
     out = raptor.compile(model, xbar=16, cores=4).save(tmp_path / "out")
     given = np.resize(np.arange(*labels), COUNT)
     with pytest.raises(UserError, match=rf"{told}, the model has 4 classes, 0 to 3"):
-        accuracy(out, data(tmp_path, given))
+        measure_accuracy(out, data(tmp_path, given))
     one = raptor.compile(scored(), xbar=16, cores=4).save(tmp_path / "one")
     with pytest.raises(UserError, match="the model has 2 classes, 0 to 1"):
-        accuracy(one, data(tmp_path, np.resize([0, 1, 2], COUNT)))
+        measure_accuracy(one, data(tmp_path, np.resize([0, 1, 2], COUNT)))

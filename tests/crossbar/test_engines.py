@@ -12,12 +12,12 @@ from tests.crossbar.chips import CELLS
 from tests.validator.builder import op
 from tests.validator.integers import ENGINES, Setup, decoded, encoded, same
 from validator import machine
-from validator.crossbar.programming import uses_of, with_crossbars
-from validator.crossbar.setup import Setup as Chip
-from validator.load import load
-from validator.machine import Machine, Stop
-from validator.program import Program
-from validator.run import prepare
+from validator.crossbar.programming import list_group_uses, program_crossbars
+from validator.crossbar.setup import ChipSetup as Chip
+from validator.load import load_output
+from validator.machine import EngineStop, Machine
+from validator.program import LoadedProgram
+from validator.run import prepare_machine
 
 MATRIX = np.random.default_rng(0).integers(-128, 128, (8, 8))
 X = np.array([127, -128, 5, -5, 100, 64, -33, 0])
@@ -33,17 +33,19 @@ SLICED = Chip("sliced", "offset", "twos_complement", 2, 1, 8, (8, 8), adc=Adc(bi
 NOISY = replace(SLICED, kind="noisy", cells=CELLS, adc=Adc(bits=6, noise_lsb=0.25), seed=3)
 
 
-def program(folder: Path, *rows: tuple[int, ...], matrix: np.ndarray = MATRIX, x: np.ndarray = X) -> Program:
-    return load(Setup(encoded(x, 8)).build(*(rows or TWICE), matrices={0: [matrix]}, numbers="int").write(folder))
+def program(folder: Path, *rows: tuple[int, ...], matrix: np.ndarray = MATRIX, x: np.ndarray = X) -> LoadedProgram:
+    return load_output(
+        Setup(encoded(x, 8)).build(*(rows or TWICE), matrices={0: [matrix]}, numbers="int").write(folder)
+    )
 
 
-def ran(made: Program, sample: int = 0) -> Machine:
+def ran(made: LoadedProgram, sample: int = 0) -> Machine:
     """Runs a program in all modes, which must agree."""
     found: list[Machine] = []
     for engine in ENGINES:
         for block in (True, False):
-            state = prepare(made, {}, sample=sample)
-            assert engine(state, block=block, max_steps=10**6).stop is Stop.DONE
+            state = prepare_machine(made, {}, sample=sample)
+            assert engine(state, block=block, max_steps=10**6).stop is EngineStop.DONE
             found.append(state)
     for other in found[1:]:
         same(found[0], other)
@@ -56,32 +58,32 @@ def results(state: Machine) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("adc", [Adc(bits=3), Adc(bits=20, range="unit"), None])
 def test_both_engines_compute_with_slices(tmp_path: Path, adc: Any):
-    first, second = results(ran(with_crossbars(program(tmp_path), replace(SLICED, adc=adc))))
+    first, second = results(ran(program_crossbars(program(tmp_path), replace(SLICED, adc=adc))))
     assert first == second
     assert (first == (X @ MATRIX).tolist()) == (adc is None or adc.range == "unit")
 
 
 def test_both_engines_draw_the_same_noise(tmp_path: Path):
     made = program(tmp_path)
-    first, second = results(ran(with_crossbars(made, NOISY)))
+    first, second = results(ran(program_crossbars(made, NOISY)))
     assert first != second, "two reads have the same noise"
-    assert results(ran(with_crossbars(made, NOISY))) == (first, second)
-    assert results(ran(with_crossbars(made, NOISY), sample=1)) != (first, second)
-    assert results(ran(with_crossbars(made, replace(NOISY, seed=4)))) != (first, second)
+    assert results(ran(program_crossbars(made, NOISY))) == (first, second)
+    assert results(ran(program_crossbars(made, NOISY), sample=1)) != (first, second)
+    assert results(ran(program_crossbars(made, replace(NOISY, seed=4)))) != (first, second)
 
 
 def test_widths_and_layers_of_a_program(tmp_path: Path):
-    (use,) = uses_of(program(tmp_path))
+    (use,) = list_group_uses(program(tmp_path))
     assert (use.core, use.group, use.weight_bits, use.input_bits, use.layer) == (0, 0, 8, 8, "core 0, group 0")
 
 
 def test_inputs_that_an_encoding_cannot_drive(tmp_path: Path):
     made = program(tmp_path, matrix=np.ones((8, 8), np.int64), x=np.array([1, -1, 0, 7, 0, 0, 0, 9]))
-    chip = with_crossbars(made, replace(SLICED, encoding="xnor"))
+    chip = program_crossbars(made, replace(SLICED, encoding="xnor"))
     for engine in ENGINES:
-        state = prepare(chip, {})
+        state = prepare_machine(chip, {})
         fault = engine(state, block=True, max_steps=10**6)
-        assert "element 3 is 7, which does not fit 2 bits" in str(machine.explain(state, fault))
+        assert "element 3 is 7, which does not fit 2 bits" in str(machine.explain_fault(state, fault))
 
 
 def test_sums_saturate_at_the_width_that_is_written(tmp_path: Path):
@@ -89,5 +91,5 @@ def test_sums_saturate_at_the_width_that_is_written(tmp_path: Path):
     x = np.full(8, 127)
     made = program(tmp_path, *rows, matrix=np.full((8, 8), 31), x=x)  # 31,496
     on = CELLS.model_copy(update={"stuck_on": 1.0, "stuck_off": 0.0, "read": None})
-    found = decoded(ran(with_crossbars(made, replace(NOISY, cells=on, adc=None))).local[2048 : 2048 + 16], 16)
+    found = decoded(ran(program_crossbars(made, replace(NOISY, cells=on, adc=None))).local[2048 : 2048 + 16], 16)
     assert found == [31496] * 8  # not more than an exact product with these weights can be

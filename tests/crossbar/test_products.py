@@ -9,9 +9,9 @@ from raptor.common.errors import UserError
 from raptor.target.analog import Adc
 from tests.crossbar.chips import CELLS, Case, defined, exact, products, random_adc, random_case, sweep
 from validator.crossbar import encodings
-from validator.crossbar.arrays import Use, build
-from validator.crossbar.encodings import encode
-from validator.crossbar.inputs import digits, raised_by, steps
+from validator.crossbar.arrays import GroupUse, program_chip
+from validator.crossbar.encodings import encode_weights
+from validator.crossbar.inputs import extract_digits, input_offset, make_input_steps
 
 
 @pytest.mark.parametrize("seeds", sweep(180, 2000))
@@ -68,14 +68,14 @@ def test_a_wrong_weight_of_a_plane_is_found(monkeypatch: pytest.MonkeyPatch):
 )
 def test_encodings_by_hand(encoding: str, cell_bits: int, levels: list, cells: int):
     """37 + 128 = 10 10 01 01, 29 + 128 = 10 01 11 01; 37 = 2 x 16 + 5, 29 = 1 x 16 + 13."""
-    planes = encode(encoding, np.array([[37, 29]]), 8, cell_bits)
+    planes = encode_weights(encoding, np.array([[37, 29]]), 8, cell_bits)
     assert planes.plus.tolist() == levels
     assert planes.cells_per_weight == cells
 
 
 def test_a_flipped_column_has_at_most_half_of_the_largest_sum():
     matrix = np.random.default_rng(0).integers(-128, 128, (128, 64))
-    plain, flipped = (encode(name, matrix, 8, 2).plus.sum(axis=1) for name in ("offset", "flipped"))
+    plain, flipped = (encode_weights(name, matrix, 8, 2).plus.sum(axis=1) for name in ("offset", "flipped"))
     assert plain.max() > 192 >= flipped.max()
 
 
@@ -84,18 +84,18 @@ def test_a_flipped_column_has_at_most_half_of_the_largest_sum():
 def test_digits_make_up_the_input(coding: str, dac_bits: int):
     for bits in (1, 2, 5, 8):
         x = np.arange(-(1 << bits - 1), 1 << bits - 1)
-        found = steps(coding, bits, dac_bits)
-        total = sum(s.factor * digits(x, s, bits) for s in found) - raised_by(coding, bits)
+        found = make_input_steps(coding, bits, dac_bits)
+        total = sum(s.factor * extract_digits(x, s, bits) for s in found) - input_offset(coding, bits)
         assert np.array_equal(total, x)
-        assert [s.most for s in found] == [int(digits(x, s, bits).max()) for s in found]
+        assert [s.most for s in found] == [int(extract_digits(x, s, bits).max()) for s in found]
 
 
 def test_weights_that_cannot_be_encoded():
     setup = random_case(5).setup
     with pytest.raises(UserError, match=r"fc1: encoding xnor: for weights of 1 and -1 only"):
-        build([np.array([[0, 1]])], [Use(0, 0, 2, 2, "fc1")], setup)
+        program_chip([np.array([[0, 1]])], [GroupUse(0, 0, 2, 2, "fc1")], setup)
     with pytest.raises(UserError, match=r"fc1: products of 16 and 32 bits on 64 rows need 55 bits; .* at most 52"):
-        build([np.ones((64, 2), np.int16)], [Use(0, 0, 16, 32, "fc1")], setup)
+        program_chip([np.ones((64, 2), np.int16)], [GroupUse(0, 0, 16, 32, "fc1")], setup)
 
 
 def test_cut_weights_are_cut():

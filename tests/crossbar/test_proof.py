@@ -5,7 +5,7 @@ import pytest
 
 from raptor.target.analog import Adc
 from tests.crossbar.chips import Case, exact, products, random_adc, random_case, sweep
-from validator.crossbar.proof import bounds, prove, with_lossless_rows
+from validator.crossbar.proof import bound_sums, prove_layers, with_lossless_rows
 
 
 def attacks(case: Case) -> Case:
@@ -29,7 +29,7 @@ def test_nothing_is_lost_where_the_proof_says_so(seeds: range):
     claimed = 0
     for seed in seeds:
         case = attacks(random_case(seed, adc=random_adc(seed)))
-        if prove(case.chip)[0].is_lossless:
+        if prove_layers(case.chip)[0].is_lossless:
             claimed += 1
             assert np.array_equal(products(case), exact(case)), case
     assert claimed > 0.1 * len(seeds)
@@ -40,16 +40,16 @@ def test_the_proof_is_tight(seeds: range):
     """With a bit less, there is an input for which a sum is cut."""
     lost = 0
     for seed in seeds:
-        needed = prove(random_case(seed, adc=Adc(bits=1, range="unit")).chip)[0].needed_bits
+        needed = prove_layers(random_case(seed, adc=Adc(bits=1, range="unit")).chip)[0].needed_bits
         enough, less = (
             attacks(random_case(seed, adc=Adc(bits=max(1, bits), range="unit"))) for bits in (needed, needed - 1)
         )
         if needed < 1:
             continue
-        assert prove(enough.chip)[0].is_lossless
+        assert prove_layers(enough.chip)[0].is_lossless
         assert np.array_equal(products(enough), exact(enough)), enough
         if needed > 1:
-            assert not prove(less.chip)[0].is_lossless
+            assert not prove_layers(less.chip)[0].is_lossless
             assert not np.array_equal(products(less), exact(less)), less
             lost += 1
     assert lost > 0.75 * len(seeds)
@@ -58,7 +58,7 @@ def test_the_proof_is_tight(seeds: range):
 def test_bounds_are_reached():
     case = random_case(0, rows_at_once=7)
     chip = case.chip
-    low, high = bounds(chip.arrays[0], 1)
+    low, high = bound_sums(chip.arrays[0], 1)
     plus = chip.arrays[0].planes.plus
     assert high[0].tolist() == plus[:, :7].sum(axis=1).tolist()
     assert not low.any()
@@ -67,8 +67,8 @@ def test_bounds_are_reached():
 def test_fewer_rows_are_driven_where_converters_would_lose():
     case = random_case(0, adc=Adc(bits=8, range="unit"), rows_at_once=512, cell_bits=2, dac_bits=1)
     case = Case(np.full((256, 3), 127), case.x[:, :1].repeat(256, axis=1), 8, 8, case.setup)
-    before, chip = prove(case.chip)[0], with_lossless_rows(case.chip)
-    after = prove(chip)[0]
+    before, chip = prove_layers(case.chip)[0], with_lossless_rows(case.chip)
+    after = prove_layers(chip)[0]
     assert (before.rows_at_once, before.is_lossless) == (256, False)
     assert (after.rows_at_once, after.parts, after.is_lossless) == (64, 4, True)
     assert np.array_equal(products(case, chip), exact(case))
@@ -84,4 +84,4 @@ def test_bits_as_in_the_literature(cell_bits: int, dac_bits: int, bits: int):
         0, adc=Adc(bits=8), cell_bits=cell_bits, dac_bits=dac_bits, rows_at_once=128, inputs="offset"
     ).setup
     case = Case(np.full((128, 1), 127), np.zeros((1, 128), np.int64), 8, 8, setup)
-    assert prove(case.chip)[0].needed_bits == bits
+    assert prove_layers(case.chip)[0].needed_bits == bits

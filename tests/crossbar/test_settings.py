@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from raptor.cli.app import command
+from raptor.cli.app import build_commands
 from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.analog import ENCODINGS, INPUT_CODINGS
 from raptor.target.device_file import device_presets, load_device
 from tests.paths import ROOT
-from validator.crossbar.settings import SETTINGS, setup_for
+from validator.crossbar.settings import CHIP_SETTINGS, make_setup
 
 PAGE = (ROOT / "docs" / "how-to" / "analog.md").read_text()
 EXAMPLES = {
@@ -27,36 +27,36 @@ EXAMPLES = {
     "cut_weights": "0.5",
 }
 
-COMMAND = command()
+COMMAND = build_commands()
 """All commands, made once."""
 
 
 def test_the_page_tells_every_setting_and_encoding():
-    for name in (*SETTINGS, *ENCODINGS, *INPUT_CODINGS):
+    for name in (*CHIP_SETTINGS, *ENCODINGS, *INPUT_CODINGS):
         assert f"`{name}`" in PAGE, name
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", CHIP_SETTINGS)
 def test_every_setting_changes_the_chip(name: str):
     chip, device = arch.load("bench"), load_device("reram-milo")
     given = {"adc_bits": "7"} if name != "adc_bits" else {}
-    before = setup_for("noisy", chip, device, given)
-    after = setup_for("noisy", chip, device, given | {name: EXAMPLES.get(name, "1")})
+    before = make_setup("noisy", chip, device, given)
+    after = make_setup("noisy", chip, device, given | {name: EXAMPLES.get(name, "1")})
     assert before != after
 
 
 def test_what_nothing_names_comes_from_the_architecture():
     chip = arch.load("isaac")
-    found = setup_for("sliced", chip, None, {})
+    found = make_setup("sliced", chip, None, {})
     assert (found.cell_bits, found.dac_bits, found.rows_at_once, found.xbar) == (2, 1, 128, (128, 128))
     assert found.adc is None
-    assert setup_for("sliced", chip, load_device("reram-milo"), {}).cell_bits == 4
+    assert make_setup("sliced", chip, load_device("reram-milo"), {}).cell_bits == 4
 
 
 def test_converters_of_differences_need_a_sign():
     given = {"adc_bits": "1", "encoding": "differential_analog"}
     with pytest.raises(UserError, match="need at least 2 bits"):
-        setup_for("sliced", arch.load("isaac"), None, given)
+        make_setup("sliced", arch.load("isaac"), None, given)
 
 
 @pytest.mark.parametrize("name", device_presets())

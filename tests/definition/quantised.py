@@ -7,8 +7,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from validator.definition.definition import load_definition
-from validator.definition.values import Real
-from validator.definition.witness import differences, load_witness
+from validator.definition.values import ExactReal
+from validator.definition.witness import find_differences, load_nodewise_session
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -67,9 +67,9 @@ def defined(model, values):
     """Returns the outputs by the definition, and what onnxruntime differs in."""
     definition = load_definition(model)
     known = definition.run(values)
-    witness = load_witness(definition, known, Path("small.onnx"))
-    found = differences(definition, known, witness.run(values, known.values))
-    outputs = [v.floats() if isinstance(v, Real) and v.kind == "plain" else v for v in known.outputs.values()]
+    witness = load_nodewise_session(definition, known, Path("small.onnx"))
+    found = find_differences(definition, known, witness.run(values, known.values))
+    outputs = [v.floats() if isinstance(v, ExactReal) and v.kind == "plain" else v for v in known.outputs.values()]
     return definition, outputs, found
 
 

@@ -8,30 +8,32 @@ import onnx
 import pytest
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding
+from raptor.output.files import TensorCoding
 from tests.definition.quantised import Graph
 from tests.definition.test_exporters import SCHEMES, built, quantise
 from validator import bit_true
-from validator.bit_true import BitTrue
+from validator.bit_true import BitTrueJudge
 from validator.definition.definition import load_definition
-from validator.definition.values import Real
-from validator.elements import paired
-from validator.options import Settings
-from validator.samples import Shown
+from validator.definition.values import ExactReal
+from validator.elements import pair_elements
+from validator.options import ValidationSettings
+from validator.samples import ComparedTensor
 
 F32 = np.float32
 
 
 def coding_of(value):
     """Returns how a program stores a tensor, and a function from the model's value to its elements."""
-    if isinstance(value, Real):
+    if isinstance(value, ExactReal):
         scale = tuple(float(s) for s in value.terms[0].scale.reshape(-1))
-        coding = Coding(kind="int", bits=16, dtype="float32", scale=scale, zero_point=(5,))
+        coding = TensorCoding(kind="int", bits=16, dtype="float32", scale=scale, zero_point=(5,))
         return coding, lambda v: v.terms[0].units + 5
     if value.dtype.kind == "f":
-        return Coding(kind="float", bits=32, dtype="float32"), lambda v: v
+        return TensorCoding(kind="float", bits=32, dtype="float32"), lambda v: v
     offset = 128 if value.dtype == np.uint8 else 0
-    return Coding(kind="int", bits=8, dtype=value.dtype.name, offset=offset), lambda v: v.astype(np.int64) - offset
+    return TensorCoding(
+        kind="int", bits=8, dtype=value.dtype.name, offset=offset
+    ), lambda v: v.astype(np.int64) - offset
 
 
 def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, force=None, floats=()):
@@ -62,8 +64,8 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
         wanted = {n: found[n] for n in first.outputs}
         return SimpleNamespace(output_elements=wanted, probe_elements={n: found[n] for n in shown}, instructions=1)
 
-    monkeypatch.setattr(bit_true, "run", run)
-    tested = BitTrue(program, definition, (), range(2), Settings(1e-4, True, "numba", "block", 1))
+    monkeypatch.setattr(bit_true, "run_program", run)
+    tested = BitTrueJudge(program, definition, (), range(2), ValidationSettings(1e-4, True, "numba", "block", 1))
     tested.judge()
     return tested
 
@@ -139,11 +141,13 @@ def test_the_scale_of_an_output_is_that_of_the_model():
     g = Graph(0)
     real = g.dequantized(g.given(g.codes("int8", (4,))), F32(0.5), np.int8(3))
     (value,) = load_definition(g.model(real)).run(g.values).outputs.values()
-    assert isinstance(value, Real)
+    assert isinstance(value, ExactReal)
     coding, elements = coding_of(value)
-    np.testing.assert_array_equal(*(getattr(paired("y", elements(value), coding, value), n) for n in ("got", "want")))
+    np.testing.assert_array_equal(
+        *(getattr(pair_elements("y", elements(value), coding, value), n) for n in ("got", "want"))
+    )
     with pytest.raises(UserError, match=r"scale 0.25, the model 0.5"):
-        paired("y", elements(value), coding.model_copy(update={"scale": (0.25,)}), value)
+        pair_elements("y", elements(value), coding.model_copy(update={"scale": (0.25,)}), value)
 
 
 def test_one_element_is_enough_and_is_named(lenet, monkeypatch):
@@ -155,7 +159,7 @@ def test_one_element_is_enough_and_is_named(lenet, monkeypatch):
         return elements
 
     tested = imitated(lenet, lenet, monkeypatch, change=change)
-    count = tested.counts[Shown("layer", name)]
+    count = tested.counts[ComparedTensor("layer", name)]
     assert (count.differing, count.at, count.got - count.want) == (2, (0, 3, 4, 5), 1)
     assert count.node == "relu2_output_QuantizeLinear"
     assert tested.figures().differing == 2
@@ -195,7 +199,7 @@ def test_a_section_of_floats_has_a_tolerance(monkeypatch):
 def test_a_code_of_a_section_may_not_differ_far_from_a_tie(monkeypatch):
     model, _, codes = softmax_model()
     tested = imitated(model, model, monkeypatch, numbers="mixed", change=nudged(codes, 1))
-    assert tested.counts[Shown("layer", codes)].differing == 2
+    assert tested.counts[ComparedTensor("layer", codes)].differing == 2
 
 
 def test_behind_a_section_the_values_of_the_program_count(monkeypatch):

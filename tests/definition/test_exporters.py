@@ -11,7 +11,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 import models
 from tests.definition.quantised import Graph, defined
 from validator.definition.definition import load_definition
-from validator.definition.values import Real
+from validator.definition.values import ExactReal
 
 F32 = np.float32
 MODELS = {
@@ -158,7 +158,7 @@ def test_power_of_two_scales_are_equal_end_to_end(tmp_path):
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     assert [d for d in found if d.count] == []
     np.testing.assert_array_equal(outputs[0], session.run(None, inputs)[0])
-    assert isinstance(load_definition(model).run(inputs).outputs["fc3_output"], Real)
+    assert isinstance(load_definition(model).run(inputs).outputs["fc3_output"], ExactReal)
 
 
 def _with_bias_scales(model):

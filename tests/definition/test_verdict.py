@@ -2,7 +2,7 @@
 
 import pytest
 
-from validator.validation_report import IntegerFigures, in_words
+from validator.validation_report import IntegerFigures, describe_integers
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ from validator.validation_report import IntegerFigures, in_words
     ],
 )
 def test_words(figures, words):
-    assert in_words(figures) == words
+    assert describe_integers(figures) == words

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from raptor.device import Device, DeviceInfo
-from raptor.device.account import Costs
+from raptor.device.account import OperationCosts
 from raptor.device.back_end import Array
 from raptor.device.ideal import NumpyCrossbars
 from raptor.target.arch import load
@@ -63,4 +63,4 @@ def info(crossbars: int = 2, size: int = 4, **fields: Any) -> DeviceInfo:
 
 def opened(back_end: Any, device: str | DeviceFile = "reram-puma", **options: Any) -> Device:
     file = load_device(device) if isinstance(device, str) else device
-    return Device(back_end, Costs(file, load(), back_end.info.cells_per_weight), **options)
+    return Device(back_end, OperationCosts(file, load(), back_end.info.cells_per_weight), **options)

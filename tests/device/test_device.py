@@ -22,7 +22,7 @@ from raptor.device import (
     ShapeError,
     StaleHandleError,
 )
-from raptor.device.ideal import NumpyCrossbars, product
+from raptor.device.ideal import NumpyCrossbars, multiply_in_order
 from tests.device.boards import BadCrossbars, SlowCrossbars, info, opened
 
 EYE = np.eye(4, dtype=np.float32)
@@ -88,7 +88,7 @@ def test_a_product_adds_its_rows_in_order(rows: int, cols: int, count: int):
     total = np.zeros((count, cols), np.float32)
     for k in range(rows):
         total = total + vectors[:, k, None] * matrix[k]
-    assert product(vectors, matrix).tobytes() == total.tobytes()
+    assert multiply_in_order(vectors, matrix).tobytes() == total.tobytes()
 
 
 def test_a_future_is_an_operand():

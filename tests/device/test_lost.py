@@ -18,9 +18,9 @@ from raptor.device import programs, server
 from raptor.device.client import TIMEOUT_S
 from raptor.device.device import Device
 from raptor.device.server import started
-from raptor.device.written import Written
+from raptor.device.written import ResidentMatrices
 from tests.pipeline import conv_model
-from validator.program import Program
+from validator.program import LoadedProgram
 
 BOARD = """
 import os, signal, sys
@@ -74,7 +74,7 @@ def kill_when_written(process: "subprocess.Popen[str]", monkeypatch: pytest.Monk
     """Kills a driver that is idle: all matrices are written, and no product is asked for."""
     write = programs.write_program
 
-    def kill(device: Device, program: Program) -> Written:
+    def kill(device: Device, program: LoadedProgram) -> ResidentMatrices:
         written = write(device, program)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

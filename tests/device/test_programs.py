@@ -14,12 +14,12 @@ import raptor
 import raptor.device
 from raptor.cli import app
 from raptor.common.errors import CapacityError, UserError
-from raptor.device.programs import Chips
+from raptor.device.programs import DeviceWriter
 from raptor.device.server import started
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import conv_model
-from validator.load import load
-from validator.run import run
+from validator.load import load_output
+from validator.run import run_program
 
 
 def resnet_block() -> Any:
@@ -42,7 +42,7 @@ def address() -> Iterator[str]:
 
 
 def numbers(folder: Path) -> dict[str, Any]:
-    places = load(folder).memory.inputs
+    places = load_output(folder).memory.inputs
     return {place.name: np.random.default_rng(3).standard_normal(place.shape).astype(np.float32) for place in places}
 
 
@@ -51,7 +51,7 @@ def test_a_driver_in_another_process_computes_what_the_reference_engine_does(nam
     model = models.build("lenet5") if name == "lenet5" else resnet_block()
     program = raptor.compile(model, xbar=xbar, cores=20)
     inputs = numbers(program.directory)
-    want = run(load(program.directory), inputs, engine="python").outputs
+    want = run_program(load_output(program.directory), inputs, engine="python").outputs
     for device in [f"socket:{address}", *(["numpy"] if name == "block" else [])]:
         got = program.run(inputs, device=device)
         assert {n: a.tobytes() for n, a in got.items()} == {n: a.tobytes() for n, a in want.items()}
@@ -61,11 +61,11 @@ def test_matrices_are_written_once():
     program = raptor.compile(conv_model((1, 3, 4, 4), 4), xbar=16, cores=4)
     inputs = numbers(program.directory)
     with raptor.device.open("numpy", xbar=(32, 2), crossbars=64) as device:
-        chips = Chips(device)
-        placed = load(program.directory).on_device(chips)
-        first, second = (run(placed, inputs).outputs for _ in range(2))
+        chips = DeviceWriter(device)
+        placed = load_output(program.directory).on_device(chips)
+        first, second = (run_program(placed, inputs).outputs for _ in range(2))
         assert all((first[name] == second[name]).all() for name in first)
-        weights = load(program.directory).weights
+        weights = load_output(program.directory).weights
         assert device.account.writes == sum(-(-int(cols) // 2) for cols in weights.cols)
         assert list(chips) == [
             f"device numpy: {device.account.writes} writes of crossbars, {device.account.products} products"
@@ -75,8 +75,8 @@ def test_matrices_are_written_once():
 def test_integers_on_a_device(tmp_path: Path):
     model = raptor.quantize(conv_model((1, 3, 4, 4), 4), samples=1).save(tmp_path / "int8.onnx")
     program = raptor.compile(model, xbar=32, cores=8)
-    assert load(program.directory).has_integers
-    with Chips("integer") as chips:
+    assert load_output(program.directory).has_integers
+    with DeviceWriter("integer") as chips:
         from validator.validate import validate
 
         assert validate(program.directory, samples=1, write=chips).verdict == "pass"

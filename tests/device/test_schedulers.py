@@ -13,13 +13,13 @@ import raptor.device
 from benchmarks.occ import KERNELS
 from raptor.common.errors import UserError
 from raptor.device import Account, DeviceError, ShapeError
-from raptor.device.graph import Graph, Node, Placed, check_schedule
+from raptor.device.graph import GraphValue, PlacedProduct, ProductGraph, check_schedule
 from raptor.device.kernels import contraction, convolution, kronecker, matmul
 from raptor.device.networks import lstm, mlp
-from raptor.device.schedulers import SCHEDULES, alap, asap, min_writes
+from raptor.device.schedulers import SCHEDULERS, alap, asap, min_writes
 
 ROWS, COLS = 4, 3
-Build = Callable[[Graph], Node]
+Build = Callable[[ProductGraph], GraphValue]
 
 
 def opened(crossbars: int = 4) -> raptor.device.Device:
@@ -30,7 +30,7 @@ def integers(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng([seed, *shape]).integers(-4, 5, shape).astype(np.float32)
 
 
-def ran(build: Build, schedule: str, crossbars: int = 4) -> tuple[Any, Account, Graph]:
+def ran(build: Build, schedule: str, crossbars: int = 4) -> tuple[Any, Account, ProductGraph]:
     with opened(crossbars) as device:
         with device.graph(schedule) as graph:
             node = build(graph)
@@ -48,7 +48,7 @@ def test_writes_of_a_product_of_matrices(sizes: tuple[int, int, int], crossbars:
     m, k, n = sizes
     a, b = integers(m, k), integers(k, n)
     rows, inner, columns = tiles(m, k, n)
-    for schedule in SCHEDULES:
+    for schedule in SCHEDULERS:
         got, account, graph = ran(lambda graph: matmul(graph, a, b), schedule, crossbars)
         np.testing.assert_array_equal(got, a @ b)
         assert account.writes == inner * columns * (1 if schedule == "min_writes" else rows)
@@ -87,12 +87,12 @@ def test_the_product_of_256_of_occ():
 
 def test_the_account_does_not_depend_on_the_schedule_but_for_writes_and_time():
     build = next(kernel.build for kernel in KERNELS if kernel.name == "3mm")
-    found = {schedule: ran(lambda graph: build(graph, 8), schedule)[1] for schedule in SCHEDULES}
+    found = {schedule: ran(lambda graph: build(graph, 8), schedule)[1] for schedule in SCHEDULERS}
     assert len({(a.products, a.pj_product) for a in found.values()}) == 1
     assert found["min_writes"].writes < found["asap"].writes == found["alap"].writes
 
 
-def diamond(graph: Graph) -> Node:
+def diamond(graph: ProductGraph) -> GraphValue:
     top = graph.product(integers(1, 3), integers(3, 3))
     left, right = graph.product(top, integers(3, 3, seed=1)), graph.product(top, integers(3, 3, seed=2))
     graph.product(integers(1, 3), integers(3, 3, seed=3))
@@ -101,7 +101,7 @@ def diamond(graph: Graph) -> Node:
 
 def starts(schedule: Any, crossbars: int) -> list[tuple[int, int, int]]:
     with opened() as device:
-        diamond(graph := Graph(device, schedule, crossbars))
+        diamond(graph := ProductGraph(device, schedule, crossbars))
         return sorted((p.op.number, p.start, p.await_at) for p in schedule(graph, crossbars))
 
 
@@ -117,23 +117,23 @@ def test_random_graphs_have_the_same_values_under_every_schedule():
         random = Random(seed)
         matrices = [integers(3, 3, seed=k) for k in range(4)]
 
-        def build(graph: Graph, random: Random = random, matrices: Any = matrices) -> Node:
+        def build(graph: ProductGraph, random: Random = random, matrices: Any = matrices) -> GraphValue:
             nodes: list[Any] = [integers(2, 3)]
             for _ in range(random.randrange(1, 12)):
                 matrix = random.choice(matrices)
                 nodes.append(graph.product(random.choice(nodes), matrix))
                 nodes.append(graph.host(np.sign, [nodes[-1]], (2, 3)))
-            return graph.host(lambda *a: sum(a), [n for n in nodes if isinstance(n, Node)], (2, 3))
+            return graph.host(lambda *a: sum(a), [n for n in nodes if isinstance(n, GraphValue)], (2, 3))
 
         state, results = random.getstate(), []
-        for schedule in SCHEDULES:
+        for schedule in SCHEDULERS:
             random.setstate(state)
             results.append(ran(build, schedule, 2))
         assert len({got.tobytes() for got, _, _ in results}) == 1
         assert results[2][1].writes <= results[0][1].writes
 
 
-def planted(graph: Graph, placed: list[Placed], fault: str) -> list[Placed]:
+def planted(graph: ProductGraph, placed: list[PlacedProduct], fault: str) -> list[PlacedProduct]:
     first, second = placed[0], placed[1]
     if fault == "twice":
         return [*placed, first]
@@ -164,7 +164,7 @@ def planted(graph: Graph, placed: list[Placed], fault: str) -> list[Placed]:
 )
 def test_schedules_that_are_wrong(fault: str, message: str):
     with opened() as device:
-        diamond(graph := Graph(device, asap, 4))
+        diamond(graph := ProductGraph(device, asap, 4))
         placed = sorted(asap(graph, 4), key=lambda p: p.op.number)
         check_schedule(graph, placed, 4)
         with pytest.raises(DeviceError, match=message):
@@ -172,8 +172,8 @@ def test_schedules_that_are_wrong(fault: str, message: str):
 
 
 def test_a_scheduler_of_ones_own():
-    def one_by_one(graph: Graph, crossbars: int) -> list[Placed]:
-        return [Placed(op, 0, k, k + 1, writes=True) for k, op in enumerate(graph.products)]
+    def one_by_one(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
+        return [PlacedProduct(op, 0, k, k + 1, writes=True) for k, op in enumerate(graph.products)]
 
     with opened() as device:
         with device.graph(one_by_one) as graph:
@@ -224,7 +224,7 @@ def test_a_failure_reaches_what_depends_on_it():
 
 
 def test_min_writes_is_used_by_default():
-    assert SCHEDULES["min_writes"] is min_writes
+    assert SCHEDULERS["min_writes"] is min_writes
     with opened() as device:
         with device.graph() as graph:
             matmul(graph, integers(16, 4), integers(4, 3))

@@ -10,15 +10,15 @@ import pytest
 import raptor
 import raptor.device
 from raptor.common.errors import CapacityError
-from raptor.device.programs import Chips
+from raptor.device.programs import DeviceWriter
 from raptor.device.server import started
-from raptor.device.written import Turns
+from raptor.device.written import SharedCrossbars
 from tests.frontend.support import node, random
 from tests.hosted.support import compiled, sandwich
 from tests.rounds.support import CHIP, chain
-from validator.hosted.load import load_hosted
-from validator.hosted.rounds import groups_of, read_rounds
-from validator.hosted.run import run_hosted
+from validator.hosted.load import load_segmented
+from validator.hosted.rounds import iterate_groups, read_rounds
+from validator.hosted.run import run_segmented
 from validator.validate import validate
 
 WIDE = {"xbar": 36, "crossbars": 64}
@@ -52,7 +52,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference(folder: Path, inputs: Any) -> dict[str, bytes]:
-    return {n: a.tobytes() for n, a in run_hosted(load_hosted(folder), inputs, engine="python").outputs.items()}
+    return {n: a.tobytes() for n, a in run_segmented(load_segmented(folder), inputs, engine="python").outputs.items()}
 
 
 @pytest.mark.parametrize("kind", ["segments", "rounds"])
@@ -62,12 +62,12 @@ def test_outputs_are_those_of_the_reference_engine(kind: str, address: str, requ
     want, program = reference(folder, inputs), raptor.load(folder)
     for device in ("numpy", f"socket:{address}"):
         assert {n: a.tobytes() for n, a in program.run(inputs, device=device).items()} == want
-    with Chips("numpy") as chips:
+    with DeviceWriter("numpy") as chips:
         assert validate(folder, samples=1, write=chips).verdict == "pass"
 
 
 def test_segments_share_the_crossbars(segments: Path):
-    weights = [program.weights for program in load_hosted(segments).programs.values()]
+    weights = [program.weights for program in load_segmented(segments).programs.values()]
     with raptor.device.open("numpy", **WIDE) as device:
         for _ in range(2):
             raptor.load(segments).run({"x": random(1, 3, 6, 6)}, device=device)
@@ -79,20 +79,20 @@ def writes_of(folder: Path, crossbars: int, runs: int) -> tuple[list[int], list[
     """Writes of each run of a program in rounds, and its output."""
     found, results = list[int](), list[bytes]()
     with raptor.device.open("numpy", xbar=(16, 16), crossbars=crossbars) as device:
-        hosted = load_hosted(folder).on_device(Chips(device))
+        hosted = load_segmented(folder).on_device(DeviceWriter(device))
         for seed in range(runs):
             before = device.account.writes
-            outputs = run_hosted(hosted, {"x": random(1, 3, 6, 6, seed=seed)}).outputs
+            outputs = run_segmented(hosted, {"x": random(1, 3, 6, 6, seed=seed)}).outputs
             results.append(outputs["r3"].tobytes())
             found.append(device.account.writes - before)
     return found, results
 
 
 def test_rounds_are_written_as_rounds_json_says(rounds: Path):
-    hosted = load_hosted(rounds)
+    hosted = load_segmented(rounds)
     listed = read_rounds(rounds, hosted.listed)
     assert listed is not None
-    used = [sum(group.xbars for group in groups_of(program)) for program in hosted.programs.values()]
+    used = [sum(group.xbars for group in iterate_groups(program)) for program in hosted.programs.values()]
     steady = sum(write.xbars for one in listed.rounds for write in one.writes)
     assert 0 < steady < sum(used)
     found, results = writes_of(rounds, CHIP["cores"] * CHIP["xbars_per_core"], 3)
@@ -105,6 +105,6 @@ def test_rounds_are_written_as_rounds_json_says(rounds: Path):
 
 def test_a_matrix_of_another_round_is_not_taken(rounds: Path, monkeypatch: pytest.MonkeyPatch):
     """The planted defect: a place that holds anything counts as written."""
-    monkeypatch.setattr(Turns, "_holds", lambda turns, group: (group.core, group.first) in turns._held)
+    monkeypatch.setattr(SharedCrossbars, "_holds", lambda turns, group: (group.core, group.first) in turns._held)
     with pytest.raises(raptor.device.ShapeError, match="as the matrix has"):
         raptor.load(rounds).run({"x": random(1, 3, 6, 6)}, device="numpy")

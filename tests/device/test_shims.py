@@ -8,11 +8,11 @@ import pytest
 import raptor.device
 from raptor.common.errors import UserError
 from raptor.device import NotWrittenError, OperandError
-from raptor.device.graph import Graph, Product
+from raptor.device.graph import ProductGraph, ProductNode
 from raptor.device.schedulers import alap, asap, min_writes
 from raptor.device.shims import cinnamon
 from raptor.device.shims.neuroboard import NeuroBoard
-from raptor.device.shims.occ import Cim, Library
+from raptor.device.shims.occ import CimDialect, CimRuntime
 
 
 def integers(*shape: int, most: int = 5) -> Any:
@@ -46,7 +46,7 @@ def test_cinnamons_listing_3_5():
     """The runtime library: the result is in its buffer after the barrier."""
     lhsb, rhsb, resb = integers(1, 5), integers(5, 3), np.zeros((1, 3), np.int16)
     with raptor.device.open("integer", xbar=16, crossbars=2) as device:
-        library = cinnamon.Memristor(device)
+        library = cinnamon.MemristorRuntime(device)
         library.memristor_write_to_crossbar(0, rhsb)
         library.memristor_gemm(0, lhsb, resb)
         vector = np.zeros(3, np.int16)
@@ -66,7 +66,7 @@ def test_cinnamons_listing_3_5():
             library.memristor_barrier(0)
 
 
-def diamond(graph: Graph) -> None:
+def diamond(graph: ProductGraph) -> None:
     top = graph.product(np.ones((1, 3)), integers(3, 3))
     graph.product(top, integers(3, 3) + 1)
     graph.product(top, integers(3, 3) + 2)
@@ -76,7 +76,7 @@ def diamond(graph: Graph) -> None:
 def test_cinnamons_hooks(strategy: Any):
     """Listing 3.4: a producer with two consumers is dispatched once, and awaited when they need it."""
     with raptor.device.open("numpy", xbar=4, crossbars=2) as device:
-        diamond(graph := Graph(device, strategy, 2))
+        diamond(graph := ProductGraph(device, strategy, 2))
         hooks = cinnamon.SchedulingHooks(
             reschedule_operation_filter=cinnamon.is_cim_op,
             scheduling_strategy=strategy,
@@ -92,15 +92,15 @@ def test_cinnamons_hooks(strategy: Any):
 
 def test_a_filter_leaves_operations_where_they_are():
     with raptor.device.open("numpy", xbar=4, crossbars=2) as device:
-        diamond(graph := Graph(device, min_writes, 2))
+        diamond(graph := ProductGraph(device, min_writes, 2))
         hooks = cinnamon.SchedulingHooks(
             lambda op: op.number != 2, min_writes, lambda op, _: op.number, lambda op: -op.number
         )
         assert cinnamon.apply_scheduling(graph, [0, 1], hooks) == [0, 0, 1, -1]
-        assert all(isinstance(node, Product) for node in graph.nodes)
+        assert all(isinstance(node, ProductNode) for node in graph.nodes)
 
 
-def tiled_gemm(cim: Cim, a: Any, b: Any, *, interchanged: bool) -> Any:
+def tiled_gemm(cim: CimDialect, a: Any, b: Any, *, interchanged: bool) -> Any:
     """Listings 2 and 3 of OCC: the tiled loops, and those with the inner dimension outside."""
     c = np.zeros((a.shape[0], b.shape[1]), np.int32)
     rows, inner, cols = (-(-size // cim.size) for size in (a.shape[0], *b.shape))
@@ -126,7 +126,7 @@ def tiled_gemm(cim: Cim, a: Any, b: Any, *, interchanged: bool) -> Any:
 def test_occs_loops(interchanged: bool, writes: int):
     a, b = integers(10, 7), integers(7, 9)
     with raptor.device.open("integer", xbar=4, crossbars=1, device="pcm-occ") as device:
-        np.testing.assert_array_equal(tiled_gemm(Cim(device), a, b, interchanged=interchanged), a @ b)
+        np.testing.assert_array_equal(tiled_gemm(CimDialect(device), a, b, interchanged=interchanged), a @ b)
         assert device.account.writes == writes
 
 
@@ -134,7 +134,7 @@ def test_occs_library():
     """A and C are parts of larger buffers: rows of 8 and of 6 elements."""
     a, b, c = integers(3, 8), integers(4, 5), np.zeros((3, 6), np.int32)
     with raptor.device.open("integer", xbar=8, crossbars=4) as device:
-        cim = Library(device)
+        cim = CimRuntime(device)
         cim.cim_configure_crossbar(3, b.ravel(), None, 5, 4)
         cim.cim_gemm(3, a.ravel(), 3, 5, 4, 8, 0, 0, c.ravel(), 6)
         cim.cim_await(3)

@@ -19,17 +19,17 @@ from raptor.common.errors import UserError
 from raptor.device import DeviceInfo, DriverError, LostError
 from raptor.device.ideal import NumpyCrossbars
 from raptor.device.protocol import (
-    MOST_VECTORS,
-    BrokenError,
-    Done,
-    Failed,
-    Hello,
-    Multiply,
-    Pong,
-    Product,
-    Welcome,
-    Write,
-    frame,
+    MAX_VECTORS,
+    FailureReply,
+    HelloMessage,
+    MultiplyRequest,
+    PingReply,
+    ProductReply,
+    ProtocolError,
+    WelcomeMessage,
+    WriteReply,
+    WriteRequest,
+    encode_frame,
     read_frame,
 )
 from raptor.device.server import serve, started
@@ -37,7 +37,7 @@ from tests.device.boards import BadCrossbars, info
 
 EYE, ONES = np.eye(4, dtype=np.float32), np.ones(4, np.float32)
 FIELDS = {"back_end": "test", "version": "1", "xbar": [4, 4], "crossbars": 2}
-WELCOME = frame(Welcome(1, FIELDS))
+WELCOME = encode_frame(WelcomeMessage(1, FIELDS))
 
 
 def work(device: raptor.device.Device) -> tuple[bytes, raptor.device.Account]:
@@ -46,7 +46,7 @@ def work(device: raptor.device.Device) -> tuple[bytes, raptor.device.Account]:
         a.write(rng.standard_normal((4, 3)))
         b.write(rng.standard_normal((3, 4)))
         b.write(rng.standard_normal((1, 4)), row=1)
-        y = b.matmat(a.matmat(rng.standard_normal((MOST_VECTORS + 5, 4))))
+        y = b.matmat(a.matmat(rng.standard_normal((MAX_VECTORS + 5, 4))))
         return y.result().tobytes(), device.account
 
 
@@ -114,7 +114,7 @@ def test_a_failure_of_the_board_is_told(tmp_path: Path):
     def process(link: socket.socket) -> None:
         from raptor.device.server import _Session  # pyright: ignore[reportPrivateUsage]
 
-        with pytest.raises(BrokenError, match="the program is gone"):
+        with pytest.raises(ProtocolError, match="the program is gone"):
             _Session(BadCrossbars(info()), link).run()
 
     with driver(process, tmp_path) as address, raptor.device.open(f"socket:{address}") as device:
@@ -134,7 +134,7 @@ def reader(link: socket.socket) -> Callable[[int], bytes]:
 
 def greet(link: socket.socket) -> Callable[[int], bytes]:
     read = reader(link)
-    assert isinstance(read_frame(read, 0)[0], Hello)
+    assert isinstance(read_frame(read, 0)[0], HelloMessage)
     link.sendall(WELCOME)
     return read
 
@@ -143,9 +143,11 @@ def test_answers_that_come_byte_by_byte(tmp_path: Path):
     def process(link: socket.socket) -> None:
         read = greet(link)
         first, second = read_frame(read, 99)[0], read_frame(read, 99)[0]
-        assert isinstance(first, Write)
-        assert isinstance(second, Multiply)
-        answers = frame(Product(second.number, (1, 4)), ONES.tobytes()) + frame(Done(first.number))
+        assert isinstance(first, WriteRequest)
+        assert isinstance(second, MultiplyRequest)
+        answers = encode_frame(ProductReply(second.number, (1, 4)), ONES.tobytes()) + encode_frame(
+            WriteReply(first.number)
+        )
         for k in range(len(answers)):
             link.sendall(answers[k : k + 1])
         assert link.recv(1) == b""
@@ -161,13 +163,16 @@ def test_answers_that_come_byte_by_byte(tmp_path: Path):
     [
         (b"", "the driver is gone"),
         (b"\xff" * 8, "longer than allowed"),
-        (frame(Done(1))[:9], "the driver is gone"),
+        (encode_frame(WriteReply(1))[:9], "the driver is gone"),
         (b"\x03\0\0\0\0\0\0\0abc", "not a message"),
-        (frame(Done(7)), "an answer to request 7, which is not open"),
-        (frame(Product(1, (1, 4)), ONES.tobytes()), "expected a result of shape None"),
-        (frame(Done(1)) + frame(Product(2, (1, 4)), b"abcd"), "4 bytes are not an array"),
-        (frame(Done(1)) + frame(Product(2, (2, 4)), b""), r"expected a result of shape \(1, 4\)"),
-        (frame(Hello(1)), "expected an answer, got Hello"),
+        (encode_frame(WriteReply(7)), "an answer to request 7, which is not open"),
+        (encode_frame(ProductReply(1, (1, 4)), ONES.tobytes()), "expected a result of shape None"),
+        (encode_frame(WriteReply(1)) + encode_frame(ProductReply(2, (1, 4)), b"abcd"), "4 bytes are not an array"),
+        (
+            encode_frame(WriteReply(1)) + encode_frame(ProductReply(2, (2, 4)), b""),
+            r"expected a result of shape \(1, 4\)",
+        ),
+        (encode_frame(HelloMessage(1)), "expected an answer, got Hello"),
     ],
 )
 def test_answers_that_are_wrong(answer: bytes, message: str, tmp_path: Path):
@@ -192,11 +197,11 @@ def test_answers_that_are_wrong(answer: bytes, message: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (frame(Failed(0, "busy")), DriverError, "the driver refuses: busy"),
-        (frame(Welcome(2, FIELDS)), DriverError, "speaks version 2 of the protocol, this is version 1"),
-        (frame(Welcome(1, FIELDS | {"crossbars": 2**40})), LostError, "not the description of a device"),
-        (frame(Welcome(1, {"xbar": "no"})), LostError, "not a description of a device"),
-        (frame(Pong()), LostError, "expected a welcome"),
+        (encode_frame(FailureReply(0, "busy")), DriverError, "the driver refuses: busy"),
+        (encode_frame(WelcomeMessage(2, FIELDS)), DriverError, "speaks version 2 of the protocol, this is version 1"),
+        (encode_frame(WelcomeMessage(1, FIELDS | {"crossbars": 2**40})), LostError, "not the description of a device"),
+        (encode_frame(WelcomeMessage(1, {"xbar": "no"})), LostError, "not a description of a device"),
+        (encode_frame(PingReply()), LostError, "expected a welcome"),
         (b"", LostError, "the driver is gone"),
     ],
 )
@@ -212,14 +217,14 @@ def test_welcomes_that_are_wrong(answer: bytes, kind: type[Exception], message: 
 @pytest.mark.parametrize(
     "request_",
     [
-        frame(Hello(9)),
+        encode_frame(HelloMessage(9)),
         b"\xff" * 8,
-        frame(Hello(1)) + frame(Write(1, 5, 0, (4, 4)), EYE.tobytes()),
-        frame(Hello(1)) + frame(Write(1, 0, 3, (4, 4)), EYE.tobytes()),
-        frame(Hello(1)) + frame(Write(1, 0, 0, (4, 4)), b"short"),
-        frame(Hello(1)) + frame(Multiply(1, 0, 9, (1, 4)), ONES.tobytes()),
-        frame(Hello(1)) + frame(Done(1)),
-        frame(Hello(1)) + b"\x01\0\0\0\xff\xff\xff\x7f",
+        encode_frame(HelloMessage(1)) + encode_frame(WriteRequest(1, 5, 0, (4, 4)), EYE.tobytes()),
+        encode_frame(HelloMessage(1)) + encode_frame(WriteRequest(1, 0, 3, (4, 4)), EYE.tobytes()),
+        encode_frame(HelloMessage(1)) + encode_frame(WriteRequest(1, 0, 0, (4, 4)), b"short"),
+        encode_frame(HelloMessage(1)) + encode_frame(MultiplyRequest(1, 0, 9, (1, 4)), ONES.tobytes()),
+        encode_frame(HelloMessage(1)) + encode_frame(WriteReply(1)),
+        encode_frame(HelloMessage(1)) + b"\x01\0\0\0\xff\xff\xff\x7f",
     ],
 )
 def test_requests_that_are_wrong_end_the_connection_and_nothing_else(request_: bytes, tmp_path: Path):
@@ -306,12 +311,12 @@ def test_a_driver_that_does_not_start():
 def test_a_description_crosses_the_socket_whole():
     from dataclasses import asdict
 
-    from raptor.device.protocol import device_info
+    from raptor.device.protocol import parse_device_info
 
     whole = DeviceInfo("board", "2.1", (64, 32), 7, "int16", 12, 2, 10, 24)
-    message, _ = read_frame(_bytes(frame(Welcome(1, asdict(whole)))), 0)
-    assert isinstance(message, Welcome)
-    assert device_info(message.device) == whole
+    message, _ = read_frame(_bytes(encode_frame(WelcomeMessage(1, asdict(whole)))), 0)
+    assert isinstance(message, WelcomeMessage)
+    assert parse_device_info(message.device) == whole
 
 
 def _bytes(content: bytes) -> Callable[[int], bytes]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from raptor.explore import workers
-from raptor.explore.jobs import Job, Record, evaluate
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord, evaluate_job
 
 
 @pytest.fixture
@@ -15,12 +15,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluates in this process: others take seconds to start."""
 
     @contextmanager
-    def local(_: int) -> Generator[workers.Submit]:
-        def submit(job: Job, _: workers.Limits) -> Future[Record]:
-            done: Future[Record] = Future()
-            done.set_result(evaluate(job))
+    def local(_: int) -> Generator[workers.SubmitFunction]:
+        def submit(job: EvaluationJob, _: workers.JobLimits) -> Future[EvaluationRecord]:
+            done: Future[EvaluationRecord] = Future()
+            done.set_result(evaluate_job(job))
             return done
 
         yield submit
 
-    monkeypatch.setattr(workers, "local", local)
+    monkeypatch.setattr(workers, "open_local_pool", local)

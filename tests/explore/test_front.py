@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raptor.explore.front import costs, front, hypervolume, hypervolumes
-from raptor.explore.jobs import Job, Record
+from raptor.explore.front import compute_hypervolume, objective_matrix, pareto_front, trace_hypervolume
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome, Trial, outcome
+from raptor.explore.trials import StudyTrial, TrialOutcome, combine_records
 from tests.explore.small import small
 
-JOB = Job("m.onnx", {}, is_steady=False)
+JOB = EvaluationJob("m.onnx", {}, is_steady=False)
 NAMES = ("latency_ns", "energy_pj", "xbars")
 
 
@@ -20,12 +20,16 @@ def study(tmp_path: Path) -> Study:
     return small(tmp_path, rest='[constraints]\nxbars = "<= 8"\n')
 
 
-def outcomes(study: Study, rows: np.ndarray) -> list[Outcome]:
+def outcomes(study: Study, rows: np.ndarray) -> list[TrialOutcome]:
     """Makes trials with these figures; the points are different."""
-    found: list[Outcome] = []
+    found: list[TrialOutcome] = []
     for k, row in enumerate(rows):
-        trial = Trial(k, {"cores": k}, ["0"])
-        found.append(outcome(study, trial, [JOB], [Record("ok", dict(zip(NAMES, map(float, row), strict=True)))]))
+        trial = StudyTrial(k, {"cores": k}, ["0"])
+        found.append(
+            combine_records(
+                study, trial, [JOB], [EvaluationRecord("ok", dict(zip(NAMES, map(float, row), strict=True)))]
+            )
+        )
     return found
 
 
@@ -35,21 +39,23 @@ def test_the_front_is_what_its_definition_says(study: Study, seed: int):
     found = outcomes(study, rows)
     kept = [row for row in rows if row[2] <= 8]
     expected = [row for row in kept if not any((o <= row).all() and (o < row).any() for o in kept)]
-    assert sorted(map(tuple, costs(study, front(study, found)).tolist())) == sorted(map(tuple, expected))
-    assert front(study, found[::-1]) == front(study, found)
+    assert sorted(map(tuple, objective_matrix(study, pareto_front(study, found)).tolist())) == sorted(
+        map(tuple, expected)
+    )
+    assert pareto_front(study, found[::-1]) == pareto_front(study, found)
 
 
 def test_a_point_counts_once_and_equal_figures_are_kept(study: Study):
     found = outcomes(study, np.array([[1, 1, 1], [1, 1, 1]]))
-    assert len(front(study, found)) == 2
-    assert len(front(study, [found[0], found[0]])) == 1
+    assert len(pareto_front(study, found)) == 2
+    assert len(pareto_front(study, [found[0], found[0]])) == 1
 
 
 def test_figures_that_are_to_be_large(tmp_path: Path):
     study = small(tmp_path)
     turned = study.file.model_copy(update={"objectives": {"xbars": "max"}})
     object.__setattr__(study, "file", turned)
-    assert front(study, outcomes(study, np.array([[1, 1, 3], [1, 1, 5]])))[0].figures["xbars"] == 5
+    assert pareto_front(study, outcomes(study, np.array([[1, 1, 3], [1, 1, 5]])))[0].figures["xbars"] == 5
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, 4])
@@ -59,15 +65,15 @@ def test_the_hypervolume_is_the_volume(dimensions: int):
         table = rng.integers(0, 6, (7, dimensions))
         cells = np.stack(np.meshgrid(*[np.arange(6)] * dimensions, indexing="ij"), -1).reshape(-1, dimensions)
         covered = sum(any((row <= cell).all() for row in table) for cell in cells)
-        assert hypervolume(table.astype(float), np.full(dimensions, 6.0)) == covered
+        assert compute_hypervolume(table.astype(float), np.full(dimensions, 6.0)) == covered
 
 
 def test_the_hypervolume_grows(study: Study):
     rows = np.random.default_rng(1).integers(1, 10, (40, 3))
-    found = hypervolumes(study, outcomes(study, rows))
+    found = trace_hypervolume(study, outcomes(study, rows))
     assert (np.diff(found) >= 0).all()
     assert 0 < found[-1] <= 1
-    assert not hypervolumes(study, outcomes(study, np.array([[1, 1, 9]]))).any()
+    assert not trace_hypervolume(study, outcomes(study, np.array([[1, 1, 9]]))).any()
 
 
 def test_what_is_not_finite_is_no_figure(study: Study):

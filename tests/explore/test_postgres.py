@@ -15,8 +15,8 @@ import pytest
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables
-from raptor.explore.driver import Progress, read_outcomes, run
-from raptor.explore.store import Store
+from raptor.explore.driver import StudyProgress, read_outcomes, run_study
+from raptor.explore.store import StudyDatabase
 from tests.explore.small import small
 
 pytestmark = pytest.mark.slow
@@ -89,25 +89,25 @@ def place() -> Generator[Path]:
 
 def test_a_server_that_is_stopped_in_the_middle(place: Path, tmp_path: Path):
     expected = small(tmp_path / "a", SETTINGS)
-    run(expected)
-    wanted = storage.to_json(tables.report(expected, read_outcomes(expected)))
+    run_study(expected)
+    wanted = storage.model_to_json(tables.make_study_report(expected, read_outcomes(expected)))
     with server(place) as found:
         study = small(tmp_path / "b", f'{SETTINGS}\nstorage = "{found.url}"')
         stops: list[threading.Thread] = []
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: StudyProgress) -> None:
             if progress.evaluated in (3, 7) and len(stops) < 2:
                 found.stop()
                 stops.append(threading.Timer(3, found.start))
                 stops[-1].start()
                 stops[-1].join(0)
 
-        run(study, watch)
+        run_study(study, watch)
         assert len(stops) == 2
-        assert storage.to_json(tables.report(study, read_outcomes(study))) == wanted
-        store = Store(found.url)
+        assert storage.model_to_json(tables.make_study_report(study, read_outcomes(study))) == wanted
+        store = StudyDatabase(found.url)
         with store.driving(study.name), pytest.raises(UserError, match="is being run by another raptor"):
-            run(study)
+            run_study(study)
         store.close()
 
 

@@ -19,28 +19,28 @@ import raptor
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables, workers
-from raptor.explore.driver import Progress, adapted, read_outcomes, run
-from raptor.explore.front import front
-from raptor.explore.jobs import Job, Record, evaluate
-from raptor.explore.points import Value
-from raptor.explore.proposing import Proposer
-from raptor.explore.store import RESULTS, Store
+from raptor.explore.driver import StudyProgress, override_study, read_outcomes, run_study
+from raptor.explore.front import pareto_front
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord, evaluate_job
+from raptor.explore.points import ParameterValue
+from raptor.explore.proposing import PointProposer
+from raptor.explore.store import RESULTS_TABLE, StudyDatabase
 from raptor.explore.study import Study, read_study
-from raptor.explore.trials import Trial, outcome
+from raptor.explore.trials import StudyTrial, combine_records
 from tests.explore.small import model, small, write
 
 LIMIT = '[constraints]\nlatency_ns = "<= 6.5 us"\n'
-LIMITS = workers.Limits(60, 4000)
+LIMITS = workers.JobLimits(60, 4000)
 
 
 def table(study: Study) -> bytes:
-    return storage.to_json(tables.report(study, read_outcomes(study)))
+    return storage.model_to_json(tables.make_study_report(study, read_outcomes(study)))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
     study = small(tmp_path_factory.mktemp("whole"), models=2, rest=LIMIT)
-    run(study)
+    run_study(study)
     return study
 
 
@@ -55,7 +55,7 @@ def test_trials(whole: Study):
     assert one.figures["latency_ns"] == sum(r.figures["latency_ns"] for r in one.records)
     assert one.figures["xbars_used"] == max(r.figures["xbars_used"] for r in one.records)
     assert any(o.has_figures and not o.is_feasible for o in found)
-    best = front(whole, found)
+    best = pareto_front(whole, found)
     assert best
     assert all(o.is_feasible for o in best)
 
@@ -65,17 +65,17 @@ def test_trials(whole: Study):
 def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     settings = f'trials = 16\nbatch = 4\nseed = 3\nsampler = "{sampler}"'
     expected = small(tmp_path / "a", settings)
-    run(expected)
+    run_study(expected)
     study = small(tmp_path / "b", settings)
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: StudyProgress) -> None:
         if progress.evaluated == 5 or (len(progress.outcomes) == 12 and progress.before < 12):
             raise KeyboardInterrupt
 
     stopped = 0
     while True:
         try:
-            run(adapted(study, 1, None), stop)
+            run_study(override_study(study, 1, None), stop)
             break
         except KeyboardInterrupt:
             stopped += 1
@@ -86,20 +86,20 @@ def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
 @pytest.mark.usefixtures("here")
 def test_more_trials_later(whole: Study, tmp_path: Path):
     study = small(tmp_path, models=2, rest=LIMIT)
-    run(adapted(study, None, 8))
+    run_study(override_study(study, None, 8))
     assert len(read_outcomes(study)) == 8
-    run(study)
+    run_study(study)
     assert table(study) == table(whole)
 
 
 @pytest.mark.usefixtures("here")
 def test_results_are_used_again(whole: Study, tmp_path: Path):
     other = small(tmp_path, f'trials = 8\nbatch = 8\nseed = 4\nstorage = "{whole.storage}"', models=2)
-    seen: list[Progress] = []
+    seen: list[StudyProgress] = []
     with pytest.raises(UserError, match="was begun with other constraints, seed"):
-        run(other)
+        run_study(other)
     renamed = other.file.study.model_copy(update={"name": "second"})
-    run(replace(other, file=other.file.model_copy(update={"study": renamed})), seen.append)
+    run_study(replace(other, file=other.file.model_copy(update={"study": renamed})), seen.append)
     assert seen[-1].known > 0
     assert seen[-1].known + seen[-1].evaluated == 16
 
@@ -107,7 +107,7 @@ def test_results_are_used_again(whole: Study, tmp_path: Path):
 @pytest.mark.usefixtures("here")
 def test_a_grid_ends_by_itself(tmp_path: Path):
     study = small(tmp_path, 'trials = 99\nbatch = 3\nsampler = "grid"', "\ncores = [2, 4]\ncell_bits = [2, 4, 8]\n")
-    assert run(study) == read_outcomes(study)
+    assert run_study(study) == read_outcomes(study)
     found = read_outcomes(study)
     assert [tuple(o.trial.point.values()) for o in found] == [(c, b) for c in (2, 4) for b in (2, 4, 8)]
 
@@ -117,22 +117,22 @@ def test_a_fixed_mapping(tmp_path: Path):
     study = small(
         tmp_path, 'trials = 4\nbatch = 4\nsampler = "grid"\nmapping = "fixed"', "\nfields.rob_size = [1, 4]\n"
     )
-    slow, fast = run(study)
+    slow, fast = run_study(study)
     assert slow.figures["latency_ns"] > fast.figures["latency_ns"]
     assert slow.figures["instructions"] == fast.figures["instructions"]
 
 
 def test_two_drivers(whole: Study):
-    store = Store(whole.storage)
+    store = StudyDatabase(whole.storage)
     with store.driving(whole.name), pytest.raises(UserError, match="is being run by another raptor"):
-        run(whole)
+        run_study(whole)
     store.close()
-    run(whole)
+    run_study(whole)
 
 
 def test_steady_figures(tmp_path: Path):
-    job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16, "xbars_per_core": 8}, is_steady=True)
-    found = evaluate(job)
+    job = EvaluationJob(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16, "xbars_per_core": 8}, is_steady=True)
+    found = evaluate_job(job)
     assert found.state == "ok"
     assert 0 < found.figures["interval_ns"] <= found.figures["latency_ns"]
     assert found.figures["steady_energy_pj"] > 0
@@ -142,17 +142,23 @@ def test_rounds_and_chips(tmp_path: Path):
     """A model that is too large is written in rounds, which wears cells out, or has several chips."""
     path = str(model(tmp_path / "m.onnx"))
     chip = {"xbar": 16, "xbars_per_core": 6, "cores": 1}
-    assert evaluate(Job(path, chip, is_steady=False)).state == "infeasible"
-    rounds = evaluate(Job(path, chip | {"rounds": True, "batch": 8, "device": "pcm-occ"}, is_steady=True)).figures
+    assert evaluate_job(EvaluationJob(path, chip, is_steady=False)).state == "infeasible"
+    rounds = evaluate_job(
+        EvaluationJob(path, chip | {"rounds": True, "batch": 8, "device": "pcm-occ"}, is_steady=True)
+    ).figures
     alone = raptor.compile(path, **chip, rounds=True, batch=8, device="pcm-occ").simulate()
     assert (rounds["latency_ns"], rounds["writes"]) == (alone.latency_ns, alone.reloading.worst_per_sample)
     assert rounds["wear_per_year"] == 1 / alone.reloading.years > 0
     assert rounds["interval_ns"] == alone.reloading.sample_ns
-    more = evaluate(Job(path, chip | {"rounds": True, "batch": 16}, is_steady=False)).figures
+    more = evaluate_job(EvaluationJob(path, chip | {"rounds": True, "batch": 16}, is_steady=False)).figures
     assert more["writes"] == rounds["writes"] / 2
     assert "wear_per_year" not in more, "the default device does not say how often a cell can be written"
-    chips = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "package-ucie"}, is_steady=False)).figures
-    dear = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "board-ht"}, is_steady=False)).figures
+    chips = evaluate_job(
+        EvaluationJob(path, chip | {"cores": 2, "chips": 2, "link": "package-ucie"}, is_steady=False)
+    ).figures
+    dear = evaluate_job(
+        EvaluationJob(path, chip | {"cores": 2, "chips": 2, "link": "board-ht"}, is_steady=False)
+    ).figures
     assert chips["xbars"] == 24
     assert chips["writes"] == chips["wear_per_year"] == 0
     assert dear["energy_pj"] > chips["energy_pj"]
@@ -161,22 +167,28 @@ def test_rounds_and_chips(tmp_path: Path):
 def test_a_long_study_goes_on(tmp_path: Path):
     """Parents of the generations are found one after another: Optuna's own recursion ends at 500 of them."""
     study = small(tmp_path, "trials = 4000\nbatch = 2")
-    point: dict[str, Value] = {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}
-    job, record = Job("m.onnx", {}, is_steady=False), Record("ok", dict.fromkeys(study.objectives, 1.0))
-    done = [outcome(study, Trial(k, point, ["0"], {"generation": k // 2}), [job], [record]) for k in range(2400)]
-    (first, second) = Proposer(study, done).propose(2)
+    point: dict[str, ParameterValue] = {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}
+    job, record = (
+        EvaluationJob("m.onnx", {}, is_steady=False),
+        EvaluationRecord("ok", dict.fromkeys(study.objectives, 1.0)),
+    )
+    done = [
+        combine_records(study, StudyTrial(k, point, ["0"], {"generation": k // 2}), [job], [record])
+        for k in range(2400)
+    ]
+    (first, second) = PointProposer(study, done).propose(2)
     assert (first.number, second.number) == (2400, 2401)
     assert first.notes == {"generation": 1200}
 
 
 def test_what_cannot_be_evaluated(tmp_path: Path):
     path = str(model(tmp_path / "m.onnx"))
-    small_chip = evaluate(Job(path, {"cores": 1, "xbar": 16, "xbars_per_core": 1}, is_steady=False))
+    small_chip = evaluate_job(EvaluationJob(path, {"cores": 1, "xbar": 16, "xbars_per_core": 1}, is_steady=False))
     assert (small_chip.state, small_chip.resource != "") == ("infeasible", True)
     assert small_chip.needed > small_chip.available
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    assert evaluate(Job(str(tmp_path / "bad.onnx"), {}, is_steady=False)).state == "infeasible"
-    assert evaluate(Job(path, {"nonsense": 1}, is_steady=False)).state == "error"
+    assert evaluate_job(EvaluationJob(str(tmp_path / "bad.onnx"), {}, is_steady=False)).state == "infeasible"
+    assert evaluate_job(EvaluationJob(path, {"nonsense": 1}, is_steady=False)).state == "error"
 
 
 WORKER = """
@@ -201,12 +213,12 @@ def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """No job is blamed if a process dies before it is ready, or takes longer for that than an evaluation may."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    monkeypatch.setattr(workers, "WORKER", (str(script), str(tmp_path / "died")))
+    monkeypatch.setattr(workers, "WORKER_COMMAND", (str(script), str(tmp_path / "died")))
     names = ["good", "dies", "slow", "dies once", "better", "best"]
-    found: dict[int, Record] = {}
-    with workers.local(2) as submit:
-        jobs = [Job(name, {}, is_steady=False) for name in names]
-        workers.evaluate_all(submit, jobs, workers.Limits(1.0, 4000), found.__setitem__)
+    found: dict[int, EvaluationRecord] = {}
+    with workers.open_local_pool(2) as submit:
+        jobs = [EvaluationJob(name, {}, is_steady=False) for name in names]
+        workers.evaluate_all(submit, jobs, workers.JobLimits(1.0, 4000), found.__setitem__)
     assert [found[i].state for i in range(6)] == ["ok", "crashed", "timeout", "ok", "ok", "ok"]
     assert found[1].reason == "the process was killed by signal 9, 3 times"
     assert found[2].reason == "took more than 1 s"
@@ -220,9 +232,9 @@ def test_a_limit_of_memory():
 
 
 def test_no_process_is_left(tmp_path: Path):
-    job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16}, is_steady=False)
+    job = EvaluationJob(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16}, is_steady=False)
     before = children(os.getpid())
-    with workers.local(1) as submit:
+    with workers.open_local_pool(1) as submit:
         assert submit(job, LIMITS).result().state == "ok"
         (pid,) = children(os.getpid()) - before
     with pytest.raises(ProcessLookupError):
@@ -247,7 +259,7 @@ def test_kills(victim: str, tmp_path: Path):
     """
     settings = "trials = 64\nbatch = 8\nseed = 3"
     expected = small(tmp_path / "a", settings)
-    run(expected)
+    run_study(expected)
     path = write(tmp_path / "b", settings)
     rng = np.random.default_rng(0)
     kills, last = 0, 0
@@ -271,10 +283,10 @@ def test_kills(victim: str, tmp_path: Path):
 
 def _results(study: Study) -> int:
     """Returns the number of results in the database of a study."""
-    store = Store(study.storage)
+    store = StudyDatabase(study.storage)
     try:
         with store.engine.connect() as link:
-            return len(link.execute(sql.select(RESULTS.c.digest)).all())
+            return len(link.execute(sql.select(RESULTS_TABLE.c.digest)).all())
     finally:
         store.close()
 
@@ -295,14 +307,14 @@ def test_a_cluster(whole: Study, tmp_path: Path):
     study = small(tmp_path, models=2, rest=LIMIT)
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
         settings = study.file.run.model_copy(update={"scheduler": cluster.scheduler_address})
-        run(replace(study, file=study.file.model_copy(update={"run": settings})))
+        run_study(replace(study, file=study.file.model_copy(update={"run": settings})))
     assert table(study) == table(whole)
 
 
 @pytest.mark.slow
 def test_four_workers(whole: Study, tmp_path: Path):
     study = small(tmp_path, models=2, rest=LIMIT)
-    run(adapted(study, 4, None))
+    run_study(override_study(study, 4, None))
     assert table(study) == table(whole)
 
 
@@ -328,20 +340,20 @@ def test_a_scheduler_and_workers_in_processes_of_their_own(whole: Study, tmp_pat
             time.sleep(0.1)
         settings = study.file.run.model_copy(update={"scheduler": json.loads(file.read_text())["address"]})
 
-        def kill_one(progress: Progress) -> None:
+        def kill_one(progress: StudyProgress) -> None:
             if progress.evaluated == 5:
                 victim.kill()
 
-        run(replace(study, file=study.file.model_copy(update={"run": settings})), kill_one)
+        run_study(replace(study, file=study.file.model_copy(update={"run": settings})), kill_one)
     assert victim.returncode == -signal.SIGKILL
     assert table(study) == table(whole)
 
 
 def test_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = small(tmp_path, rest='[run]\nscheduler = "tcp://127.0.0.1:9"\n')
-    monkeypatch.setattr(workers, "CONNECT_S", 1)
+    monkeypatch.setattr(workers, "CONNECT_TIMEOUT_S", 1)
     with pytest.raises(UserError, match="no scheduler of Dask answers"):
-        run(study)
+        run_study(study)
 
 
 def test_optuna_reads_the_database(whole: Study):
@@ -357,9 +369,9 @@ def test_optuna_reads_the_database(whole: Study):
 def test_equal_results_on_threads(tmp_path: Path):
     """Evaluations do not disturb each other."""
     path = str(model(tmp_path / "m.onnx"))
-    jobs = [Job(path, {"cores": 2 + k % 3, "xbar": 16}, is_steady=False) for k in range(6)]
+    jobs = [EvaluationJob(path, {"cores": 2 + k % 3, "xbar": 16}, is_steady=False) for k in range(6)]
     with ThreadPoolExecutor(2) as pool:
-        found = [r.figures for r in pool.map(evaluate, jobs)]
+        found = [r.figures for r in pool.map(evaluate_job, jobs)]
     assert found[:3] == found[3:]
     assert len({json.dumps(f) for f in found}) > 1
 
@@ -374,19 +386,19 @@ def test_accuracy(tmp_path: Path):
     rest = '[accuracy]\ndata = ["data.npz"]\ncrossbar = "sliced"\n'
     path = write(tmp_path, settings, space, rest)
     path.write_text(path.read_text().replace('energy_pj = "min"', 'agreement = "max"'))
-    assert run(read_study(path))[0].reason.startswith("m0.onnx: a program of float32 numbers has no bits")
+    assert run_study(read_study(path))[0].reason.startswith("m0.onnx: a program of float32 numbers has no bits")
     raptor.quantize(tmp_path / "m0.onnx").save(tmp_path / "m0.onnx", force=True)
     (tmp_path / "small.db").unlink()
     study = read_study(path)
-    coarse, fine = run(study)
+    coarse, fine = run_study(study)
     assert coarse.figures["agreement"] < fine.figures["agreement"]
     assert (coarse.figures["adc_bits"], fine.figures["adc_bits"]) == (2, 12)
     assert coarse.figures["latency_ns"] == fine.figures["latency_ns"]
-    point = tables.report(study, [fine]).results[0]
+    point = tables.make_study_report(study, [fine]).results[0]
     assert point.commands[0].endswith("--crossbar sliced --with adc_bits=12")
     path.write_text(path.read_text().replace("[accuracy]", "[accuracy]\nsamples = 6"))
     with pytest.raises(UserError, match="was begun with other accuracy"):
-        run(read_study(path))
+        run_study(read_study(path))
 
 
 @pytest.mark.usefixtures("here")
@@ -400,5 +412,5 @@ def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
         settings = f'trials = 1\nbatch = 1\nsampler = "grid"\nstorage = "sqlite:///shared.db"\n#{name}'
         path = write(tmp_path, settings, '\narch = "chip.json"\n')
         path.write_text(path.read_text().replace('name = "small"', f'name = "{name}"'))
-        figures.append(run(read_study(path))[0].figures["latency_ns"])
+        figures.append(run_study(read_study(path))[0].figures["latency_ns"])
     assert figures[0] > figures[1]

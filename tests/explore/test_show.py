@@ -11,18 +11,18 @@ import pytest
 
 import raptor
 from raptor.cli import app
-from raptor.explore.importance import importances
-from raptor.explore.jobs import Job, Record
-from raptor.explore.page import study_page
-from raptor.explore.points import Value, options_of
+from raptor.explore.importance import compute_importances
+from raptor.explore.jobs import EvaluationJob, EvaluationRecord
+from raptor.explore.page import render_study_page
+from raptor.explore.points import ParameterValue, merge_options
 from raptor.explore.study import Study, read_study
-from raptor.explore.tables import report, rows
-from raptor.explore.trials import Outcome, Trial, outcome
+from raptor.explore.tables import flatten_report, make_study_report
+from raptor.explore.trials import StudyTrial, TrialOutcome, combine_records
 from tests.chromium import Chromium
 from tests.explore.small import small, write
 from tests.reporting.browser import browser
 
-JOB = Job("m0.onnx", {}, is_steady=False)
+JOB = EvaluationJob("m0.onnx", {}, is_steady=False)
 
 
 def status(*args: object) -> int:
@@ -65,7 +65,7 @@ def test_the_command_of_a_point_compiles_it(path: Path, tmp_path: Path, monkeypa
     study = read_study(path)
     from raptor.explore.driver import read_outcomes
 
-    row = next(r for r in rows(report(study, read_outcomes(study))) if r["front"])
+    row = next(r for r in flatten_report(make_study_report(study, read_outcomes(study))) if r["front"])
     with pytest.raises(SystemExit) as ended:
         app.main([*shlex.split(row["commands"])[1:], "-q", "-o", str(tmp_path / "out")])
     assert ended.value.code == 0
@@ -97,38 +97,40 @@ def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     )
 
 
-def made_up(study: Study, count: int) -> list[Outcome]:
+def made_up(study: Study, count: int) -> list[TrialOutcome]:
     """Makes trials in which the latency follows from the cores and the energy from nothing."""
-    found: list[Outcome] = []
+    found: list[TrialOutcome] = []
     for k in range(count):
         cores, bits = 1 + k % 4, (2, 8)[k // 4 % 2]
-        point: dict[str, Value] = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
+        point: dict[str, ParameterValue] = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
         figures = {"latency_ns": 1000.0 / cores, "energy_pj": 5.0, "xbars": 8.0 * cores}
-        found.append(outcome(study, Trial(k, point, [str(k)]), [JOB], [Record("ok", figures)]))
+        found.append(combine_records(study, StudyTrial(k, point, [str(k)]), [JOB], [EvaluationRecord("ok", figures)]))
     return found
 
 
 def test_importances(tmp_path: Path):
     study = small(tmp_path)
-    found = importances(study, made_up(study, 64))
+    found = compute_importances(study, made_up(study, 64))
     assert found["latency_ns"]["cores"] > 0.9
     assert found["energy_pj"] == {}
-    assert importances(study, made_up(study, 5)) == {}
+    assert compute_importances(study, made_up(study, 5)) == {}
 
 
 def test_pages_of_little(tmp_path: Path):
     study = small(tmp_path)
-    refused = outcome(
+    refused = combine_records(
         study,
-        Trial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
+        StudyTrial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
         [JOB],
-        [Record("infeasible", {}, "<script>too small</script>")],
+        [EvaluationRecord("infeasible", {}, "<script>too small</script>")],
     )
-    page = study_page(study, [refused], rows(report(study, [refused])))
+    page = render_study_page(study, [refused], flatten_report(make_study_report(study, [refused])))
     assert "No trial has figures yet." in page
     assert "<script>too small" not in page
     one = made_up(study, 1)
-    assert "Importance of parameters: from 10 trials" in study_page(study, one, rows(report(study, one)))
+    assert "Importance of parameters: from 10 trials" in render_study_page(
+        study, one, flatten_report(make_study_report(study, one))
+    )
 
 
 MANY = """
@@ -141,15 +143,15 @@ cores = { min = 1, max = 5000 }
 def test_the_page_of_many_points(chromium_paths: Chromium, tmp_path: Path):
     study = small(tmp_path, space=MANY)
     rng = np.random.default_rng(0)
-    found: list[Outcome] = []
+    found: list[TrialOutcome] = []
     for k in range(10_000):
-        point: dict[str, Value] = {"xbar": (32, 64, 128, 256)[k % 4], "cores": 1 + k // 4}
+        point: dict[str, ParameterValue] = {"xbar": (32, 64, 128, 256)[k % 4], "cores": 1 + k // 4}
         figures = dict(zip(study.objectives, map(float, 1e6 * rng.random(3)), strict=True))
-        job = Job("m0.onnx", options_of(study.file.options, point), is_steady=False)
-        found.append(outcome(study, Trial(k, point, [str(k)]), [job], [Record("ok", figures)]))
-    points = rows(report(study, found))
+        job = EvaluationJob("m0.onnx", merge_options(study.file.options, point), is_steady=False)
+        found.append(combine_records(study, StudyTrial(k, point, [str(k)]), [job], [EvaluationRecord("ok", figures)]))
+    points = flatten_report(make_study_report(study, found))
     page = tmp_path / "study.html"
-    page.write_text(study_page(study, found, points))
+    page.write_text(render_study_page(study, found, points))
     assert page.stat().st_size < 8e6
     with browser(chromium_paths) as chromium:
         chromium.open(page)

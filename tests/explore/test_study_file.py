@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from raptor.common.errors import UserError
-from raptor.explore.driver import run
-from raptor.explore.metrics import METRICS, Limit, parse_limit
-from raptor.explore.new import template
-from raptor.explore.points import command, grid, options_of
+from raptor.explore.driver import run_study
+from raptor.explore.metrics import METRICS, MetricLimit, parse_limit
+from raptor.explore.new import render_template
+from raptor.explore.points import enumerate_grid, format_command, merge_options
 from raptor.explore.study import read_study
 from tests.explore.small import TRIALS, model, small, write
 
@@ -27,7 +27,7 @@ def test_a_study(tmp_path: Path):
         ("knobs.share", (0.5,)),
     ]
     assert study.storage == f"sqlite:///{tmp_path}/small.db"
-    assert len(list(grid(study.space))) == 4
+    assert len(list(enumerate_grid(study.space))) == 4
 
 
 def test_ranges(tmp_path: Path):
@@ -48,7 +48,7 @@ def test_names_of_studies(name: str, tmp_path: Path):
     )
     study = read_study(path)
     assert study.storage == f"sqlite:///{tmp_path}/{name}.db"
-    assert run(study)
+    assert run_study(study)
     assert (tmp_path / f"{name}.db").is_file()
 
 
@@ -138,13 +138,13 @@ def test_files_that_cannot_be_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "limit"),
     [
-        ("latency_ns", "<= 5 ms", Limit("latency_ns", True, 5e6)),
-        ("local_bytes", "<=64KiB", Limit("local_bytes", True, 65536.0)),
-        ("energy_pj", ">= 1.5e-3 mJ", Limit("energy_pj", False, 1.5e6)),
-        ("xbars", "<= 100", Limit("xbars", True, 100.0)),
+        ("latency_ns", "<= 5 ms", MetricLimit("latency_ns", True, 5e6)),
+        ("local_bytes", "<=64KiB", MetricLimit("local_bytes", True, 65536.0)),
+        ("energy_pj", ">= 1.5e-3 mJ", MetricLimit("energy_pj", False, 1.5e6)),
+        ("xbars", "<= 100", MetricLimit("xbars", True, 100.0)),
     ],
 )
-def test_limits(name: str, text: str, limit: Limit):
+def test_limits(name: str, text: str, limit: MetricLimit):
     assert parse_limit(name, text) == limit
     assert limit.excess(limit.bound) == 0
     assert (limit.excess(2 * limit.bound) > 0) == limit.is_most
@@ -152,7 +152,7 @@ def test_limits(name: str, text: str, limit: Limit):
 
 def test_the_template_is_a_study(tmp_path: Path):
     path = tmp_path / "study.toml"
-    path.write_text(template([model(tmp_path / "a.onnx"), model(tmp_path / "b.onnx")]))
+    path.write_text(render_template([model(tmp_path / "a.onnx"), model(tmp_path / "b.onnx")]))
     study = read_study(path)
     assert [m.name for m in study.models] == [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")]
     assert all(name in path.read_text() for name in METRICS)
@@ -160,10 +160,10 @@ def test_the_template_is_a_study(tmp_path: Path):
 
 def test_options_and_command():
     common = {"arch": "isaac", "dims": {"H": 4}, "shapes": {"x": [1, 2]}, "host": True, "fields": {"rob_size": 2}}
-    options = options_of(common, {"xbar": "16x32", "knobs.share": 0.5, "fields.adc_count": 3, "cell_bits": 2})
+    options = merge_options(common, {"xbar": "16x32", "knobs.share": 0.5, "fields.adc_count": 3, "cell_bits": 2})
     assert options["fields"] == {"rob_size": 2, "adc_count": 3}
     assert common["fields"] == {"rob_size": 2}
-    assert command("a b.onnx", options) == (
+    assert format_command("a b.onnx", options) == (
         "raptor compile 'a b.onnx' --arch isaac --dim H=4 --shape x=1,2 --host --field rob_size=2 --field adc_count=3 "
         "--knob share=0.5 --xbar 16x32 --cell-bits 2"
     )

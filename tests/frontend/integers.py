@@ -9,8 +9,8 @@ import onnx
 from onnx import ModelProto
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from raptor.frontend import Model, load
-from raptor.graph.evaluate import evaluate
+from raptor.frontend import LoadedModel, load
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Tensor
 from tests.frontend.support import Array, golden, random
 
@@ -81,7 +81,7 @@ def _spread(tensor: Tensor, values: tuple[float, ...]) -> Array:
     return np.asarray(values).reshape(*(1,) * coding.axis, -1, *(1,) * (len(tensor.shape) - coding.axis - 1))
 
 
-def samples(model: Model, seed: int = 7) -> dict[str, Array]:
+def samples(model: LoadedModel, seed: int = 7) -> dict[str, Array]:
     """Returns random inputs of the model, floats or integers of the whole range of their type."""
     inputs: dict[str, Array] = {}
     for i, name in enumerate(model.graph.inputs):
@@ -100,15 +100,17 @@ def onnx_type(name: str) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name.upper()))
 
 
-def run(model: Model, inputs: Mapping[str, Array], instead: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def run(
+    model: LoadedModel, inputs: Mapping[str, Array], instead: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
     """Returns the values of all tensors of the model, computed from the graph; readers see the values `instead`."""
     tensors = model.graph.tensors
     seen = {n: encode(tensors[n], v) for n, v in (instead or {}).items()}
-    elements = evaluate(model.graph, {n: encode(tensors[n], v) for n, v in inputs.items()}, seen)
+    elements = evaluate_graph(model.graph, {n: encode(tensors[n], v) for n, v in inputs.items()}, seen)
     return {n: decode(tensors[n], v) for n, v in elements.items()}
 
 
-def compare(proto: ModelProto, *, tolerance: float = 2e-5, off: float = 0.002) -> Model:
+def compare(proto: ModelProto, *, tolerance: float = 2e-5, off: float = 0.002) -> LoadedModel:
     """Loads a model and compares all its tensors with onnxruntime, each computed from onnxruntime's operands.
 
     Integers differ by at most one, where a float of onnxruntime is rounded near a tie. off: largest part of the

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from raptor.frontend import Model, load
-from raptor.graph.evaluate import evaluate
-from validator.model.onnx_resize import follow_suite
-from validator.session import session
+from raptor.frontend import LoadedModel, load
+from raptor.graph.evaluate import evaluate_graph
+from validator.model.onnx_resize import rewrite_resizes
+from validator.session import create_session
 
 Array = np.ndarray[Any, Any]
 
@@ -76,21 +76,21 @@ def golden(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] 
     if names is not None:
         del model_copy.graph.output[:]
         model_copy.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in names)
-    opened = session(model_copy.SerializeToString(), Path("golden"))
+    opened = create_session(model_copy.SerializeToString(), Path("golden"))
     outputs = [o.name for o in opened.get_outputs()]
     return dict(zip(outputs, opened.run(outputs, dict(inputs)), strict=True))
 
 
-def compare(model: ModelProto, tolerance: float = 2e-5) -> Model:
+def compare(model: ModelProto, tolerance: float = 2e-5) -> LoadedModel:
     """Loads the model and compares every tensor that ONNX knows with onnxruntime, or with ONNX's suite (`standard`)."""
     loaded = load(model)
     graph = loaded.graph
     inputs = {n: random(*graph.tensors[n].shape, seed=i) for i, n in enumerate(graph.inputs)}
-    values = evaluate(graph, inputs)
+    values = evaluate_graph(graph, inputs)
     known = [n for n, t in graph.tensors.items() if t.in_model and n not in graph.inputs]
     assert set(graph.outputs) <= set(known)
     judge = ModelProto.FromString(model.SerializeToString())
-    follow_suite(judge, {n: graph.tensors[n].shape for n in graph.inputs})
+    rewrite_resizes(judge, {n: graph.tensors[n].shape for n in graph.inputs})
     for name, wanted in golden(judge, inputs, known).items():
         assert graph.tensors[name].shape == wanted.shape, name
         np.testing.assert_allclose(values[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -8,8 +8,8 @@ import pytest
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import docs, load
-from raptor.graph.evaluate import evaluate
-from raptor.graph.ir import EXTENDED, Map
+from raptor.graph.evaluate import evaluate_graph
+from raptor.graph.ir import EXTENDED_FUNCTIONS, Map
 from tests.frontend.support import compare, golden, make_model, node, random, single
 from tests.pipeline import check
 
@@ -60,15 +60,15 @@ def test_functions(op_type: str, attributes: dict[str, Any]):
 @pytest.mark.parametrize(("op_type", "attributes"), BASE)
 def test_the_published_instruction_set_is_enough(op_type: str, attributes: dict[str, Any]):
     operators = [n.operator for n in load(single(op_type, (2, 3, 4), opset=20, **attributes)).graph.nodes]
-    assert not any(isinstance(o, Map) and o.function in EXTENDED for o in operators)
+    assert not any(isinstance(o, Map) and o.function in EXTENDED_FUNCTIONS for o in operators)
 
 
 @pytest.mark.parametrize(("op_type", "attributes"), EXTENDED_OPS)
 def test_what_they_need_beyond_it_is_listed(op_type: str, attributes: dict[str, Any]):
     operators = [n.operator for n in load(single(op_type, (2, 3, 4), opset=20, **attributes)).graph.nodes]
-    used = {o.function for o in operators if isinstance(o, Map) and o.function in EXTENDED}
+    used = {o.function for o in operators if isinstance(o, Map) and o.function in EXTENDED_FUNCTIONS}
     assert used
-    assert used <= set(re.findall(r"\w+", docs.EXTENDED.get(op_type, "")))
+    assert used <= set(re.findall(r"\w+", docs.EXTENDED_NEEDS.get(op_type, "")))
 
 
 @pytest.mark.parametrize(("op_type", "attributes"), BASE + EXTENDED_OPS)
@@ -88,7 +88,7 @@ def test_far_from_zero(op_type: str):
     model = single(op_type, (1, 8), opset=20)
     x = {"x": np.array([[-1e30, -500, -100, -30, 30, 100, 500, 1e30]], np.float32)}
     with np.errstate(over="ignore", under="ignore"):
-        found = evaluate(load(model).graph, x)["y"]
+        found = evaluate_graph(load(model).graph, x)["y"]
     np.testing.assert_allclose(found, golden(model, x)["y"], rtol=1e-5, atol=1e-7)
 
 
@@ -96,7 +96,7 @@ def test_far_from_zero(op_type: str):
 def test_near_zero(op_type: str):
     model = single(op_type, (1, 6), opset=20)
     x = {"x": np.array([[-1e-3, -1e-5, -1e-7, 0, 1e-7, 1e-4]], np.float32)}
-    np.testing.assert_allclose(evaluate(load(model).graph, x)["y"], golden(model, x)["y"], rtol=1e-3, atol=1.2e-7)
+    np.testing.assert_allclose(evaluate_graph(load(model).graph, x)["y"], golden(model, x)["y"], rtol=1e-3, atol=1.2e-7)
 
 
 @pytest.mark.parametrize("slope", [(), (1,), (5,), (3, 1, 1), (3, 4, 5), (2, 3, 4, 5)])
@@ -110,7 +110,7 @@ def test_thresholds_are_sharp():
     one = np.float32(1)
     x = {"x": np.array([[one, np.nextafter(one, 2), np.nextafter(one, 0), -3]], np.float32)}
     model = single("ThresholdedRelu", (1, 4), alpha=1.0)
-    np.testing.assert_array_equal(evaluate(load(model).graph, x)["y"], golden(model, x)["y"])
+    np.testing.assert_array_equal(evaluate_graph(load(model).graph, x)["y"], golden(model, x)["y"])
 
 
 def test_swish():

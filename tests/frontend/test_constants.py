@@ -97,7 +97,7 @@ WIDE = np.random.default_rng(7).integers(-100, 100, (8, 6)).astype(np.int8)
 KINDS: dict[str, tuple[Any, Any, dict[str, int]]] = {
     "int8": (WIDE, np.float32(0.01), {}),
     "int4": ((WIDE // 16).astype(ml_dtypes.int4), np.float32(0.1), {}),
-    "by_channel": (WIDE, np.random.default_rng(8).uniform(0.01, 0.1, 6).astype(np.float32), {"axis": 1}),
+    "read_channel_vector": (WIDE, np.random.default_rng(8).uniform(0.01, 0.1, 6).astype(np.float32), {"axis": 1}),
     "blocks": (
         (WIDE // 16).astype(ml_dtypes.int4),
         np.random.default_rng(9).uniform(0.01, 0.1, (2, 6)).astype(np.float32),
@@ -161,7 +161,7 @@ def test_trial_b10_chains_in_a_model_of_integers(chain: str, axis: int | None):
         # One scale for each column is one for each column still.
         constants, rows = {"to": np.array([4, 2, 6]), "back": np.array([8, 6])}, 8
         nodes = [node("Reshape", "wd to", "u"), node("Reshape", "u back", "v", name="back")]
-    scale = np.float32(0.02) if axis is None else KINDS["by_channel"][1]
+    scale = np.float32(0.02) if axis is None else KINDS["read_channel_vector"][1]
     if chain == "clip":
         # Bounds that are codes of the weights: the real numbers are multiples of the scale, exactly.
         scale = np.float32(0.0625) if axis is None else np.full(6, 0.0625, np.float32)

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import control, load
 from raptor.frontend.shapes import bind_inputs
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.options import ModelInputs
 from tests.frontend.support import golden, random
 
@@ -55,13 +55,13 @@ def check(proto: ModelProto, constants: Mapping[str, Any] | None = None) -> list
     # onnxruntime's optimiser would resolve some branches by itself.
     ours = ModelProto.FromString(proto.SerializeToString())
     bind_inputs(ours, ModelInputs(constants=constants or {}))
-    assert control.resolve(ours) == {}
+    assert control.eliminate_control_flow(ours) == {}
     assert not {"If", "Loop", "Scan"} & {n.op_type for n in ours.graph.node}
     loaded = load(proto, ModelInputs(constants=constants or {}))
     shapes = {n: loaded.graph.tensors[n].shape for n in loaded.graph.inputs}
     inputs = {n: random(*shape, seed=k) for k, (n, shape) in enumerate(shapes.items())}
     wanted = golden(proto, inputs | dict(loaded.constants))
-    found = evaluate(loaded.graph, inputs)
+    found = evaluate_graph(loaded.graph, inputs)
     for output in loaded.graph.outputs:
         np.testing.assert_allclose(found[output], wanted[output], rtol=1e-5, atol=1e-6)
     return [n.op_type for n in loaded.graph.nodes]
@@ -133,7 +133,7 @@ def test_constants_of_a_branch_that_stays_inside_one_that_does_not():
     node = helper.make_node("If", ["c"], ["y"], then_branch=outer[0], else_branch=outer[1])
     proto = model([node], [value("x", shape=[2, 3]), value("c", BOOL, []), value("d", BOOL, [])], ["y"])
     bind_inputs(proto, ModelInputs(constants={"c": True}))
-    assert list(control.resolve(proto)) == ["y"]
+    assert list(control.eliminate_control_flow(proto)) == ["y"]
     onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -305,7 +305,7 @@ def test_a_condition_is_computed_from_small_tensors_only():
     shape = np.array([2**20, 2**8])
     nodes = [op("ConstantOfShape", "k", "big"), op("ReduceMax", "big", "m", keepdims=0), op("Cast", "m", "c", to=BOOL)]
     proto = choice(nodes, k=shape)
-    assert control.resolve(proto)["y"].endswith("not 'big', whose size is not known, or large")
+    assert control.eliminate_control_flow(proto)["y"].endswith("not 'big', whose size is not known, or large")
 
 
 # --- Scan ------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 import raptor
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.demands import ANY, chosen
+from raptor.frontend.demands import UNBOUNDED, compute_selection_range
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
-from raptor.graph.evaluate import evaluate
+from raptor.frontend.ranges import IntegerInterval
+from raptor.graph.evaluate import evaluate_graph
 from tests.frontend.support import golden, make_model, node, random
 from tests.pipeline import check, validate
 
@@ -50,7 +50,7 @@ def test_trial_a10_ids_that_were_floats(chain: str, kind: int):
     model = make_model([first, *nodes, last], {"x": (1, 6)}, {"y": 3}, {"t": TABLE, **constants})
     model.graph.output[0].type.tensor_type.ClearField("shape")
     x = np.array([[0.25, 17.9, 290.0, 4.5, 203.99, 101.5]], np.float32)
-    found = evaluate(load(model).graph, {"x": x})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x})["y"]
     np.testing.assert_array_equal(found, golden(model, {"x": x})["y"])
 
 
@@ -72,7 +72,7 @@ def test_integers_of_any_size_are_exact_where_they_are_only_chosen():
     nodes = [CAST, node("Clip", "i low high", "j"), node("Gather", "t j")]
     model = make_model(nodes, {"x": (1, 4)}, {"y": 3}, {"t": TABLE, "low": np.array(0), "high": np.array(299)})
     x = np.array([[1e12, -1e12, 2.0**25 + 4, 298.5]], np.float32)
-    found = evaluate(load(model).graph, {"x": x})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x})["y"]
     np.testing.assert_array_equal(found, golden(model, {"x": x})["y"])
     np.testing.assert_array_equal(found[0], TABLE[[299, 0, 299, 298]])
 
@@ -84,20 +84,20 @@ def test_a_sum_that_nothing_bounds_is_still_refused():
 
 
 def test_ranges_of_what_is_chosen():
-    def of(op_type: str, *ranges: Range | None) -> Range | None:
+    def of(op_type: str, *ranges: IntegerInterval | None) -> IntegerInterval | None:
         names = tuple("abc"[: len(ranges)])
         view = NodeView("n", op_type, 17, names, ("y",), {})
-        return chosen(view, dict(zip(names, ranges, strict=True)))
+        return compute_selection_range(view, dict(zip(names, ranges, strict=True)))
 
-    assert of("Clip", ANY, Range(0, 0), Range(9, 9)) == Range(0, 9)
-    assert of("Clip", ANY, Range(0, 0)) == Range(0, ANY.high)
-    assert of("Max", ANY, Range(2, 3)) == Range(2, ANY.high)
-    assert of("Min", Range(1, 5), ANY) == Range(ANY.low, 5)
-    assert of("Relu", Range(-7, 3)) == Range(0, 3)
-    assert of("Concat", Range(1, 2), Range(-5, 0)) == Range(-5, 2)
-    assert of("Where", None, ANY, Range(0, 1)) == ANY
-    assert of("Pad", Range(3, 4)) == Range(0, 4)
-    assert of("Add", ANY, Range(0, 1)) is None
+    assert of("Clip", UNBOUNDED, IntegerInterval(0, 0), IntegerInterval(9, 9)) == IntegerInterval(0, 9)
+    assert of("Clip", UNBOUNDED, IntegerInterval(0, 0)) == IntegerInterval(0, UNBOUNDED.high)
+    assert of("Max", UNBOUNDED, IntegerInterval(2, 3)) == IntegerInterval(2, UNBOUNDED.high)
+    assert of("Min", IntegerInterval(1, 5), UNBOUNDED) == IntegerInterval(UNBOUNDED.low, 5)
+    assert of("Relu", IntegerInterval(-7, 3)) == IntegerInterval(0, 3)
+    assert of("Concat", IntegerInterval(1, 2), IntegerInterval(-5, 0)) == IntegerInterval(-5, 2)
+    assert of("Where", None, UNBOUNDED, IntegerInterval(0, 1)) == UNBOUNDED
+    assert of("Pad", IntegerInterval(3, 4)) == IntegerInterval(0, 4)
+    assert of("Add", UNBOUNDED, IntegerInterval(0, 1)) is None
 
 
 def attention(*, rank: int = 4, causal: int = 0) -> ModelProto:
@@ -121,7 +121,7 @@ def test_trial_a15_lengths_of_a_cache_at_run_time(rank: int, causal: int):
     inputs = {name: random(*loaded.graph.tensors[name].shape, seed=i) for i, name in enumerate("qkv")}
     inputs["n"] = np.array([6, 6] if causal else [3, 6], np.int64)
     held = {n: v.astype(np.float32) for n, v in inputs.items()}
-    found = evaluate(loaded.graph, held)["y"]
+    found = evaluate_graph(loaded.graph, held)["y"]
     np.testing.assert_allclose(found, golden(model, inputs)["y"], rtol=1e-5, atol=1e-5)
 
 

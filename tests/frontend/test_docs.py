@@ -10,7 +10,7 @@ from raptor.common.errors import RaptorError
 from raptor.frontend import docs, load
 from raptor.frontend.registry import importers
 from raptor.graph.ir import (
-    EXTENDED,
+    EXTENDED_FUNCTIONS,
     Graph,
     Map,
     Softmax,
@@ -23,13 +23,13 @@ PAGE = ROOT / "docs" / "reference" / "operators.md"
 
 def test_page_is_up_to_date() -> None:
     """Run `make docs-generate` if this fails."""
-    assert PAGE.read_text() == "".join(docs.page())
+    assert PAGE.read_text() == "".join(docs.generate_page())
 
 
 def test_every_operator_is_described() -> None:
     for found in importers():
         assert found.summary.endswith((".", "...")), found.op_type
-    assert set(docs.EXTENDED) <= {found.op_type for found in importers()}
+    assert set(docs.EXTENDED_NEEDS) <= {found.op_type for found in importers()}
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_extended_instructions_are_those_described(monkeypatch: pytest.MonkeyPat
             suite.run(case, tmp_path)
     assert len(used) > 5
     for op_type, functions in used.items():
-        described = set(re.findall(r"\w+", docs.EXTENDED.get(op_type, "")))
+        described = set(re.findall(r"\w+", docs.EXTENDED_NEEDS.get(op_type, "")))
         assert functions <= described, op_type
 
 
@@ -56,5 +56,5 @@ def _collect(graph: Graph, used: defaultdict[str, set[str]]) -> None:
     for node in graph.nodes:
         if isinstance(node.operator, Softmax):
             used[node.op_type].add("softmax")
-        elif isinstance(node.operator, Map) and node.operator.function in EXTENDED:
+        elif isinstance(node.operator, Map) and node.operator.function in EXTENDED_FUNCTIONS:
             used[node.op_type].add(node.operator.function)

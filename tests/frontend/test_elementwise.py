@@ -7,7 +7,7 @@ import pytest
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Map, Rename
 from tests.frontend.support import Array, compare, golden, make_model, node, random, single
 from tests.pipeline import check
@@ -258,14 +258,14 @@ def test_powers_of_zero_and_of_negative_numbers():
     for exponent in EXPONENTS:
         model = make_model([node("Pow", "x c")], {"x": [1, 4]}, {"y": 2}, {"c": np.float32(exponent)})
         with np.errstate(all="ignore"):
-            found = evaluate(load(model).graph, x)["y"]
+            found = evaluate_graph(load(model).graph, x)["y"]
         np.testing.assert_allclose(found, golden(model, x)["y"], rtol=1e-5)
 
 
 def test_division_by_tiny_constants_does_not_overflow():
     model = make_model([node("Div", "x c")], {"x": [2, 2]}, {"y": 2}, {"c": np.array([1e-39, 2e38], np.float32)})
     x = {"x": np.array([[1e-3, 1], [1e-2, 3e38]], np.float32)}
-    np.testing.assert_allclose(evaluate(load(model).graph, x)["y"], golden(model, x)["y"], rtol=1e-6)
+    np.testing.assert_allclose(evaluate_graph(load(model).graph, x)["y"], golden(model, x)["y"], rtol=1e-6)
 
 
 def test_golden_helper_disables_the_optimiser():

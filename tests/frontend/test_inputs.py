@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from raptor.common.errors import IncompleteError, UnsupportedError, UserError
-from raptor.common.spelling import flags
+from raptor.common.spelling import spell_as_flags
 from raptor.frontend import load, survey
 from raptor.frontend.check import is_settable
 from raptor.options import ModelInputs
@@ -20,7 +20,7 @@ Dims = tuple[int | str | None, ...]
 @pytest.fixture(autouse=True)
 def as_typed() -> Iterator[None]:
     """Messages as the command line spells them."""
-    with flags():
+    with spell_as_flags():
         yield
 
 

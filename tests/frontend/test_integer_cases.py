@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from raptor.common.errors import RaptorError
 from raptor.frontend import load
-from raptor.frontend.versions import convert_version
+from raptor.frontend.versions import upgrade_opset
 from tests.frontend.integers import run
 
 OPERATORS = ("quantizelinear", "dequantizelinear", "qlinearconv", "qlinearmatmul", "convinteger", "matmulinteger")
@@ -37,7 +37,7 @@ def with_constants(model: ModelProto, values: dict[str, Any]) -> ModelProto:
         copy.graph.initializer.add().CopyFrom(tensor)
         copy.graph.initializer[-1].name = value.name
         copy.graph.input.remove(value)
-    return convert_version(copy)
+    return upgrade_opset(copy)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,10 +11,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from raptor.common.errors import InternalError, UnsupportedError, UserError
-from raptor.common.spelling import flags
+from raptor.common.spelling import spell_as_flags
 from raptor.frontend import load
-from raptor.frontend.registry import Importer
-from raptor.graph.evaluate import evaluate
+from raptor.frontend.registry import OperatorImporter
+from raptor.graph.evaluate import evaluate_graph
 from raptor.options import ModelInputs
 from tests.frontend.support import compare, golden, make_model, node, random, single
 
@@ -95,7 +95,9 @@ def test_external_data_is_embedded(tmp_path: Path):
     x = random(1, 3, 5, 5)
     embedded = ModelProto.FromString(loaded.onnx_bytes)
     np.testing.assert_array_equal(golden(embedded, {"x": x})["y"], golden(model, {"x": x})["y"])
-    np.testing.assert_array_equal(evaluate(loaded.graph, {"x": x})["y"], evaluate(load(model).graph, {"x": x})["y"])
+    np.testing.assert_array_equal(
+        evaluate_graph(loaded.graph, {"x": x})["y"], evaluate_graph(load(model).graph, {"x": x})["y"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_external_data_of_a_branch(tmp_path: Path):
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     loaded = load(path)
     np.testing.assert_array_equal(golden(ModelProto.FromString(loaded.onnx_bytes), {"x": random(2, 3)})["y"], wanted)
-    np.testing.assert_array_equal(evaluate(loaded.graph, {"x": random(2, 3)})["y"], wanted)
+    np.testing.assert_array_equal(evaluate_graph(loaded.graph, {"x": random(2, 3)})["y"], wanted)
     model = onnx.load(path, load_external_data=False)
     entries = model.graph.node[0].attribute[0].g.initializer[0].external_data
     next(e for e in entries if e.key == "location").value = "/etc/passwd"
@@ -241,7 +243,7 @@ def test_binding_a_shape():
 def test_a_named_dimension_is_bound_everywhere():
     model = make_model([node("Add", "a b")], {"a": ["N", 3], "b": ["N", 3]}, {"y": 2})
     assert load(model, ModelInputs(shapes={"a": [4, 3]})).graph.tensors["b"].shape == (4, 3)
-    with flags(), pytest.raises(UserError, match=r"--shape b=5,3: dimension 0 is 4 in the model \(N,3\)"):
+    with spell_as_flags(), pytest.raises(UserError, match=r"--shape b=5,3: dimension 0 is 4 in the model \(N,3\)"):
         load(model, ModelInputs(shapes={"a": [4, 3], "b": [5, 3]}))
 
 
@@ -258,7 +260,7 @@ def test_a_named_dimension_is_bound_everywhere():
     ],
 )
 def test_bad_shapes(shape: tuple[Any, ...], given: dict[str, Any], reason: str):
-    with flags(), pytest.raises(UserError, match=reason):
+    with spell_as_flags(), pytest.raises(UserError, match=reason):
         load(open_model(*shape), ModelInputs(shapes=given))
 
 
@@ -328,7 +330,7 @@ def test_a_failing_importer_is_our_fault(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("by accident")
 
-    monkeypatch.setattr("raptor.frontend.translating.find_importer", lambda *_: Importer("Relu", 1, "", fail))
+    monkeypatch.setattr("raptor.frontend.translating.find_importer", lambda *_: OperatorImporter("Relu", 1, "", fail))
     with pytest.raises(InternalError, match=r"import of my_relu \(Relu\) failed: ZeroDivisionError\('by accident'\)"):
         load(single("Relu", (1, 2)))
 

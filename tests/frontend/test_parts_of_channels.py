@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from raptor.analysis.whole_tensors import whole_tensors
+from raptor.analysis.whole_tensors import find_unstreamed_tensors
 from raptor.graph.ir import Graph, Move
 from tests.frontend.support import compare, make_model, node, random
 from tests.pipeline import check, passes
@@ -127,7 +127,7 @@ def test_a_norm_of_groups_leaves_lines_where_they_are(form: Callable[[], ModelPr
     """Between the norm and a layer behind it, nothing is put together."""
     check(form(), mapping="rows", xbar=16, cores=12)
     compiled = passes(form(), mapping="rows", xbar=16, cores=12)
-    assert {t.tensor for t in whole_tensors(compiled.chosen, compiled.decision, compiled.arch)} <= {"y"}
+    assert {t.tensor for t in find_unstreamed_tensors(compiled.chosen, compiled.decision, compiled.arch)} <= {"y"}
 
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor"])

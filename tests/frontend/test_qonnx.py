@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
-from models.trained import BINARY_MODEL, Images, load_images, train_binary
+from models.trained import BINARY_MODEL, DigitImages, load_images, train_binary
 from models.trained.train_digits import cross_entropy
 from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import standard
@@ -37,7 +37,7 @@ def computed(onnx_bytes: bytes, inputs: Sequence[Any], name: str = "x") -> np.nd
 
 
 def is_equal(case: int) -> bool:
-    found = computed(standard.read(model_of(case)).onnx_bytes, VECTORS[f"x{case}"])
+    found = computed(standard.read_standard_model(model_of(case)).onnx_bytes, VECTORS[f"x{case}"])
     return np.array_equal(found, VECTORS[f"y{case}"])
 
 
@@ -47,19 +47,21 @@ def test_translations_compute_what_qonnx_computes():
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_a_threshold_beside_the_right_one_is_found(monkeypatch: pytest.MonkeyPatch, shift: int):
-    right = chains.Conditions.of_sums
+    right = chains.ThresholdConditions.of_sums
 
     def wrong(self: Any, low: Any, high: Any) -> Any:
         signs, thresholds = right(self, low, high)
         return signs, thresholds + shift
 
-    monkeypatch.setattr(chains.Conditions, "of_sums", wrong)
+    monkeypatch.setattr(chains.ThresholdConditions, "of_sums", wrong)
     assert any(not is_equal(case) for case in range(CASES))
 
 
 def test_a_flipped_channel_without_its_sign_is_found(monkeypatch: pytest.MonkeyPatch):
-    right = chains.Conditions.of_sums
-    monkeypatch.setattr(chains.Conditions, "of_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1]))
+    right = chains.ThresholdConditions.of_sums
+    monkeypatch.setattr(
+        chains.ThresholdConditions, "of_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1])
+    )
     assert any(not is_equal(case) for case in range(CASES))
 
 
@@ -73,37 +75,37 @@ def test_the_streams_of_the_binary_network():
 
 def test_the_binary_network_reads_digits():
     _, test = load_images()
-    scores = computed(standard.read(BINARY_MODEL).onnx_bytes, test.pixels[:, None], "image")
+    scores = computed(standard.read_standard_model(BINARY_MODEL).onnx_bytes, test.pixels[:, None], "image")
     assert (scores[:, 0].argmax(1) == test.digits).mean() >= 0.93
 
 
 def test_the_binary_file_is_the_network_of_the_script():
     """The stored weights in the script's network give the stored file, and the same scores in numpy."""
     stored = onnx.load(BINARY_MODEL)
-    network = train_binary.build(np.random.default_rng(0))
+    network = train_binary.build_network(np.random.default_rng(0))
     constants = {t.name: numpy_helper.to_array(t) for t in stored.graph.initializer}
     for layer in network.all_layers():
         own = {key: constants[f"{layer.name}.{key}"] for key in layer.weights}
         if isinstance(layer, train_binary.BinaryConv):
             own = {key: value.reshape(len(value), -1).T for key, value in own.items()}
         layer.weights = {key: value.astype(np.float32) for key, value in own.items()}
-        if isinstance(layer, train_binary.Norm):
+        if isinstance(layer, train_binary.BatchNorm):
             layer.mean, layer.variance = (constants[f"{layer.name}.{key}"] for key in ("mean", "variance"))
             layer.training = False
     assert train_binary.to_onnx(network) == stored
     _, test = load_images()
-    scores = computed(standard.read(BINARY_MODEL).onnx_bytes, test.pixels[:40, None], "image")
+    scores = computed(standard.read_standard_model(BINARY_MODEL).onnx_bytes, test.pixels[:40, None], "image")
     assert np.abs(network.forward(test.pixels[:40]) - scores[:, 0]).max() < 1e-4
 
 
 def test_training_lowers_the_loss():
     training, _ = load_images()
-    few = Images(training.pixels[:64], training.digits[:64])
+    few = DigitImages(training.pixels[:64], training.digits[:64])
     losses: list[float] = []
     for epochs in (0, 8):
-        network = train_binary.train(few, epochs)
+        network = train_binary.train_network(few, epochs)
         for layer in network.all_layers():
-            if isinstance(layer, train_binary.Norm):
+            if isinstance(layer, train_binary.BatchNorm):
                 layer.training = True
         losses.append(cross_entropy(network.forward(few.pixels), few.digits)[0])
     assert losses[1] < 0.8 * losses[0]
@@ -136,7 +138,7 @@ def signs(*, scale: float = 1.0) -> ModelProto:
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_networks_of_signs_have_integers(scale: float):
     model = signs(scale=scale)
-    translated = standard.read(model)
+    translated = standard.read_standard_model(model)
     inputs = np.random.default_rng(1).integers(-2, 3, (20, 1, 12)).astype(np.float32)
     assert np.array_equal(computed(translated.onnx_bytes, inputs), computed(model.SerializeToString(), inputs))
     matrices = [t for t in translated.proto.graph.initializer if t.data_type == TensorProto.INT2 and len(t.dims) == 2]
@@ -182,7 +184,7 @@ def quant(**changes: Any) -> ModelProto:
 )
 def test_what_is_refused(changes: dict[str, Any], message: str):
     with pytest.raises(UserError) as error:
-        standard.read(quant(**changes))
+        standard.read_standard_model(quant(**changes))
     assert str(error.value).startswith(message)
 
 
@@ -191,7 +193,7 @@ def test_a_scale_that_is_computed_is_refused():
     del model.graph.initializer[0]
     model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
     with pytest.raises(UserError, match="its scale must be a constant"):
-        standard.read(model)
+        standard.read_standard_model(model)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_trial_a16_all_nodes_that_have_no_place_in_a_translation(op_type: str, d
     if domain not in {o.domain for o in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(domain, 1))
     with pytest.raises(UnsupportedError) as error:
-        standard.read(model)
+        standard.read_standard_model(model)
     assert [n.node for n in error.value.nodes] == ["one", "two"]
     assert all(n.reason.startswith(reason) for n in error.value.nodes)
 
@@ -220,4 +222,4 @@ def test_trial_a16_all_nodes_that_have_no_place_in_a_translation(op_type: str, d
 def test_standard_models_are_left_alone():
     model = quant()
     model.graph.node[0].CopyFrom(helper.make_node("Relu", ["x"], ["q"]))
-    assert onnx.ModelProto.FromString(standard.read(model).onnx_bytes) == model
+    assert onnx.ModelProto.FromString(standard.read_standard_model(model).onnx_bytes) == model

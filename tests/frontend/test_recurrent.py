@@ -8,7 +8,7 @@ from onnx import ModelProto, helper
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter
 from tests.frontend.recurrent import BATCH, HIDDEN, INPUTS, OP_TYPES, STEPS, recurrent
 from tests.frontend.support import compare, golden, random
@@ -109,7 +109,7 @@ def test_batch_first(op_type: str, direction: str):
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
         dims[0].dim_value, dims[1].dim_value = dims[1].dim_value, dims[0].dim_value
-    found = evaluate(load(model).graph, {n: v.swapaxes(0, 1) for n, v in x.items()})
+    found = evaluate_graph(load(model).graph, {n: v.swapaxes(0, 1) for n, v in x.items()})
     np.testing.assert_allclose(found["y"], wanted["y"].transpose(2, 0, 1, 3), rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(found["h_n"], wanted["h_n"].swapaxes(0, 1), rtol=2e-5, atol=2e-5)
 

@@ -8,10 +8,10 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import raptor
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Move, Stencil
 from tests.frontend.support import Array, compare, golden, make_model, node, random
 from tests.pipeline import check
@@ -206,7 +206,7 @@ def _by_reference(model: ModelProto) -> tuple[Array, Array]:
     graph = load(model).graph
     x = random(*graph.tensors["x"].shape)
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
-    return evaluate(graph, {"x": x})["y"], wanted
+    return evaluate_graph(graph, {"x": x})["y"], wanted
 
 
 LENGTHS_THAT_ARE_NOT_WHOLE = [(1, 1, 0.6, 0.6), (1, 1, 1.5, 1.3), (1, 1, 2.3, 1), (1, 1, 1.1, 1.1)]
@@ -252,9 +252,9 @@ def test_the_suite_judges_where_onnxruntime_departs_from_it(
     verdict = program.validate(layers=True)
     assert verdict.passed
     assert verdict.by_suite == ("my_resize",)
-    show(verdict, Console())
+    show(verdict, LiteralConsole())
     assert "node my_resize: judged by ONNX's own suite, from which onnxruntime departs\n" in capsys.readouterr().out
-    monkeypatch.setattr(onnx_resize, "follow_suite", lambda *_: ())
+    monkeypatch.setattr(onnx_resize, "rewrite_resizes", lambda *_: ())
     assert program.validate().verdict == "mismatch"
 
 
@@ -304,7 +304,7 @@ def test_a_shape_that_onnxruntime_does_not_infer():
 def test_onnxruntime_judges_all_else():
     model = resize((1, 2, 6, 6), scales=(1, 1, 0.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners")
     before = model.SerializeToString()
-    assert onnx_resize.follow_suite(model, {"x": (1, 2, 6, 6)}) == ()
+    assert onnx_resize.rewrite_resizes(model, {"x": (1, 2, 6, 6)}) == ()
     assert model.SerializeToString() == before
 
 
@@ -320,5 +320,5 @@ def test_scales_of_a_rewritten_node(kind: str):
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     x = random(1, 2, 7, 9).astype(np.float16 if kind == "float16" else np.float32)
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
-    assert onnx_resize.follow_suite(model, {"x": x.shape}) == ("my_resize",)
+    assert onnx_resize.rewrite_resizes(model, {"x": x.shape}) == ("my_resize",)
     np.testing.assert_allclose(golden(model, {"x": x})["y"], wanted, atol=5e-3 if kind == "float16" else 1e-5)

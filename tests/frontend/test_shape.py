@@ -7,7 +7,7 @@ import pytest
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Move, Rename, Softmax
 from tests.frontend.support import Array, compare, golden, make_model, node, random, single
 
@@ -179,7 +179,7 @@ def test_outputs_that_do_not_depend_on_a_node(nodes: list[Any]):
     outputs = ["z", "y"] if len(nodes) == 2 else ["z", "x"]
     model = make_model(nodes, {"x": [1, 2, 3, 3]}, outputs, {"c": random(1, 2, 3, 3)})
     graph, x = load(model).graph, {"x": random(1, 2, 3, 3)}
-    found = evaluate(graph, x)
+    found = evaluate_graph(graph, x)
     for name, wanted in golden(model, x).items():
         assert name in graph.outputs
         np.testing.assert_array_equal(found[name], wanted)

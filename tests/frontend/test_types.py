@@ -11,11 +11,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import raptor
 from raptor.common.errors import UserError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from tests.frontend.support import Array, compare, golden, make_model, node, random, single
 from tests.pipeline import check, compile_to_fit, validate
-from validator.load import load as load_program
-from validator.run import run
+from validator.load import load_output as load_program
+from validator.run import run_program
 
 TYPES = {TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64}
 
@@ -63,7 +63,7 @@ def test_other_floats_are_computed_in_float32(kind: int, tolerance: float, tmp_p
     x = random(1, 3, 4, 4).astype(TYPES[kind])
     wanted = golden(model, {"x": x})["y"]
     assert wanted.dtype == TYPES[kind]
-    found = evaluate(loaded.graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(loaded.graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
     out = compile_to_fit(model, xbar=8, xbars_per_core=16).save(
         tmp_path / "out", stream_format="pim", weight_format="npz"
@@ -126,7 +126,7 @@ def test_unusual_outputs(outputs: str, tmp_path: Path):
     program = compile_to_fit(model, xbar=4, xbars_per_core=8)
     x = {"x": random(2, 9)}
     out = program.save(tmp_path / "out", stream_format="pim", weight_format="npz")
-    found = run(load_program(out), x).outputs
+    found = run_program(load_program(out), x).outputs
     assert validate(out).verdict == "pass"
     for name, wanted in golden(model, x).items():
         np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
@@ -185,7 +185,9 @@ def test_weights_in_another_file(tmp_path: Path):
     path = tmp_path / "model.onnx"
     onnx.save(model, str(path), save_as_external_data=True, location="w.bin", size_threshold=0)
     assert (tmp_path / "w.bin").stat().st_size == 30 * 20 * 4
-    np.testing.assert_allclose(evaluate(load(path).graph, {"x": random(2, 30)})["y"], wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        evaluate_graph(load(path).graph, {"x": random(2, 30)})["y"], wanted, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_tensors_whose_names_end_in_numbers():
@@ -211,7 +213,7 @@ def test_trial_b12_dequantize_to_another_type(tmp_path: Path):
     model = with_types(make_model(nodes, {"x": [3, 8]}, {"y": 2}, constants, opset=23, ir_version=10), HALF[0])
     x = random(3, 8).astype(np.float16)
     wanted = golden(model, {"x": x})["y"]
-    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
     out = compile_to_fit(model, xbar=8, xbars_per_core=16).save(
         tmp_path / "out", stream_format="pim", weight_format="npz"
@@ -224,7 +226,7 @@ def test_trial_b12_a_window_of_another_type(op_type: str):
     nodes = [node(op_type, "size", "window", output_datatype=WIDE[0]), node("Mul", "x window")]
     model = with_types(make_model(nodes, {"x": [3, 8]}, {"y": 2}, {"size": np.array(8)}), WIDE[0])
     x = random(3, 8).astype(np.float64)
-    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-6, atol=1e-6)
 
 
@@ -235,7 +237,7 @@ def test_trial_b12_filters_of_another_type():
     constants |= {"low": np.float32(0), "high": np.float32(4000)}
     model = with_types(make_model(nodes, {"x": [3, 9]}, {"y": 2}, constants), WIDE[0])
     x = random(3, 9).astype(np.float64)
-    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-6, atol=1e-6)
 
 
@@ -248,7 +250,7 @@ def test_trial_b12_precision_of_a_step(attribute: str):
     constants = {"g": np.ones(8)}
     model = make_model(nodes, {"x": [1, 3, 8]}, {"y": rank}, constants, opset=23, ir_version=10)
     x = random(1, 3, 8).astype(np.float64)
-    found = evaluate(load(with_types(model, WIDE[0])).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(with_types(model, WIDE[0])).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-5, atol=1e-5)
 
 
@@ -267,7 +269,7 @@ def test_trial_b12_half_floats_only_inside_of_a_branch():
     choice = node("If", "yes", then_branch=inner, else_branch=inner)
     loaded = load(make_model([choice], {"x": [3, 4]}, {"y": 2}, {"yes": np.array(True)}))
     x = random(3, 4)
-    np.testing.assert_allclose(evaluate(loaded.graph, {"x": x})["y"], np.maximum(x, 0), rtol=1e-6)
+    np.testing.assert_allclose(evaluate_graph(loaded.graph, {"x": x})["y"], np.maximum(x, 0), rtol=1e-6)
 
 
 def test_trial_b12_a_sequence_of_half_floats():
@@ -278,5 +280,5 @@ def test_trial_b12_a_sequence_of_half_floats():
     ]
     model = make_model(nodes, {"x": [3, 8]}, {"y": 2}, {"a": random(8, 2).astype(np.float16)})
     x = random(3, 8).astype(np.float16)
-    found = evaluate(load(with_types(model, HALF[0])).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(with_types(model, HALF[0])).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, golden(model, {"x": x})["y"], rtol=1e-2, atol=1e-2)

@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from tests.frontend.support import Array, make_model, node, random
 from tests.pipeline import check
 
@@ -38,7 +38,7 @@ def judged(model: ModelProto, x: Array) -> Array:
 
 
 def compare(model: ModelProto, x: Array, tolerance: float = 1e-6) -> None:
-    found = evaluate(load(model).graph, {"x": x.astype(np.float32)})["y"]
+    found = evaluate_graph(load(model).graph, {"x": x.astype(np.float32)})["y"]
     np.testing.assert_allclose(found, judged(model, x), rtol=tolerance, atol=tolerance)
 
 
@@ -124,7 +124,7 @@ def test_trial_a9_where_onnxruntime_has_no_kernel_the_definition_counts():
     bias = np.array([1.0, -2.0, 3.0], np.float32).reshape(1, 3, 1, 1)
     again = make_model([node("Conv", "x w")], {"x": (1, 3, 6, 6)}, ["y"], {"w": weights}, opset=17)
     np.testing.assert_allclose(
-        evaluate(loaded.graph, {"x": x})["y"], judged(again, x * np.float32(0.5) + bias), rtol=1e-5, atol=1e-5
+        evaluate_graph(loaded.graph, {"x": x})["y"], judged(again, x * np.float32(0.5) + bias), rtol=1e-5, atol=1e-5
     )
     check(model, xbar=16, cores=8)
 
@@ -148,5 +148,5 @@ def test_names_that_are_taken_stay():
     model.graph.initializer.append(numpy_helper.from_array(random(4), "y.sub"))
     model.graph.output[0].name = "total"
     x = random(3, 4)
-    found = evaluate(load(model).graph, {"x": x})["total"]
+    found = evaluate_graph(load(model).graph, {"x": x})["total"]
     np.testing.assert_allclose(found, judged(model, x), rtol=1e-6, atol=1e-6)

@@ -36,7 +36,7 @@ def made(number: int, most: int) -> tuple[Case, tuple[str, ...]]:
     rng = Random(f"cut:{number}")
     graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
     case = Case(graph.model(), graph.inputs, chip(rng) | {"mapping": rng.choice(("rows", "raptor"))})
-    names = dict.fromkeys(a.name for a in asking.ask(reading.read(case.model), ModelInputs()).answers)
+    names = dict.fromkeys(a.name for a in asking.query_support(reading.read_model(case.model), ModelInputs()).answers)
     share = rng.choice((0.05, 0.2, 0.5))
     return case, tuple(name for name in names if rng.random() < share)
 
@@ -52,7 +52,7 @@ def tried(case: Case, nodes: Sequence[str], number: int, folder: Path) -> None:
     if not (out / files.SEGMENTS).is_file():
         print("right: all on the chip")
         return
-    listed = storage.read(files.Segments, out, files.SEGMENTS)
+    listed = storage.read_json_file(files.SegmentList, out, files.SEGMENTS)
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
     report = _validated(case, out)
@@ -95,7 +95,7 @@ def _compare_apart(case: Case, program: raptor.Program, report: ValidationReport
         np.testing.assert_allclose(found[name], want, rtol=0.02, atol=0.02 * scale, err_msg=name)
 
 
-def _break(out: Path, listed: files.Segments, rng: Random, case: Case) -> None:
+def _break(out: Path, listed: files.SegmentList, rng: Random, case: Case) -> None:
     """Shifts a float tensor that a host segment makes, and its hash in the list: the verdict must name the segment."""
     floats = {c.name for c in listed.crossings if c.type == "tensor(float)" and c.size_bytes}
     places = [(k, n) for k, s in enumerate(listed.segments) if s.kind == "host" for n in s.makes if n in floats]

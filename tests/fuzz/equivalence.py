@@ -14,9 +14,9 @@ import onnx
 import onnxruntime as ort
 from onnx import ModelProto, numpy_helper
 
-from validator.load import load
-from validator.program import Program
-from validator.run import run
+from validator.load import load_output
+from validator.program import LoadedProgram
+from validator.run import run_program
 
 NEAR = 1e-3
 """Largest difference of two numbers that count as equal, relative to the largest number.
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 
 def reason(good: Path, spoilt: Path) -> str | None:
     """Returns the reason why `spoilt` may pass the validator; None if there is no reason."""
-    one, two = load(good), load(spoilt, check_hashes=False)
+    one, two = load_output(good), load_output(spoilt, check_hashes=False)
     what = _same_values(one, two)
     model = _same_model(good / "model.onnx", spoilt / "model.onnx")
     if what is None or model is None or not _same_function(one, two):
@@ -42,7 +42,7 @@ def reason(good: Path, spoilt: Path) -> str | None:
     return " and ".join(reasons)
 
 
-def _same_values(one: Program, two: Program) -> str | None:
+def _same_values(one: LoadedProgram, two: LoadedProgram) -> str | None:
     """Compares weights and constants. Returns '' if they are equal, None if shapes differ, else a reason."""
     pairs = ((one.weights.values, two.weights.values), (one.constants, two.constants))
     if any(a.shape != b.shape for a, b in pairs):
@@ -58,15 +58,15 @@ def _near(a: Floats, b: Floats) -> bool:
     return a.size == 0 or float(np.abs(a - b).max()) <= NEAR * float(np.abs(a).max())
 
 
-def _same_function(one: Program, two: Program) -> bool:
+def _same_function(one: LoadedProgram, two: LoadedProgram) -> bool:
     return all(_same_outputs(one, two, np.random.default_rng(k)) for k in range(ROUNDS))
 
 
-def _same_outputs(one: Program, two: Program, rng: np.random.Generator) -> bool:
+def _same_outputs(one: LoadedProgram, two: LoadedProgram, rng: np.random.Generator) -> bool:
     weights, constants = _drawn(one.weights.values, two.weights.values, rng), _drawn(one.constants, two.constants, rng)
     inputs = {p.name: rng.standard_normal(p.shape, dtype=np.float32) for p in one.memory.inputs}
     results = [
-        run(replace(program, weights=replace(program.weights, values=w), constants=c), inputs, probes=True)
+        run_program(replace(program, weights=replace(program.weights, values=w), constants=c), inputs, probes=True)
         for program, w, c in zip((one, two), weights, constants, strict=True)
     ]
     outputs, probes = ((results[0].outputs, results[1].outputs), (results[0].probes, results[1].probes))

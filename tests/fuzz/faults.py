@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from raptor.cli import app
-from raptor.common.stopping import INTERRUPTED, TERMINATED
+from raptor.common.stopping import EXIT_INTERRUPTED, EXIT_TERMINATED
 from tests.fuzz import programs
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
@@ -122,8 +122,8 @@ def killed(folder: Path, rng: Random) -> str:
     outcome = isolated(lambda: app.main(compiling(folder / "out")), during=strike)
     died = outcome.status == -signal.SIGKILL
     if died:
-        outcome = Outcome(INTERRUPTED, "", "", 0, 0)
-    left = _judge(outcome, folder, old, statuses=(0, INTERRUPTED), clean=not died)
+        outcome = Outcome(EXIT_INTERRUPTED, "", "", 0, 0)
+    left = _judge(outcome, folder, old, statuses=(0, EXIT_INTERRUPTED), clean=not died)
     again = raptor(*compiling(folder / "out"))
     if again.fault((0,)) or content(folder / "out") != new()[0]:
         raise BrokenError(f"the next run fails: {again.status} {again.err}")
@@ -134,9 +134,9 @@ def interrupted(folder: Path, rng: Random) -> str:
     """Interrupts a compilation at a random time (Ctrl-C)."""
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGINT)
-    if outcome.status == INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
+    if outcome.status == EXIT_INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
         raise BrokenError(f"interrupted, but says {outcome.err!r}")
-    return _judge(outcome, folder, old, statuses=(0, INTERRUPTED))
+    return _judge(outcome, folder, old, statuses=(0, EXIT_INTERRUPTED))
 
 
 def terminated(folder: Path, rng: Random) -> str:
@@ -144,10 +144,10 @@ def terminated(folder: Path, rng: Random) -> str:
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGTERM)
     if outcome.status == -signal.SIGTERM:  # before the command handled it, or after its end
-        outcome = replace(outcome, status=TERMINATED, err="raptor: error: terminated\n")
-    if outcome.status == TERMINATED and outcome.err != "raptor: error: terminated\n":
+        outcome = replace(outcome, status=EXIT_TERMINATED, err="raptor: error: terminated\n")
+    if outcome.status == EXIT_TERMINATED and outcome.err != "raptor: error: terminated\n":
         raise BrokenError(f"terminated, but says {outcome.err!r}")
-    return _judge(outcome, folder, old, statuses=(0, TERMINATED))
+    return _judge(outcome, folder, old, statuses=(0, EXIT_TERMINATED))
 
 
 def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
@@ -176,7 +176,7 @@ def validation_stopped(folder: Path, rng: Random) -> str:
     arguments = ["validate", str(folder / "out"), "--layers", "--json", str(report), "-q"]
     outcome = isolated(lambda: app.main(arguments), during=strike)
     died = outcome.status in (-signal.SIGKILL, -signal.SIGTERM)  # SIGTERM, before the command handled it
-    if not died and (fault := outcome.fault((0, INTERRUPTED, TERMINATED))):
+    if not died and (fault := outcome.fault((0, EXIT_INTERRUPTED, EXIT_TERMINATED))):
         raise BrokenError(fault)
     if content(folder / "out") != content(good):
         raise BrokenError("validate changed what it read")

@@ -109,7 +109,8 @@ def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
     options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
     again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort", "knobs")})
     one, two = (
-        storage.read(files.Manifest, p, files.MANIFEST) for p in (folder / "text", again.save(folder / "again"))
+        storage.read_json_file(files.OutputManifest, p, files.MANIFEST)
+        for p in (folder / "text", again.save(folder / "again"))
     )
     other = {name for name in one.files.keys() | two.files.keys() if one.files.get(name) != two.files.get(name)}
     assert other <= {files.REPORT}, f"the stored mapping gives other files: {sorted(other)}"

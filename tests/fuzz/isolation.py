@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from raptor.cli import app
-from raptor.common.printable import printable
+from raptor.common.printable import escape_unprintable
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
@@ -44,7 +44,7 @@ class Outcome:
             return f"killed by {signal.Signals(-self.status).name}: {self.err[-300:]}"
         if "Traceback" in self.out + self.err:
             return f"a traceback: {self.err[-600:]}"
-        if (plain := _STYLE.sub("", self.out)) != printable(plain):
+        if (plain := _STYLE.sub("", self.out)) != escape_unprintable(plain):
             return f"output that controls the terminal: {self.out[-300:]!r}"
         if self.status not in allowed:
             return f"exit status {self.status}: {self.err[-300:]}"

@@ -13,11 +13,11 @@ from tests.all_graphs.cases import Case
 from tests.frontend.support import Array, golden
 from tests.fuzz import graphs, programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from validator.bounds import Bounds
+from validator.bounds import IndexBounds
 from validator.judging import validate_program
-from validator.kinds import KINDS, draw
-from validator.load import load
-from validator.options import Settings
+from validator.kinds import INPUT_KINDS, draw_values
+from validator.load import load_output
+from validator.options import ValidationSettings
 from validator.run import UNLIMITED
 
 _RECURRENT = ("RNN", "GRU", "LSTM")
@@ -32,9 +32,9 @@ def of_kind(case: Case, kind: str, seed: int) -> dict[str, Array]:
 
 def _of_kind(kind: str, array: Array, rng: np.random.Generator) -> Array:
     if array.dtype.kind == "f":
-        return draw(kind, array.shape, None, rng).astype(array.dtype)
-    bounds = Bounds(int(array.min()), int(array.max()))
-    return draw(kind, array.shape, bounds, rng).astype(array.dtype)
+        return draw_values(kind, array.shape, None, rng).astype(array.dtype)
+    bounds = IndexBounds(int(array.min()), int(array.max()))
+    return draw_values(kind, array.shape, bounds, rng).astype(array.dtype)
 
 
 def meanings(case: Case, kind: str, seed: int) -> tuple[dict[str, Array], bool, bool]:
@@ -72,8 +72,8 @@ def _are_finite(values: Mapping[str, Array]) -> bool:
 
 def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Yields the kinds of inputs on which a program fails, and what the verdict says."""
-    program = load(out)
-    for kind in KINDS:
+    program = load_output(out)
+    for kind in INPUT_KINDS:
         inputs, has_meaning, by_layers = meanings(case, kind, seed)
         if not has_meaning or (kind != "masked" and not by_layers):
             continue
@@ -88,8 +88,8 @@ def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
             yield kind, f"{report.first_deviation or ''}: {report.reason}: {wrong[0]}"
 
 
-def _settings(layers: bool) -> Settings:
-    return Settings(TOLERANCE, layers, "auto", "block", UNLIMITED)
+def _settings(layers: bool) -> ValidationSettings:
+    return ValidationSettings(TOLERANCE, layers, "auto", "block", UNLIMITED)
 
 
 MOST_NODES, MOST_INSTRUCTIONS = 12, 100_000

@@ -198,13 +198,13 @@ def _cores(out: Path) -> list[int]:
 def _read(out: Path, core: int) -> Records:
     binary = out / f"core_{core}.pim"
     if binary.exists():
-        return encoding.from_pim(binary.read_bytes())
-    return encoding.from_json((out / f"core_{core}.json").read_bytes()).copy()
+        return encoding.decode_pim(binary.read_bytes())
+    return encoding.decode_json((out / f"core_{core}.json").read_bytes()).copy()
 
 
 def _write(out: Path, core: int, records: Records) -> None:
     """Writes the stream of a core, as JSON and as .pim if both are there."""
-    for suffix, form in (("json", encoding.to_json), ("pim", encoding.to_pim)):
+    for suffix, form in (("json", encoding.encode_json), ("pim", encoding.encode_pim)):
         path = out / f"core_{core}.{suffix}"
         if path.exists():
             path.write_bytes(form(records))
@@ -229,19 +229,19 @@ def change_field(out: Path, rng: Random) -> str:
     value %= 256 if slot in ("rd", "rs1") else 2**32
     records[slot][pc] = value if value < 2**31 else value - 2**32
     _write(out, core, records)
-    return f"core {core}, {pc}: {slot} from {old} to {value}: {isa.text(records[pc])}"
+    return f"core {core}, {pc}: {slot} from {old} to {value}: {isa.format_record(records[pc])}"
 
 
 def change_opcode(out: Path, rng: Random) -> str:
     """Changes the opcode of an instruction."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
-    old = isa.text(records[pc])
+    old = isa.format_record(records[pc])
     records["opcode"][pc] = rng.choice(sorted(BY_OPCODE))
     if "sadd" <= BY_OPCODE[int(records["opcode"][pc])].name <= "ssub":
         records["a"][pc] = 0
     _write(out, core, records)
-    return f"core {core}, {pc}: {old} became {isa.text(records[pc])}"
+    return f"core {core}, {pc}: {old} became {isa.format_record(records[pc])}"
 
 
 def drop_instruction(out: Path, rng: Random) -> str:
@@ -249,7 +249,7 @@ def drop_instruction(out: Path, rng: Random) -> str:
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
     _write(out, core, np.delete(records, pc))
-    return f"core {core}, {pc} dropped: {isa.text(records[pc])}"
+    return f"core {core}, {pc} dropped: {isa.format_record(records[pc])}"
 
 
 def repeat_instruction(out: Path, rng: Random) -> str:
@@ -258,7 +258,7 @@ def repeat_instruction(out: Path, rng: Random) -> str:
     pc, to = rng.randrange(len(records)), rng.randrange(len(records))
     to = pc if rng.random() < 0.5 else to
     _write(out, core, np.insert(records, to, records[pc]))
-    return f"core {core}, {pc} again before {to}: {isa.text(records[pc])}"
+    return f"core {core}, {pc} again before {to}: {isa.format_record(records[pc])}"
 
 
 def swap_instructions(out: Path, rng: Random) -> str:
@@ -268,7 +268,9 @@ def swap_instructions(out: Path, rng: Random) -> str:
     other = pc + 1 if rng.random() < 0.5 else rng.randrange(len(records))
     records[[pc, other]] = records[[other, pc]]
     _write(out, core, records)
-    return f"core {core}, {pc} and {other} swapped: {isa.text(records[other])}, {isa.text(records[pc])}"
+    return (
+        f"core {core}, {pc} and {other} swapped: {isa.format_record(records[other])}, {isa.format_record(records[pc])}"
+    )
 
 
 def _messages(out: Path) -> list[tuple[int, int, int, int]]:

@@ -287,7 +287,7 @@ def _integers() -> ModelProto:
     rng = np.random.default_rng(1)
     nodes = [
         *again("x", "s", "z"),
-        node("DequantizeLinear", "w by_channel zeros", "v", name="weights", axis=0),
+        node("DequantizeLinear", "w read_channel_vector zeros", "v", name="weights", axis=0),
         node("Conv", "x_ v", "c", name="wide", pads=[1, 1, 1, 1]),
         *again("c", "t", "z"),
         *again("c_", "t", "other"),
@@ -301,7 +301,10 @@ def _integers() -> ModelProto:
     ]
     constants: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.05), "u": np.float32(0.031), "z": np.int8(9)}
     constants |= {"other": np.int8(-20), "w": rng.integers(-128, 127, (40, 3, 3, 3)).astype(np.int8)}
-    constants |= {"by_channel": rng.uniform(0.002, 0.009, 40).astype(np.float32), "zeros": np.zeros(40, np.int8)}
+    constants |= {
+        "read_channel_vector": rng.uniform(0.002, 0.009, 40).astype(np.float32),
+        "zeros": np.zeros(40, np.int8),
+    }
     constants["k"] = rng.integers(-128, 127, (40, 1, 1)).astype(np.int8)
     return make_model(nodes, {"x": (1, 3, 5, 5)}, {"a_": 4}, constants, opset=21, ir_version=10)
 

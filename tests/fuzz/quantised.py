@@ -66,7 +66,7 @@ def tried(case: Case, floats: bool, number: int, folder: Path) -> None:
     out = program.save(folder / "out", force=True, **formats)
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
-    numbers = storage.read(files.Manifest, out, files.MANIFEST).numbers
+    numbers = storage.read_json_file(files.OutputManifest, out, files.MANIFEST).numbers
     assert numbers == "int" or floats, "sections of floats where integers do"
     slow = number % 5 == 0 and program.report.instruction_count < SLOWLY
     options: Any = {"engine": "python" if slow else "numba", "schedule": "round-robin" if number % 2 else "block"}

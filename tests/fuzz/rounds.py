@@ -15,7 +15,7 @@ import raptor
 from raptor.api import Program
 from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
-from raptor.driver import Driver, Stopped
+from raptor.driver import Driver, StoppedAfterPass
 from raptor.output import files, round_files
 from raptor.output.writer import HostedArtifacts
 from tests.all_graphs.builder import TOLERANCE
@@ -25,7 +25,7 @@ from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.graphs import chip
 from tests.fuzz.isolation import isolated
 from validator.checks import check
-from validator.hosted.load import load_hosted
+from validator.hosted.load import load_segmented
 from validator.validate import validate
 
 FOCUSES = ("convolution", "product", "convolution", "product", "all")
@@ -82,7 +82,7 @@ def _is_too_small(case: Case) -> bool:
         raptor.compile(case.model, **chip, driver=Driver(stop_after="map"))
     except CapacityError:
         return True
-    except (UserError, Stopped):
+    except (UserError, StoppedAfterPass):
         return False
     return False
 
@@ -100,7 +100,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     if not (out / files.ROUNDS).is_file():
         print(_without_rounds(out, case))
         return
-    found = storage.read(round_files.Rounds, out, files.ROUNDS)
+    found = storage.read_json_file(round_files.RoundList, out, files.ROUNDS)
     figures = raptor.simulate(out, mode="throughput").reloading
     assert figures is not None
     assert figures.batch_ns >= figures.writing_ns >= 0
@@ -153,7 +153,7 @@ def _forget(out: Path, rng: Random) -> None:
     listed["files"][files.ROUNDS] = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (out / files.SEGMENTS).write_text(json.dumps(listed))
     try:
-        load_hosted(out)
+        load_segmented(out)
     except UserError as e:
         if "neither written nor left" in str(e):
             return

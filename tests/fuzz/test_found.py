@@ -27,9 +27,9 @@ from raptor.analysis.inspection import inspect
 from raptor.cli import app
 from raptor.common.errors import RaptorError, UnsupportedError, UserError
 from raptor.common.jit import kernel
-from raptor.common.threads import Threads
-from raptor.schemas import SCHEMAS
-from raptor.spatial.mesh_placement import places_of
+from raptor.common.threads import CheckedThreadPool
+from raptor.schemas import FILE_CLASSES
+from raptor.spatial.mesh_placement import optimise_places
 from raptor.target import arch as architectures
 from raptor.target import encoding, isa
 from raptor.target.arch.schema import ArchFile
@@ -41,7 +41,7 @@ from tests.pipeline import THESIS_CHIP, by_line, conv_model, passes
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
-from validator.simulate.simulated_chip import read_target
+from validator.simulate.simulated_chip import read_simulated_chip
 from validator.validate import validate
 
 
@@ -190,7 +190,7 @@ def test_a_chip_of_too_many_cores():
 def test_places_of_many_cores_need_no_table_of_all_pairs():
     chip = architectures.load(cores=10_000)
     tracemalloc.start()
-    places = places_of(np.array([[0, 9_999, 5]]), chip)
+    places = optimise_places(np.array([[0, 9_999, 5]]), chip)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sorted(places.tolist()) == list(range(10_000))
@@ -295,7 +295,7 @@ def with_mistakes(schema: dict[str, Any], of: dict[str, Any]) -> Iterator[Any]:
             yield from ({name: value} for value in with_mistakes({} if field is True else field, of))
 
 
-@pytest.mark.parametrize("schema", [s for s in SCHEMAS.values() if s is not ArchFile])
+@pytest.mark.parametrize("schema", [s for s in FILE_CLASSES.values() if s is not ArchFile])
 def test_mistakes_by_the_thousand(schema: type[BaseModel]):
     """Each mistake took a kilobyte before the first was reported: 2.6 GB for a memory.json of 29 MB."""
     described = schema.model_json_schema()
@@ -307,7 +307,7 @@ def test_mistakes_by_the_thousand(schema: type[BaseModel]):
         assert caught.value.error_count() < 40, f"{value}"[:200]
 
 
-@pytest.mark.parametrize("read", [architectures.load, read_target])
+@pytest.mark.parametrize("read", [architectures.load, read_simulated_chip])
 def test_an_architecture_of_a_million_fields(tmp_path: Path, read: Callable[[Path], object]):
     """All mistakes of this file are reported, so it must be smaller than other files may be."""
     path = tmp_path / "arch.json"
@@ -497,9 +497,9 @@ def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
     model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
     out = raptor.compile(model, mapping="raptor", **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
     path = out / "core_0.pim"
-    records = encoding.from_pim(path.read_bytes())
+    records = encoding.decode_pim(path.read_bytes())
     maxima = np.flatnonzero(records["opcode"] == isa.OPCODE["vvmax"])
-    path.write_bytes(encoding.to_pim(np.delete(records, maxima[forgotten])))
+    path.write_bytes(encoding.encode_pim(np.delete(records, maxima[forgotten])))
     seal(out)
     assert validate(out).verdict == "mismatch"
 
@@ -646,7 +646,7 @@ def test_no_memory_for_a_thread(monkeypatch: pytest.MonkeyPatch):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr("mmap.mmap", full)
-    with Threads(1) as pool, pytest.raises(UserError, match="no room for a thread"):
+    with CheckedThreadPool(1) as pool, pytest.raises(UserError, match="no room for a thread"):
         pool.submit(print)
 
 

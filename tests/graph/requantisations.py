@@ -4,21 +4,21 @@ from fractions import Fraction
 
 import numpy as np
 
-from raptor.graph.requantise import Requantise, Term
+from raptor.graph.requantise import Requantise, RequantiseTerm
 from raptor.graph.steps import Ints
 
 INT8 = (-128, 127)
 INT16 = (-(2**15), 2**15 - 1)
 
 
-def term(multiplier: object, offset: object = 0, operand: tuple[int, int] = INT8) -> Term:
+def term(multiplier: object, offset: object = 0, operand: tuple[int, int] = INT8) -> RequantiseTerm:
     """Makes a term with one number for all elements, or with one per channel."""
-    return Term(
+    return RequantiseTerm(
         np.asarray(multiplier, np.float32).reshape(1, 1, -1), np.asarray(offset, np.int64).reshape(1, 1, -1), *operand
     )
 
 
-def requantise(*terms: Term, zero_point: int = 0, clamp: tuple[int, int] = INT8, rows: int = 1) -> Requantise:
+def requantise(*terms: RequantiseTerm, zero_point: int = 0, clamp: tuple[int, int] = INT8, rows: int = 1) -> Requantise:
     return Requantise(terms, np.zeros(rows, np.int64), zero_point, *clamp)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 import raptor
-from raptor.frontend.segments import Cut, cut
+from raptor.frontend.segments import SegmentedModel, cut_model
 from raptor.options import HostOptions, ModelInputs
 from tests.frontend.support import Array, golden, make_model, node, random
 
@@ -28,11 +28,11 @@ def sandwich(middle: Sequence[Any], constants: Mapping[str, Array] | None = None
     return make_model([first, *middle, last], {"x": [1, 3, 6, 6]}, ["y"], {**w1, **w2, **(constants or {})})
 
 
-def cut_of(model: ModelProto, *nodes: str, needed: bool = True, **fixed: Any) -> Cut:
-    return cut(model, ModelInputs(**fixed), HostOptions(needed, host_nodes=nodes), lambda _: None)
+def cut_of(model: ModelProto, *nodes: str, needed: bool = True, **fixed: Any) -> SegmentedModel:
+    return cut_model(model, ModelInputs(**fixed), HostOptions(needed, host_nodes=nodes), lambda _: None)
 
 
-def kinds(found: Cut) -> list[tuple[str, set[str]]]:
+def kinds(found: SegmentedModel) -> list[tuple[str, set[str]]]:
     return [(s.kind, set(s.nodes)) for s in found.segments]
 
 

@@ -10,7 +10,7 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import CapacityError, UserError
-from raptor.hosting import share_out
+from raptor.hosting import divide_cores
 from tests.frontend.support import node, random
 from tests.hosted.support import CHIP, compiled, sandwich
 from validator.checks import check
@@ -104,9 +104,9 @@ def test_the_command_line_takes_names(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_cores_are_shared_by_need_then_by_work():
-    assert share_out(10, [2, 3], [1, 4]) == [3, 7]
-    assert share_out(5, [2, 3], [9, 1]) == [2, 3]
-    assert share_out(9, [1, 1], [0, 0]) == [1, 1]
+    assert divide_cores(10, [2, 3], [1, 4]) == [3, 7]
+    assert divide_cores(5, [2, 3], [9, 1]) == [2, 3]
+    assert divide_cores(9, [1, 1], [0, 0]) == [1, 1]
     model = sandwich([node("Relu", "a", "b", name="middle")])
     with pytest.raises(CapacityError, match=r"2 segments, which share the chip: cores: need 2, have 1"):
         raptor.compile(model, **CHIP | {"cores": 1}, host=True, host_nodes=("middle",))

@@ -17,7 +17,7 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from tests.frontend.support import node, random
 from tests.hosted.support import CHIP, compiled, sandwich
-from validator.hosted.load import load_hosted
+from validator.hosted.load import load_segmented
 from validator.validate import validate
 
 HOST, CHIP_FOLDER = "segment_001.onnx", "segment_000"
@@ -146,18 +146,18 @@ def _first(change: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
 def test_bad_lists_are_refused(out: Path, change: Callable[[dict[str, Any]], None], message: str):
     edit(out, change)
     with pytest.raises(UserError, match=message):
-        load_hosted(out)
+        load_segmented(out)
 
 
 def test_files_that_are_not_the_program_s_own(out: Path):
     (out / "segment_007").mkdir()
     with pytest.raises(UserError, match=r"segment_007: a segment that segments.json does not list"):
-        load_hosted(out)
+        load_segmented(out)
     (out / "segment_007").rmdir()
     shutil.move(out / CHIP_FOLDER, out.parent / "elsewhere")
     (out / CHIP_FOLDER).symlink_to(out.parent / "elsewhere")
     with pytest.raises(UserError, match="not a directory of this program"):
-        load_hosted(out)
+        load_segmented(out)
 
 
 def test_segments_that_share_a_core(out: Path):
@@ -170,7 +170,7 @@ def test_segments_that_share_a_core(out: Path):
         size = (out / name / files.MANIFEST).stat().st_size
         edit(out, lambda listed, at=number, size=size: listed["segments"][at].update(size_bytes=size))
     with pytest.raises(UserError, match="both use core 0, but they share one chip"):
-        load_hosted(out, check_hashes=False)
+        load_segmented(out, check_hashes=False)
 
 
 @pytest.mark.parametrize(
@@ -192,4 +192,4 @@ def test_replacing_needs_force(out: Path):
     with pytest.raises(UserError, match=r"exists; choose another"):
         program.save(out)
     program.save(out, force=True)
-    assert load_hosted(out).listed.segments[1].nodes == ("r",)
+    assert load_segmented(out).listed.segments[1].nodes == ("r",)

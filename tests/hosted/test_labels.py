@@ -7,7 +7,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor.frontend.segments.labels import labels_of
+from raptor.frontend.segments.labels import partition_colours
 
 
 @st.composite
@@ -42,7 +42,7 @@ def partitions(count: int) -> Iterator[list[int]]:
 @given(graphs(30))
 def test_parts_run_in_their_order(graph: tuple[list[bool], list[list[int]]]):
     colours, before = graph
-    labels = labels_of(colours, before)
+    labels = partition_colours(colours, before)
     assert is_cut(labels, colours, before)
     assert all(labels[i] <= labels[node] for node, earlier in enumerate(before) for i in earlier)
 
@@ -51,7 +51,7 @@ def test_parts_run_in_their_order(graph: tuple[list[bool], list[list[int]]]):
 def test_parts_of_three_colours(graph: tuple[list[bool], list[list[int]]], chance: Random):
     """Programs of floats and of integers are two colours of the chip."""
     colours = [2 if chance.random() < 0.3 else int(colour) for colour in graph[0]]
-    labels = labels_of(colours, graph[1])
+    labels = partition_colours(colours, graph[1])
     assert len({*zip(labels, colours, strict=True)}) == len(set(labels))
     assert all(labels[i] <= labels[node] for node, earlier in enumerate(graph[1]) for i in earlier)
 
@@ -60,4 +60,4 @@ def test_parts_of_three_colours(graph: tuple[list[bool], list[list[int]]], chanc
 def test_no_cut_has_fewer_parts(graph: tuple[list[bool], list[list[int]]]):
     colours, before = graph
     fewest = min(len(set(parts)) for parts in partitions(len(colours)) if is_cut(parts, colours, before))
-    assert len(set(labels_of(colours, before))) == fewest
+    assert len(set(partition_colours(colours, before))) == fewest

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, TypeProto, helper
 
-from raptor.analysis.inspection import inspect, summary_rows
-from raptor.frontend.segments.macs import macs_of
-from raptor.frontend.segments.pieces import Types
+from raptor.analysis.inspection import format_totals, inspect
+from raptor.frontend.segments.macs import count_node_macs
+from raptor.frontend.segments.pieces import TensorTypes
 from tests.frontend.support import Array, make_model, node, random
 from tests.hosted.support import cut_of, sandwich
 
@@ -42,7 +42,7 @@ def test_a_packed_product_counts():
         ("host", 4 * 32 * 64),
         ("chip", 4 * 64 * 8),
     ]
-    shown = dict(summary_rows(inspect(packed_product(), host=True)))
+    shown = dict(format_totals(inspect(packed_product(), host=True)))
     assert shown["chip"] == "2 nodes, 4,096 MACs (33.3%)"
     assert shown["host"] == "1 node, 8,192 MACs (66.7%)"
 
@@ -82,7 +82,7 @@ def test_an_unknown_count_is_no_share():
     found = cut_of(behind_an_open_shape())
     assert found.chip_share is None
     assert sum(s.uncounted for s in found.segments) == 2  # both convolutions behind
-    shown = dict(summary_rows(inspect(behind_an_open_shape(), host=True)))
+    shown = dict(format_totals(inspect(behind_an_open_shape(), host=True)))
     assert shown["host"].endswith("and those of 2 nodes, which are not known")
     assert "%" not in shown["chip"]
 
@@ -110,20 +110,20 @@ def test_products_that_the_host_has(op_type: str, domain: str, shapes: str, attr
     names = inputs.split(",")
     known = {f"{k}": [SIZES[c] for c in n] for k, n in enumerate(names)} | {"y": [SIZES[c] for c in output]}
     made = helper.make_node(op_type, [str(k) for k in range(len(names))], ["y"], domain=domain, **attributes)
-    assert macs_of(made, types(known)) == wanted
+    assert count_node_macs(made, types(known)) == wanted
     if wanted:
-        assert macs_of(made, types({})) is None
+        assert count_node_macs(made, types({})) is None
 
 
 @pytest.mark.parametrize("op_type", ["MoE", "LongformerAttention", "NotYetInvented"])
 def test_an_operator_that_is_in_no_table_is_unknown(op_type: str):
     made = helper.make_node(op_type, ["0"], ["y"], domain=CONTRIB)
-    assert macs_of(made, types({"0": [2, 3], "y": [2, 3]})) is None
+    assert count_node_macs(made, types({"0": [2, 3], "y": [2, 3]})) is None
 
 
-def types(shapes: dict[str, list[int]]) -> Types:
+def types(shapes: dict[str, list[int]]) -> TensorTypes:
     found: dict[str, TypeProto] = {n: helper.make_tensor_type_proto(TensorProto.FLOAT, s) for n, s in shapes.items()}
-    return Types(found)
+    return TensorTypes(found)
 
 
 def test_a_loop_with_products_is_unknown():
@@ -133,4 +133,4 @@ def test_a_loop_with_products_is_unknown():
         outs = [helper.make_tensor_value_info(n, k, s) for n, k, s in (("d", 9, []), ("e", 1, [3, 3]))]
         body = helper.make_graph([node(op_type, "a a", "e"), node("Identity", "c", "d")], "body", infos, outs)
         loop = helper.make_node("Loop", ["m", "", "x"], ["y"], body=body)
-        assert macs_of(loop, types({"x": [3, 3]})) == wanted
+        assert count_node_macs(loop, types({"x": [3, 3]})) == wanted

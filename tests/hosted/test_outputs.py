@@ -13,9 +13,9 @@ import raptor
 from raptor.cli import app
 from tests.frontend.support import Array, node, random
 from tests.hosted.support import compiled, cut_of
-from validator.hosted.compare import difference
-from validator.hosted.values import parts_of
-from validator.session import session
+from validator.hosted.compare import compare_value
+from validator.hosted.values import flatten_value
+from validator.session import create_session
 
 WEIGHTS = {"w1": random(8, 6, seed=1), "w2": random(6, 3, seed=2)}
 PRODUCTS = (node("MatMul", "x w1", "a", name="first"), node("Relu", "a", "b"), node("MatMul", "b w2", "c", name="last"))
@@ -80,9 +80,11 @@ def test_products_stay_on_the_chip(name: str, tmp_path: Path):
     np.save(tmp_path / "x.npy", x)
     file = tmp_path / "found.npz"
     assert run("run", tmp_path / "out", "--input", tmp_path / "x.npy", "-o", file, "-q") == 0
-    opened = session(str(tmp_path / "made.onnx"), Path("golden"))
+    opened = create_session(str(tmp_path / "made.onnx"), Path("golden"))
     names = [o.name for o in opened.get_outputs()]
-    wanted = {k: a for n, v in zip(names, opened.run(names, {"x": x}), strict=True) for k, a in parts_of(n, v).items()}
+    wanted = {
+        k: a for n, v in zip(names, opened.run(names, {"x": x}), strict=True) for k, a in flatten_value(n, v).items()
+    }
     with np.load(file) as arrays:
         assert set(arrays.files) == set(wanted)
         for key, array in wanted.items():
@@ -95,7 +97,7 @@ def test_products_stay_on_the_chip(name: str, tmp_path: Path):
 def test_types_are_those_of_onnxruntime(tmp_path: Path):
     made = classifier(classlabels_int64s=[4, 2, 7])
     onnx.save(made, tmp_path / "made.onnx")
-    known = {o.name: o.type for o in session(str(tmp_path / "made.onnx"), Path("golden")).get_outputs()}
+    known = {o.name: o.type for o in create_session(str(tmp_path / "made.onnx"), Path("golden")).get_outputs()}
     assert {o.name: o.type for o in cut_of(made).outputs} == known
 
 
@@ -113,12 +115,12 @@ ROWS: list[dict[int, float]] = [{4: 0.25, 2: 0.5, 7: 0.25}, {4: 0.125, 2: 0.25, 
 
 def test_maps_are_compared_by_key():
     swapped = [{4: 0.5, 2: 0.25, 7: 0.25}, ROWS[1]]
-    assert difference("probs", ROWS, [dict(row) for row in ROWS], 1e-4).passed
-    assert not difference("probs", swapped, ROWS, 1e-4).passed
-    assert not difference("probs", [{4: 0.25, 2: 0.5, 8: 0.25}, ROWS[1]], ROWS, 1e-4).passed
-    assert not difference("probs", ROWS[:1], ROWS, 1e-4).passed
+    assert compare_value("probs", ROWS, [dict(row) for row in ROWS], 1e-4).passed
+    assert not compare_value("probs", swapped, ROWS, 1e-4).passed
+    assert not compare_value("probs", [{4: 0.25, 2: 0.5, 8: 0.25}, ROWS[1]], ROWS, 1e-4).passed
+    assert not compare_value("probs", ROWS[:1], ROWS, 1e-4).passed
     near = [{key: value * (1 + 1e-6) for key, value in row.items()} for row in ROWS]
-    assert difference("probs", near, ROWS, 1e-4).passed
+    assert compare_value("probs", near, ROWS, 1e-4).passed
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_maps_are_compared_by_key():
     ],
 )
 def test_parts_of_values(value: Any, wanted: dict[str, Array]):
-    found = parts_of("s", value)
+    found = flatten_value("s", value)
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         np.testing.assert_array_equal(found[key], array)

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from tests.frontend.support import make_model, node
-from validator.hosted.compare import Sides
-from validator.options import Settings
+from validator.hosted.compare import HostedRuns
+from validator.options import ValidationSettings
 
 FACTOR = np.float32(1 + 2**-13)
 INPUT = np.array([[1 - 2**-13, 1.0]], np.float32)
@@ -25,6 +25,8 @@ def test_float64_decides_on_integers(tmp_path: Path, got: tuple[int, int], passe
     onnx.save(model, str(tmp_path / "model.onnx"))
     pair = {"y": np.array([got], np.int32)}, {"y": (INPUT * FACTOR).astype(np.int32)}
     assert pair[1]["y"].tolist() == [[1, 1]]
-    sides = Sides(["y"], [0], lambda _: pair, lambda _: {"x": INPUT}, tmp_path / "model.onnx", {}, frozenset())
-    (found,), _ = sides.compared(Settings(1e-4, layers=False, engine="numba", schedule="block", max_steps=10**9))
+    sides = HostedRuns(["y"], [0], lambda _: pair, lambda _: {"x": INPUT}, tmp_path / "model.onnx", {}, frozenset())
+    (found,), _ = sides.compared(
+        ValidationSettings(1e-4, layers=False, engine="numba", schedule="block", max_steps=10**9)
+    )
     assert found.passed is passed

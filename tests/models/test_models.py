@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import models
-from models.builder import Builder
+from models.builder import ModelBuilder
 
 Array = NDArray[np.float32]
 Options = dict[str, models.Value]
@@ -208,7 +208,7 @@ def test_most_channels_change_sign(name: str) -> None:
 def test_batch_norm_is_calibrated(name: str) -> None:
     """The scale is near 1, the bias near 0; without them each channel has mean 0 and variance 1 over the batch."""
     model, norms = _expose(_build(name, _SMALL), "BatchNormalization")
-    batch = Builder(name, seed=0).input(*_shape(model.graph.input[0])).value
+    batch = ModelBuilder(name, seed=0).input(*_shape(model.graph.input[0])).value
     assert batch is not None
     outputs, weights = _run(model, list(batch[:, None])), _weights(model)
     for node in norms:
@@ -304,7 +304,7 @@ def test_defaults_satisfy_their_options(name: str) -> None:
 
 
 def test_builder_refuses_a_second_name() -> None:
-    b = Builder("twice", seed=None)
+    b = ModelBuilder("twice", seed=None)
     x = b.relu(b.input(1, 4), "relu")
     with pytest.raises(ValueError, match="two nodes or weights are named relu"):
         b.relu(x, "relu")

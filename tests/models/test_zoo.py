@@ -8,13 +8,13 @@ import onnx
 import pytest
 
 import models
-from models.light import LIGHT, build_light
+from models.light import LIGHT_MODELS, build_light
 from tests.frontend.support import golden
 from tests.models.rounding import tolerance
 from tests.models.test_models import small_options
 from tests.pipeline import compile_to_fit
-from validator.load import load
-from validator.run import run
+from validator.load import load_output
+from validator.run import run_program
 
 _ALWAYS_SMALL = ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
 FULL_SIZE = [name for name in models.MODELS if name not in _ALWAYS_SMALL]
@@ -29,7 +29,7 @@ def check(model: onnx.ModelProto, limit: float) -> None:
     program = compile_to_fit(model)
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
-        got = run(load(out), inputs).outputs
+        got = run_program(load_output(out), inputs).outputs
     for name, y in golden(model, inputs).items():
         error = float(np.abs(got[name] - y).max() / np.abs(y).max())
         assert error <= min(limit, rounding), f"{name}: off by {error:.1e}, rounding explains {rounding:.1e}"
@@ -50,7 +50,7 @@ TOLERANCE = dict.fromkeys(models.MODELS, 1e-5) | {
 }
 
 
-LIGHT_TOLERANCE = dict.fromkeys(LIGHT, 1e-5) | {"resnet50": 5e-5}
+LIGHT_TOLERANCE = dict.fromkeys(LIGHT_MODELS, 1e-5) | {"resnet50": 5e-5}
 
 
 SLOW = ("densenet121", "inception_v3", "googlenet", "resnet34", "resnet50", "vgg19", "alexnet")
@@ -74,6 +74,6 @@ def test_full_size_model(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", LIGHT_MODELS)
 def test_topology_of_the_onnx_package(name: str) -> None:
     check(build_light(name), LIGHT_TOLERANCE[name])

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import raptor
 from raptor.common.errors import CapacityError
-from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify
-from raptor.pim.allocate import Lifetimes
+from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify_pim
+from raptor.pim.allocate import BufferLifetimes
 from raptor.pim.ir import CoreProgram
 from raptor.pim.operations import Buffer, Load, Repeat, Store
 from raptor.spatial.operations import Operation, Vector
-from raptor.spatial.tiles import Value
+from raptor.spatial.tiles import ShapedValue
 from tests.frontend.support import make_model, node
 from tests.pim.programs import of_operations
 from tests.pipeline import arch_file, chip, conv_model
@@ -52,13 +52,13 @@ def lives(draw: Callable[..., int]) -> PimProgram:
 class Lifetime:
     """Buffer, and the first and the last step that uses it."""
 
-    buffer: Value
+    buffer: ShapedValue
     first: int
     last: int
 
 
 def lifetimes(core: CoreProgram) -> list[Lifetime]:
-    found = Lifetimes.of(core.steps)
+    found = BufferLifetimes.of(core.steps)
     rows = zip(found.buffer.tolist(), found.first.tolist(), found.last.tolist(), strict=True)
     return [Lifetime(core.steps.buffers.values[k], first, last) for k, first, last in rows]
 
@@ -70,7 +70,7 @@ def together(a: Lifetime, b: Lifetime) -> bool:
 @given(lives())
 def test_buffers_alive_together_keep_a_gap(before: PimProgram):
     allocated = allocate(before, ARCH)
-    verify(allocated, ARCH)
+    verify_pim(allocated, ARCH)
     core = allocated.cores[0]
     for a, b in combinations(lifetimes(core), 2):
         if together(a, b):
@@ -156,7 +156,7 @@ def stored(p: PimProgram) -> Iterator[tuple[int, list[float]]]:
 @given(computations())
 def test_reuse_changes_no_value(before: PimProgram):
     after = reuse_operands(before)
-    verify(after, ARCH)
+    verify_pim(after, ARCH)
     assert list(stored(after)) == list(stored(before))
     assert len(lifetimes(after.cores[0])) <= len(lifetimes(before.cores[0]))
 

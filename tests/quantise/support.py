@@ -10,7 +10,7 @@ from onnx import ModelProto, numpy_helper
 
 import models
 from tests.frontend.support import make_model, node, random
-from validator.session import session
+from validator.session import create_session
 
 LEVELS = ort.GraphOptimizationLevel
 
@@ -70,7 +70,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 def run(model: bytes | ModelProto, feeds: dict[str, Any], level: Any = LEVELS.ORT_DISABLE_ALL) -> list[Any]:
     content = model if isinstance(model, bytes) else model.SerializeToString()
     if level == LEVELS.ORT_DISABLE_ALL:
-        return session(content, Path("run")).run(None, feeds)
+        return create_session(content, Path("run")).run(None, feeds)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = level

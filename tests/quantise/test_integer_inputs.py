@@ -9,8 +9,8 @@ from onnx import ModelProto, TensorProto, helper
 
 import raptor
 from raptor.common.errors import UserError
-from raptor.frontend.check import model_inputs
-from raptor.quantise.samples import inputs_of, random_samples
+from raptor.frontend.check import collect_inputs
+from raptor.quantise.samples import random_samples, read_sampled_inputs
 from tests.frontend.support import Array, make_model, node, random
 
 ROWS = 300
@@ -40,7 +40,7 @@ for name in ("an image of bytes", "signed bytes", "flags", "counts"):
 
 
 def data_for(model: ModelProto, count: int = 6) -> dict[str, Array]:
-    found = random_samples(inputs_of(model), 3, count)
+    found = random_samples(read_sampled_inputs(model), 3, count)
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
@@ -62,7 +62,7 @@ def test_a_model_is_quantised(name: str, given: bool, tmp_path: Path):
 @pytest.mark.parametrize("name", MODELS)
 def test_samples_have_the_types_of_the_model(name: str):
     model = MODELS[name]
-    dtype = helper.tensor_dtype_to_np_dtype(model_inputs(model)["x"].type.tensor_type.elem_type)
+    dtype = helper.tensor_dtype_to_np_dtype(collect_inputs(model)["x"].type.tensor_type.elem_type)
     values = data_for(model, 40)["x"]
     assert values.dtype == dtype
     if "ids" in name:

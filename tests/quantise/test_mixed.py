@@ -13,9 +13,9 @@ import raptor
 from raptor.cli import app
 from raptor.common.errors import CapacityError, UserError
 from raptor.quantise import Policy
-from raptor.quantise.narrow import layers_of
-from raptor.quantise.pairs import DQ, Quantised
-from raptor.search.mixed import Move, Moves, _Search, policy_of
+from raptor.quantise.narrow import find_weighted_layers
+from raptor.quantise.pairs import DQ, QdqModel
+from raptor.search.mixed import PrecisionStep, PrecisionSteps, _PolicySearch, make_policy
 from tests.frontend.support import make_model, node, random
 from tests.quantise.support import constants, run, small_cnn
 
@@ -36,11 +36,11 @@ def found() -> Any:
 def test_inputs_of_other_widths(scheme: Any) -> None:
     """The input of conv2 is read by a sum, too, so it is quantised once more; that of fc gets the width itself."""
     source = small_cnn()
-    conv1, conv2, fc = layers_of(onnx.load_from_string(raptor.quantize(source, samples=1).onnx_bytes))
+    conv1, conv2, fc = find_weighted_layers(onnx.load_from_string(raptor.quantize(source, samples=1).onnx_bytes))
     policy = Policy(weights={conv1: 4}, inputs={conv2: 4, fc: 4})
     quantised = raptor.quantize(source, samples=4, scheme=scheme, policy=policy)
-    model = Quantised(onnx.load_from_string(quantised.onnx_bytes))
-    layers = layers_of(model.proto)
+    model = QdqModel(onnx.load_from_string(quantised.onnx_bytes))
+    layers = find_weighted_layers(model.proto)
     restored = {name: model.producers[layer.input[0]] for name, layer in layers.items()}
     kinds = {name: model.constants[dq.input[2]].data_type for name, dq in restored.items()}
     narrow, wide = (TensorProto.UINT4, TensorProto.UINT8) if scheme == "u8s8" else (TensorProto.INT4, TensorProto.INT8)
@@ -56,8 +56,8 @@ def test_codes_of_four_bits_reach_as_far_as_those_of_eight() -> None:
     source = two_layers()
     ranges = []
     for policy in (Policy(), Policy(inputs={"fc2": 4})):
-        model = Quantised(onnx.load_from_string(raptor.quantize(source, samples=4, policy=policy).onnx_bytes))
-        restore = model.producers[layers_of(model.proto)["fc2"].input[0]]
+        model = QdqModel(onnx.load_from_string(raptor.quantize(source, samples=4, policy=policy).onnx_bytes))
+        restore = model.producers[find_weighted_layers(model.proto)["fc2"].input[0]]
         scale = constants(model.proto)[restore.input[1]]
         ranges.append(scale * (7 if policy.inputs else 127))
     assert ranges[0] == pytest.approx(ranges[1])
@@ -84,59 +84,59 @@ def test_the_program_of_the_result_costs_what_was_found(found: Any) -> None:
     assert plain.simulate().latency_ns == found.base
 
 
-class _Made(_Search):
+class _Made(_PolicySearch):
     """A search in which each set of moves costs what a function says."""
 
     costs_of: Any
-    noise: Mapping[Move, float]
+    noise: Mapping[PrecisionStep, float]
 
-    def _noise(self) -> dict[Move, float]:
+    def _noise(self) -> dict[PrecisionStep, float]:
         return dict(self.noise)
 
-    def _moves(self) -> Moves:
+    def _moves(self) -> PrecisionSteps:
         return tuple(self.noise)
 
-    def cost(self, moves: Moves) -> float:
+    def cost(self, moves: PrecisionSteps) -> float:
         return self.costs.setdefault(frozenset(moves), self.costs_of(moves))
 
 
-A, B, C = (Move(name, "weights") for name in "abc")
+A, B, C = (PrecisionStep(name, "weights") for name in "abc")
 
 
-def search(costs: Any, noise: dict[Move, float], share: float) -> Any:
+def search(costs: Any, noise: dict[PrecisionStep, float], share: float) -> Any:
     made = _Made(None, None, "latency", lambda _: None)  # pyright: ignore[reportArgumentType] nothing is compiled
     made.costs_of, made.noise = costs, noise
     return made.run(share)
 
 
-def _sum(gains: dict[Move, float]) -> Any:
+def _sum(gains: dict[PrecisionStep, float]) -> Any:
     return lambda moves: 100 - sum(gains[m] for m in moves)
 
 
 def test_the_best_gain_for_the_noise_comes_first() -> None:
     gains, noise = {A: 30.0, B: 20.0, C: 1.0}, {A: 0.5, B: 0.1, C: 0.1}
-    assert search(_sum(gains), noise, 0.85).policy == policy_of([B])
-    assert search(_sum(gains), noise, 0.55).policy == policy_of([B, A])
+    assert search(_sum(gains), noise, 0.85).policy == make_policy([B])
+    assert search(_sum(gains), noise, 0.55).policy == make_policy([B, A])
 
 
 def test_steps_without_a_gain_are_taken_if_they_make_way_for_others() -> None:
     """The slower one of two layers binds; each alone changes nothing."""
 
-    def slower(moves: Moves) -> float:
+    def slower(moves: PrecisionSteps) -> float:
         return max(100 - 40 * (A in moves), 100 - 50 * (B in moves)) - (C in moves)
 
     found = search(slower, {A: 0.2, B: 0.2, C: 10.0}, 0.7)
-    assert found.policy == policy_of([A, B])
+    assert found.policy == make_policy([A, B])
 
 
 def test_what_is_not_needed_any_more_is_taken_back() -> None:
     """The first step looked good alone; after the second one it saves nothing."""
 
-    def late(moves: Moves) -> float:
+    def late(moves: PrecisionSteps) -> float:
         return 100 - max(10 * (A in moves), 60 * (B in moves))
 
     found = search(late, {A: 0.1, B: 1.0, C: 1.0}, 0.5)
-    assert found.policy == policy_of([B])
+    assert found.policy == make_policy([B])
 
 
 def test_what_cannot_be_reached_is_told() -> None:
@@ -145,14 +145,14 @@ def test_what_cannot_be_reached_is_told() -> None:
 
 
 def test_a_program_that_does_not_fit_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _Search._simulated
+    whole = _PolicySearch._simulated
 
-    def small(self: _Search, model: Any) -> float:
+    def small(self: _PolicySearch, model: Any) -> float:
         if any(t.data_type == TensorProto.INT4 for t in model.graph.initializer):
             raise CapacityError("it does not fit", 2, 1, where="", levers=())
         return whole(self, model)
 
-    monkeypatch.setattr(_Search, "_simulated", small)
+    monkeypatch.setattr(_PolicySearch, "_simulated", small)
     with pytest.raises(UserError, match=r"least that was reached is 1\.000, with 4 bits in 0 of 4"):
         raptor.search_policy(two_layers(), budget={"latency": 0.9}, samples=1, **CHIP)
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import raptor
-from raptor.quantise.powers import next_power
+from raptor.quantise.powers import ceil_power_of_two
 from tests.frontend.support import make_model, node, random
 from tests.paths import ROOT
 from tests.pipeline import conv_model
@@ -146,8 +146,8 @@ def test_powers_of_two_round_up(per_channel: bool) -> None:
 
 def test_next_power() -> None:
     scales = np.array([1, 1.0001, 0.5, 0.3, 3, np.nextafter(np.float32(4), 5), 2.0**-100], np.float32)
-    assert next_power(scales).tolist() == [1, 2, 0.5, 0.5, 4, 8, 2.0**-100]
-    assert next_power(scales).dtype == np.float32
+    assert ceil_power_of_two(scales).tolist() == [1, 2, 0.5, 0.5, 4, 8, 2.0**-100]
+    assert ceil_power_of_two(scales).dtype == np.float32
 
 
 def test_ranges_come_from_the_samples(tmp_path: Path) -> None:

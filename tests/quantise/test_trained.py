@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 import raptor
-from models.trained import DATA, Images, load_images, load_model, train_digits
+from models.trained import DATA, DigitImages, load_images, load_model, train_digits
 from tests.quantise.support import run
 
 
-def _accuracy(model: onnx.ModelProto | bytes, images: Images) -> float:
+def _accuracy(model: onnx.ModelProto | bytes, images: DigitImages) -> float:
     scores = [run(model, {"image": pixels[None]})[0] for pixels in images.pixels]
     return float((np.concatenate(scores).argmax(1) == images.digits).mean())
 
@@ -53,7 +53,7 @@ def test_the_file_is_the_network_of_the_script() -> None:
     """The stored weights in the script's network give the stored file, and the same scores in numpy."""
     stored = load_model()
     onnx.checker.check_model(stored, full_check=True)
-    network = train_digits.build(np.random.default_rng(0))
+    network = train_digits.build_network(np.random.default_rng(0))
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in stored.graph.initializer}
     for layer in network.all_layers():
         layer.weights = {key: weights[f"{layer.name}.{key}"] for key in layer.weights}
@@ -67,7 +67,11 @@ def test_the_file_is_the_network_of_the_script() -> None:
 def test_gradients() -> None:
     """A small step along the gradient lowers the loss by the step times the square of the gradient."""
     training, _ = load_images()
-    network, pixels, digits = train_digits.build(np.random.default_rng(0)), training.pixels[:8], training.digits[:8]
+    network, pixels, digits = (
+        train_digits.build_network(np.random.default_rng(0)),
+        training.pixels[:8],
+        training.digits[:8],
+    )
     before, gradient = train_digits.cross_entropy(network.forward(pixels), digits)
     network.backward(gradient)
     step = 1e-3
@@ -86,7 +90,7 @@ def test_gradients() -> None:
 def test_training_lowers_the_loss(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_digits, "EPOCHS", 10)
     training, _ = load_images()
-    few = Images(training.pixels[:400], training.digits[:400])
-    network = train_digits.train(few)
+    few = DigitImages(training.pixels[:400], training.digits[:400])
+    network = train_digits.train_network(few)
     assert "epoch 10: loss" in capsys.readouterr().out
-    assert train_digits.accuracy(network, few) > 0.5
+    assert train_digits.measure_accuracy(network, few) > 0.5

@@ -19,7 +19,7 @@ from raptor.mapping.paces import paced
 from raptor.mapping.rows import map_rows
 from raptor.pim import PimProgram
 from raptor.pipeline import run
-from raptor.search.cost import cost_for
+from raptor.search.cost import simulate_objective
 from raptor.spatial.orders import BALANCED
 from raptor.target.arch import arch_json, load
 from tests.pipeline import passes
@@ -34,7 +34,7 @@ graph = passes(models.build("lenet5", seed=0), cores=40).graph
 def mapped(chip, pace):
     decision = replace(map_rows(graph, paced(chip, pace)), pace=pace)
     made = run(graph, decision, chip, aim=BALANCED)
-    return decision, cost_for("latency", made[PimProgram], made[Streams], chip).latency_ns
+    return decision, simulate_objective("latency", made[PimProgram], made[Streams], chip).latency_ns
 
 
 (own, own_ns), (fixed, fixed_ns) = mapped(slow, "own"), mapped(slow, "bench")

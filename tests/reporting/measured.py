@@ -2,17 +2,19 @@
 
 import numpy as np
 
-from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point
-from validator.accuracy.statistics import Interval
+from validator.accuracy.report import AccuracyPoint, AccuracyReport, ChipResult, LayerNoise
+from validator.accuracy.statistics import ConfidenceInterval
 from validator.crossbar.proof import LayerProof
 
-CHIP = ChipResult(seed=3, top1=0.75, top5=0.9, agreement=0.8, top1_interval=Interval(0.7, 0.8))
+CHIP = ChipResult(seed=3, top1=0.75, top5=0.9, agreement=0.8, top1_interval=ConfidenceInterval(0.7, 0.8))
 
 
 def measured(model: str, layer: str = "conv") -> AccuracyReport:
     """Makes the measurement of a noisy device, with a sweep of two settings."""
     points = [
-        Point({"adc_bits": bits, "rows_at_once": rows}, 0.1 * int(bits), Interval(0.1, 0.9), 0.5, (CHIP,))
+        AccuracyPoint(
+            {"adc_bits": bits, "rows_at_once": rows}, 0.1 * int(bits), ConfidenceInterval(0.1, 0.9), 0.5, (CHIP,)
+        )
         for rows in ("64", "128")
         for bits in ("4", "5")
     ]

@@ -9,10 +9,10 @@ from onnx import helper
 
 import models
 import raptor
-from raptor.reporting.comparison import compare_page
-from raptor.reporting.facts import gather
-from raptor.reporting.page import report_page
-from raptor.reporting.tables import FEW_ROWS
+from raptor.reporting.comparison import render_comparison
+from raptor.reporting.facts import gather_facts
+from raptor.reporting.page import render_report
+from raptor.reporting.tables import FOLDED_ROWS
 from tests.chromium import Chromium
 from tests.frontend.support import make_model, random
 from tests.reporting.browser import Browser, browser
@@ -43,8 +43,8 @@ def pages(outs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> di
     found = {name: folder / f"{name}.html" for name in (*outs, "compare")}
     for name, out in outs.items():
         accuracies = [measured("resnet18")] if name == "raptor" else []
-        found[name].write_text(report_page(gather(out, validate=True, accuracies=accuracies)))
-    found["compare"].write_text(compare_page([gather(out) for out in outs.values()]))
+        found[name].write_text(render_report(gather_facts(out, validate=True, accuracies=accuracies)))
+    found["compare"].write_text(render_comparison([gather_facts(out) for out in outs.values()]))
     return found
 
 
@@ -95,7 +95,7 @@ def test_a_click_on_a_heading_sorts(chromium: Browser, pages: dict[str, Path]):
 
 def test_the_mouse_shows_what_is_there(chromium: Browser, pages: dict[str, Path], outs: dict[str, Path]):
     chromium.open(pages["rows"])
-    cores = gather(outs["rows"]).profile.cores
+    cores = gather_facts(outs["rows"]).profile.cores
     first = next(core for core in cores if core.xbars)
     row, col = divmod(first.core, 8)
     shown = chromium.hover("mesh", (col + 0.5) / 8, (row + 0.5) / 8)
@@ -108,7 +108,7 @@ def test_the_mouse_shows_what_is_there(chromium: Browser, pages: dict[str, Path]
     shown = chromium.hover("crossbars", 0.01, 0.01)
     assert re.search(rf"core {first.core}, crossbar 0: [\d.]+\s% full.*{first.parts[0][0]}", shown, re.DOTALL)
     chromium.open(pages["raptor"])  # most of its cores are idle
-    working = {core.core for core in gather(outs["raptor"]).profile.cores if core.parts}
+    working = {core.core for core in gather_facts(outs["raptor"]).profile.cores if core.parts}
     row, col = divmod(next(i for i in range(CHIP["cores"]) if i not in working), 8)
     assert "no work" in chromium.hover("mesh", (col + 0.5) / 8, (row + 0.5) / 8)
 
@@ -207,13 +207,13 @@ def test_flows_are_folded(chromium: Browser, pages: dict[str, Path]):
     chromium.open(pages["rows"])
     rows = "return [...document.querySelectorAll('#table-flows tbody tr')].filter(r => r.offsetHeight).length"
     every = chromium.run("return document.querySelectorAll('#table-flows tbody tr').length")
-    assert chromium.run(rows) == FEW_ROWS < every
+    assert chromium.run(rows) == FOLDED_ROWS < every
     button = chromium.one("button.turn[data-turns=folded]")
     assert button.text == f"Show all {every}"
     chromium.click(button)
     assert chromium.run(rows) == every
     chromium.click(button)
-    assert chromium.run(rows) == FEW_ROWS
+    assert chromium.run(rows) == FOLDED_ROWS
 
 
 def test_figures_can_be_saved_as_svg(chromium: Browser, pages: dict[str, Path]):
@@ -241,7 +241,7 @@ def test_names_are_only_names(chromium: Browser, tmp_path: Path):
     node = helper.make_node("Relu", ["x"], ["y"], name=name)
     model = make_model([node], {"x": (1, 2, 3, 3)}, ["y"], {"w": random(1)})
     page = tmp_path / "page.html"
-    page.write_text(report_page(gather(raptor.compile(model, cores=1).save(tmp_path / "out"))))
+    page.write_text(render_report(gather_facts(raptor.compile(model, cores=1).save(tmp_path / "out"))))
     chromium.open(page)
     assert chromium.errors() == []
     assert chromium.all("img") == []
@@ -258,7 +258,7 @@ def test_what_is_not_known_is_said(chromium: Browser, outs: dict[str, Path], tmp
     stuck = write(tmp_path / "stuck", [SETBW, recv(1, 64), send(1, 64)], [SETBW, recv(0, 64), send(0, 64)])
     for out, reason in ((bare, "no architecture"), (stuck, "does not end")):
         page = tmp_path / f"{out.name}.html"
-        page.write_text(report_page(gather(out)))
+        page.write_text(render_report(gather_facts(out)))
         chromium.open(page)
         assert chromium.errors() == []
         notice = chromium.one(".notice").text

@@ -6,8 +6,8 @@ import pytest
 
 import models
 import raptor
-from raptor.reporting.facts import gather
-from raptor.reporting.page import report_page
+from raptor.reporting.facts import gather_facts
+from raptor.reporting.page import render_report
 from tests.chromium import Chromium
 from tests.reporting.browser import browser
 
@@ -19,7 +19,7 @@ def test_the_page_is_small_and_drawn(chromium_paths: Chromium, tmp_path: Path, m
     program = raptor.compile(models.build("resnet18", seed=0), xbar=128, cores=200, mapping=mapping)
     out = program.save(tmp_path / "out", stream_format="pim", weight_format="npz")
     page = tmp_path / "page.html"
-    page.write_text(report_page(gather(out)))
+    page.write_text(render_report(gather_facts(out)))
     assert page.stat().st_size < 8e6
     with browser(chromium_paths) as chromium:
         chromium.open(page)

@@ -10,10 +10,10 @@ import pytest
 import raptor
 from raptor.analysis.explain import explain
 from raptor.cli import app
-from raptor.cli.explain_view import write
-from raptor.output.round_files import Rounds
-from raptor.reporting.facts import gather
-from raptor.reporting.page import report_page
+from raptor.cli.explain_view import write_explanation
+from raptor.output.round_files import RoundList
+from raptor.reporting.facts import gather_facts
+from raptor.reporting.page import render_report
 from tests.frontend.support import random
 from tests.rounds.support import CHIP, chain, in_rounds
 from validator.simulate.simulation_report import years_text
@@ -80,8 +80,8 @@ def test_report_and_comparison(out: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_page_draws_a_batch(out: Path):
-    facts = gather(out)
-    page = report_page(facts)
+    facts = gather_facts(out)
+    page = render_report(facts)
     assert 'id="rounds"' in page
     assert "take turns" in page
     ids = re.findall(r'<(?:section|div|table)[^>]* id="([^"]+)"', page)
@@ -96,7 +96,7 @@ def test_the_page_draws_a_batch(out: Path):
 
 
 def test_a_core_of_several_rounds_is_counted_once(out: Path):
-    cores = gather(out).profile.cores
+    cores = gather_facts(out).profile.cores
     assert len({c.core for c in cores}) == len(cores)
     whole = sum(sum(c.instructions.values()) for c in cores)
     assert whole == sum(raptor.load(p).report.instruction_count for p in sorted(out.glob("segment_*")))
@@ -108,8 +108,8 @@ def test_explain_says_why_it_cut_there(out: Path, tmp_path: Path, capsys: pytest
     assert "- cut before conv" in shown
     assert "bytes of a sample wait" in shown
     assert "- one layer a round: about" in shown
-    write(tmp_path / "found.json", explain(out))
-    listed = Rounds.model_validate_json((out / "rounds.json").read_bytes())
+    write_explanation(tmp_path / "found.json", explain(out))
+    listed = RoundList.model_validate_json((out / "rounds.json").read_bytes())
     found = json.loads((tmp_path / "found.json").read_bytes())
     assert [c["before"] for c in found["rounds"]["cuts"]] == [c.before for c in listed.cuts]
     assert all(c["joined_ns"] is None or c["joined_ns"] >= c["apart_ns"] for c in found["rounds"]["cuts"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from raptor.common.errors import UserError
-from raptor.frontend.segments.units import units_of
+from raptor.frontend.segments.units import divide_into_units
 from raptor.options import ModelInputs
-from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
-from raptor.rounds.ranges import Ranges
+from raptor.rounds.cuts import cut_everywhere, cut_greedily, find_best_cuts
+from raptor.rounds.ranges import RangeEstimates
 from raptor.target.arch import load
 from raptor.target.device_file import load_device
-from raptor.transforms.choose_recipes import Requantising
+from raptor.transforms.choose_recipes import RequantMethod
 from tests.frontend.support import make_model, node, random
 
 
@@ -28,7 +28,7 @@ def brute_force(count: int, cuts: frozenset[int], cost: Callable[[int, int], flo
     return best
 
 
-def ranges_of(seed: int) -> tuple[Ranges, int]:
+def ranges_of(seed: int) -> tuple[RangeEstimates, int]:
     """A random sequence of up to 12 layers, a random chip and device, and a random batch."""
     rng = np.random.default_rng(seed)
     nodes, weights, x, ins = [], {}, "x", int(rng.integers(1, 9))
@@ -43,9 +43,9 @@ def ranges_of(seed: int) -> tuple[Ranges, int]:
     model = make_model(nodes, {"x": shape}, [x], weights)
     arch = load(xbar=16, cores=int(rng.integers(1, 6)), xbars_per_core=int(rng.integers(4, 40)))
     device = load_device(str(rng.choice(["reram-puma", "reram-verify", "sram"])))
-    units = units_of(model, ModelInputs(), lambda _: None)
+    units = divide_into_units(model, ModelInputs(), lambda _: None)
     batch = int(2 ** rng.integers(0, 9))
-    return Ranges(units, arch, device, "rows", Requantising("exact"), batch), batch
+    return RangeEstimates(units, arch, device, "rows", RequantMethod("exact"), batch), batch
 
 
 def check(seed: int) -> bool:
@@ -57,8 +57,8 @@ def check(seed: int) -> bool:
         way = ranges.way(first, last)
         return None if way is None else way.batch_ns(batch)
 
-    simple = [method(count, cuts, cost) for method in (first_fit, one_by_one)]
-    found, wanted = best_cuts(count, cuts, cost, ranges.least), brute_force(count, cuts, cost)
+    simple = [method(count, cuts, cost) for method in (cut_greedily, cut_everywhere)]
+    found, wanted = find_best_cuts(count, cuts, cost, ranges.least), brute_force(count, cuts, cost)
     assert (found is None) == (wanted is None)
     if found is None or wanted is None:
         return False
@@ -78,24 +78,24 @@ def test_the_best_of_all_cuts_of_300_sequences():
 
 
 def test_of_equal_cuts_the_fewest_rounds():
-    assert best_cuts(3, {1, 2}, lambda a, b: float(b - a)) == ((), 3.0)
+    assert find_best_cuts(3, {1, 2}, lambda a, b: float(b - a)) == ((), 3.0)
 
 
 def test_only_where_a_cut_is_allowed():
     costs = {(0, 1): 1.0, (1, 2): 1.0, (2, 3): 1.0, (0, 2): 5.0, (1, 3): 1.5}
-    assert best_cuts(3, {1, 2}, lambda a, b: costs.get((a, b))) == ((1,), 2.5)
-    assert best_cuts(3, {2}, lambda a, b: costs.get((a, b))) == ((2,), 6.0)
-    assert best_cuts(3, set(), lambda a, b: costs.get((a, b))) is None
+    assert find_best_cuts(3, {1, 2}, lambda a, b: costs.get((a, b))) == ((1,), 2.5)
+    assert find_best_cuts(3, {2}, lambda a, b: costs.get((a, b))) == ((2,), 6.0)
+    assert find_best_cuts(3, set(), lambda a, b: costs.get((a, b))) is None
 
 
 def test_longest_first_and_one_by_one():
     def cost(a: int, b: int) -> float | None:
         return 10.0 if b - a <= 2 else None
 
-    assert first_fit(5, {1, 2, 3, 4}, cost) == ((2, 4), 30.0)
-    assert one_by_one(5, {1, 2, 3, 4}, cost) == ((1, 2, 3, 4), 50.0)
-    assert first_fit(5, {4}, cost) is None
-    assert one_by_one(5, {4}, cost) is None
+    assert cut_greedily(5, {1, 2, 3, 4}, cost) == ((2, 4), 30.0)
+    assert cut_everywhere(5, {1, 2, 3, 4}, cost) == ((1, 2, 3, 4), 50.0)
+    assert cut_greedily(5, {4}, cost) is None
+    assert cut_everywhere(5, {4}, cost) is None
 
 
 def test_the_refusal_of_a_unit_is_its_own():
@@ -103,8 +103,8 @@ def test_the_refusal_of_a_unit_is_its_own():
     nodes = [node("Conv", "x v", "a", name="wide"), node("Conv", "a w", "y", name="wider")]
     model = make_model(nodes, {"x": [1, 8, 6, 6]}, ["y"], {"v": random(40, 8, 3, 3), "w": random(60, 40, 3, 3)})
     arch = load(xbar=16, cores=1, xbars_per_core=4)
-    units = units_of(model, ModelInputs(), lambda _: None)
-    ranges = Ranges(units, arch, load_device("reram-puma"), "rows", Requantising("exact"), 1)
+    units = divide_into_units(model, ModelInputs(), lambda _: None)
+    ranges = RangeEstimates(units, arch, load_device("reram-puma"), "rows", RequantMethod("exact"), 1)
     ranges.refused[1, 2] = UserError("of the second unit")
     assert "full at layer wide (" in str(ranges.refusal(0))
     assert str(ranges.refusal(1)) == "of the second unit"

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.common.digests import matrix_digest
+from raptor.common.digests import digest_matrix
 from raptor.common.errors import CapacityError, UserError
-from raptor.frontend.segments.slicing import Slicer
+from raptor.frontend.segments.slicing import LayerSlicer
 from raptor.output import writer
 from raptor.output.files import GroupWrite, SegmentFile
 from raptor.output.writer import SegmentArtifacts
-from raptor.rounds.writes import steady_writes
+from raptor.rounds.writes import find_steady_writes
 from raptor.target.device_file import CrossbarWrite, DeviceFile, load_device
 from tests.frontend.support import golden, make_model, node, random
 from tests.hosted.support import sandwich
 from tests.rounds.support import CHIP, chain, dense, in_rounds, residual
-from validator.hosted.load import load_hosted
+from validator.hosted.load import load_segmented
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +202,9 @@ def test_a_layer_that_alone_is_too_large_is_sliced(
 def test_a_slice_can_be_sliced_again():
     """Constants of both times have names of their own, and the model still computes the same."""
     model = dense(12, 12)
-    first = Slicer.of(model)
+    first = LayerSlicer.of(model)
     first.slice(first.proto.graph.node[0], 2, 1)
-    second = Slicer.of(first.proto)
+    second = LayerSlicer.of(first.proto)
     second.slice(second.proto.graph.node[0], 2, 3)
     names = [t.name for t in second.proto.graph.initializer]
     assert len(set(names)) == len(names)
@@ -267,10 +267,10 @@ def _group(core: int, first: int, xbars: int, content: str) -> GroupWrite:
 
 def test_what_a_crossbar_still_holds_is_not_written():
     a, b, c = _group(0, 0, 2, "a"), _group(0, 0, 1, "b"), _group(1, 0, 1, "c")
-    assert steady_writes([[a], [b]]) == [(a,), (b,)]
-    assert steady_writes([[a], [c]]) == [(), ()]
-    assert steady_writes([[a, c], [b]]) == [(a,), (b,)]
-    assert steady_writes([[b], [a], [a]]) == [(b,), (a,), ()]
+    assert find_steady_writes([[a], [b]]) == [(a,), (b,)]
+    assert find_steady_writes([[a], [c]]) == [(), ()]
+    assert find_steady_writes([[a, c], [b]]) == [(a,), (b,)]
+    assert find_steady_writes([[b], [a], [a]]) == [(b,), (a,), ()]
 
 
 def test_equal_rounds_are_written_once(tmp_path: Path):
@@ -347,15 +347,15 @@ def test_a_write_that_is_missing_is_found(out: Path, tmp_path: Path):
         del found["rounds"][1]["writes"][0]
 
     with pytest.raises(UserError, match=r"segment_001: the matrix of core \d, group \d, is neither written nor left"):
-        load_hosted(_changed(out, tmp_path / "out", forget))
+        load_segmented(_changed(out, tmp_path / "out", forget))
 
 
 def test_a_write_of_another_matrix_is_found(out: Path, tmp_path: Path):
     def other(found: dict[str, Any]) -> None:
-        found["rounds"][1]["writes"][0]["sha256"] = matrix_digest(np.zeros((2, 2), np.float32))
+        found["rounds"][1]["writes"][0]["sha256"] = digest_matrix(np.zeros((2, 2), np.float32))
 
     with pytest.raises(UserError, match=r"segment_001: .*, is not that of the program"):
-        load_hosted(_changed(out, tmp_path / "out", other))
+        load_segmented(_changed(out, tmp_path / "out", other))
 
 
 def test_rounds_of_other_segments_are_found(out: Path, tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 
 import raptor
 from raptor.analysis.explain import explain
-from raptor.spatial.even_out import _Moves, _State, even_out
+from raptor.spatial.even_out import _LoadState, _Moves, balance_load
 from raptor.spatial.move_computes import move_computes
 from raptor.spatial.placed import Partition
 from tests.frontend.support import add_layer, make_model, node, random
@@ -46,7 +46,7 @@ def changed(before: Partition, after: Partition) -> list[int]:
 def test_long_work_leaves_the_busiest_core():
     found = passes(detector(), **CHIP, mapping="rows")
     before = all_on_one(found)
-    after = move_computes(before, even_out(before, line_flow(found.decision), found.arch))
+    after = move_computes(before, balance_load(before, line_flow(found.decision), found.arch))
     moved = changed(before, after)
     assert moved
     assert not any(before.graph.computes[i].matrices for i in moved)
@@ -59,7 +59,7 @@ def test_work_moves_only_if_a_schedule_finds_that_better(best: int, monkeypatch:
     found = passes(detector(), **CHIP, mapping="rows")
     before, costs = all_on_one(found), iter(float(k != best) for k in range(3))
     monkeypatch.setattr("raptor.spatial.even_out.balanced_cost", lambda _work, _patience_ns: next(costs))
-    assert bool(even_out(before, line_flow(found.decision), found.arch)) == bool(best)
+    assert bool(balance_load(before, line_flow(found.decision), found.arch)) == bool(best)
 
 
 def test_the_program_is_right():
@@ -98,7 +98,7 @@ def test_the_least_limit_occupies_cores_for_less_time():
     long, work_ns, nothing_ns = np.arange(2), np.full(2, 10.0), np.zeros(2)
     moves = _Moves(times, long, work_ns, nothing_ns, 0.0, np.zeros(3, np.int64))
     first_ns, last_ns = np.array([0.0, 90.0, 0.0]), np.array([100.0, 100.0, 10.0])
-    before = _State(np.zeros(2, np.int64), np.array([20.0, 1.0, 1.0]), first_ns, last_ns)
+    before = _LoadState(np.zeros(2, np.int64), np.array([20.0, 1.0, 1.0]), first_ns, last_ns)
     stay, longest, least = moves.choices(before)
     assert stay.cores.tolist() == [0, 0]
     assert longest.cores.tolist() == [1, 0]

@@ -7,11 +7,11 @@ import pytest
 
 from raptor.mapping.decision import Matrix
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph
-from raptor.spatial.move_computes import movable, move_computes
+from raptor.spatial.move_computes import find_movable, move_computes
 from raptor.spatial.operations import Vector
 from raptor.spatial.placed import Partition
-from raptor.spatial.relays import to_first_readers
-from raptor.spatial.spans import Times
+from raptor.spatial.relays import move_to_first_readers
+from raptor.spatial.spans import AlapSchedule
 from raptor.spatial.tiles import Tile
 from tests.pipeline import chip
 from tests.values import replace
@@ -46,10 +46,10 @@ def partition(*made: Compute, cores: Sequence[int] = (1, 2, 0)) -> Partition:
     return Partition(graph(*both), (0,) * len(made) + tuple(cores), (0.0,) * len(both))
 
 
-def times_of(found: Partition, begins_ns: Sequence[float]) -> Times:
+def times_of(found: Partition, begins_ns: Sequence[float]) -> AlapSchedule:
     """Times at which computes begin; each takes 1 ns, and messages nothing."""
     plain = [replace(each, matrices=()) for each in found.graph.computes]
-    times = Times.of(replace(found, graph=graph(*plain)), 0.0, chip())
+    times = AlapSchedule.of(replace(found, graph=graph(*plain)), 0.0, chip())
     at_ns, took_ns = np.zeros(len(times.at_ns)), np.zeros(len(times.at_ns))
     at_ns[: len(begins_ns)], took_ns[: len(begins_ns)] = begins_ns, 1.0
     return replace(times, at_ns=at_ns, end_ns=at_ns + took_ns)
@@ -58,7 +58,7 @@ def times_of(found: Partition, begins_ns: Sequence[float]) -> Times:
 def core_of_made(found: Partition, readers_ns: Sequence[float] = (FIRST, SECOND, OWN)) -> int:
     """The core to which the work of core 0 goes; all of it goes to one, and its readers stay."""
     count = len(found.cores) - len(READERS)
-    after = move_computes(found, to_first_readers(found, times_of(found, [0.0] * count + list(readers_ns))))
+    after = move_computes(found, move_to_first_readers(found, times_of(found, [0.0] * count + list(readers_ns))))
     assert after.cores[count:] == found.cores[count:]
     (core,) = set(after.cores[:count])
     return core
@@ -92,5 +92,5 @@ MULTIPLIES = replace(MADE, matrices=(Matrix(0, (0, 8), (0, 8), 1),))
 def test_what_belongs_to_its_core_stays(made: list[Compute]):
     """Matrices, copies and tiles that several computes fill have their places from elsewhere."""
     found = partition(*made)
-    assert movable(found).tolist() == [False] * len(made) + [True] * len(READERS)
+    assert find_movable(found).tolist() == [False] * len(made) + [True] * len(READERS)
     assert core_of_made(found) == 0

@@ -9,9 +9,9 @@ import pytest
 
 import models
 from raptor.common.errors import VerifyError
-from raptor.mapping.decision import ByLine, Matrix
+from raptor.mapping.decision import LineFlow, Matrix
 from raptor.pim.ir import Load
-from raptor.spatial import verify
+from raptor.spatial import verify_spatial
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Stencil
 from tests.frontend.support import make_model, node, random
@@ -98,7 +98,7 @@ def test_the_program_is_right():
 def test_without_free_crossbars_constants_are_loaded():
     tight = passes(MODEL, **CHIP | {"xbars_per_core": 6}, mapping="rows")
     flow = tight.decision.flow
-    if isinstance(flow, ByLine) and flow.makes_constants:
+    if isinstance(flow, LineFlow) and flow.makes_constants:
         assert len(products(tight.spatial)) < len(set(tight.partition.cores))
 
 
@@ -131,7 +131,7 @@ def test_weights_of_two_taps_in_another_order(stride: int):
     body = tuple(replace(weights, runs=runs) if op is weights else op for op in graph.computes[i].body)
     changed = replace(graph.computes[i], body=body)
     with pytest.raises(VerifyError, match="not the constant"):
-        verify(replace(graph, computes=(*graph.computes[:i], changed, *graph.computes[i + 1 :])), found.arch)
+        verify_spatial(replace(graph, computes=(*graph.computes[:i], changed, *graph.computes[i + 1 :])), found.arch)
 
 
 def _matrix(change: Callable[[Any], Any]) -> Callable[[SpatialGraph, int], SpatialGraph]:
@@ -167,4 +167,4 @@ def test_a_mistake(compiled: Passes, mistake: str):
     graph = compiled.spatial
     change, message = MISTAKES[mistake]
     with pytest.raises(VerifyError, match=message):
-        verify(change(graph, products(graph)[0]), compiled.arch)
+        verify_spatial(change(graph, products(graph)[0]), compiled.arch)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import fields, replace
 
-from raptor.codegen.emit import EMIT
-from raptor.graph.steps import Recipe
+from raptor.codegen.emit import EMITTERS
+from raptor.graph.steps import RequantiseRecipe
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
-from raptor.spatial.operations import OneResult, Operation, Piece, V, Vector, W
-from raptor.spatial.tiles import ConstantTile, Tile, Value
+from raptor.spatial.operations import ChannelPiece, OneResult, Operation, V, Vector, W
+from raptor.spatial.tiles import ConstantTile, ShapedValue, Tile
 
 
 def concrete(kind: type) -> Iterator[type[Operation[Buffer]]]:
@@ -41,14 +41,14 @@ def sample(annotation: Any, number: Iterator[int]) -> Any:
         return (sample(arguments[0], number), sample(arguments[0], number))
     if get_origin(annotation) is tuple:
         return tuple(sample(argument, number) for argument in arguments)
-    if get_origin(annotation) is Piece:
-        return Piece(sample(V, number), 0, 0, 1)
+    if get_origin(annotation) is ChannelPiece:
+        return ChannelPiece(sample(V, number), 0, 0, 1)
     if get_origin(annotation) is Union and V in arguments:
         return sample(V, number)
     if get_origin(annotation) is np.ndarray:
         return np.zeros(4, np.int64)
-    if annotation is Recipe:
-        return Recipe(((0, 1), (0, 1)), (), (), 0, 1)
+    if annotation is RequantiseRecipe:
+        return RequantiseRecipe(((0, 1), (0, 1)), (), (), 0, 1)
     return next(number) if annotation is int else object()
 
 
@@ -58,21 +58,21 @@ def made(kind: type[Operation[Buffer]]) -> Operation[Buffer]:
     return kind(**{field.name: sample(hints[field.name], number) for field in fields(kind)})
 
 
-def values_in(thing: Any) -> list[Value]:
+def values_in(thing: Any) -> list[ShapedValue]:
     """The values that a field holds, however deep."""
-    if isinstance(thing, Value):
+    if isinstance(thing, ShapedValue):
         return [thing]
-    if isinstance(thing, Piece):
+    if isinstance(thing, ChannelPiece):
         return [thing.value]
     return [value for part in thing for value in values_in(part)] if isinstance(thing, tuple) else []
 
 
-def held(operation: Operation[Buffer]) -> dict[str, list[Value]]:
+def held(operation: Operation[Buffer]) -> dict[str, list[ShapedValue]]:
     """Values by field."""
     return {field.name: values_in(getattr(operation, field.name)) for field in fields(operation)}
 
 
-def other(value: Value) -> Buffer:
+def other(value: ShapedValue) -> Buffer:
     return Buffer(f"other_{value.name}", value.rows, value.width, value.channels)
 
 
@@ -124,15 +124,15 @@ def test_a_forgotten_operand_is_noticed(kind: type[Operation[Buffer]]) -> None:
 
 def changed(thing: Any) -> Any:
     """A field with the same values, and with everything else different."""
-    if isinstance(thing, Value):
+    if isinstance(thing, ShapedValue):
         return thing
-    if isinstance(thing, Piece):
-        return Piece(thing.value, thing.source + 1, thing.target, thing.channels)
+    if isinstance(thing, ChannelPiece):
+        return ChannelPiece(thing.value, thing.source + 1, thing.target, thing.channels)
     if isinstance(thing, tuple):
         return tuple(map(changed, thing))
     if isinstance(thing, int | np.ndarray):
         return thing + 1
-    return dataclasses.replace(thing, low=thing.low - 1) if isinstance(thing, Recipe) else object()
+    return dataclasses.replace(thing, low=thing.low - 1) if isinstance(thing, RequantiseRecipe) else object()
 
 
 def tells_all(operation: Operation[Buffer]) -> None:
@@ -140,9 +140,9 @@ def tells_all(operation: Operation[Buffer]) -> None:
     for field in fields(operation):
         before = getattr(operation, field.name)
         after = changed(before)
-        if values_in(before) and not isinstance(before, Value) and after == before:
+        if values_in(before) and not isinstance(before, ShapedValue) and after == before:
             continue  # nothing but values
-        if not isinstance(before, Value):
+        if not isinstance(before, ShapedValue):
             assert replace(operation, **{field.name: after}).form != operation.form, f"the form forgets {field.name}"
 
 
@@ -179,7 +179,7 @@ def test_equal_operands_are_equal_in_all_operations_of_a_form() -> None:
 
 
 def test_every_operation_of_a_core_has_an_emitter() -> None:
-    assert set(EMIT) == set(ALL) - TILES_ONLY
+    assert set(EMITTERS) == set(ALL) - TILES_ONLY
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if made(kind).results])

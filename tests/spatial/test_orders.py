@@ -7,17 +7,17 @@ import pytest
 
 import models
 import raptor
-from raptor.mapping.knobs import patience_on
-from raptor.spatial.costs import OF_CLASS
+from raptor.mapping.knobs import chip_patience_ns
+from raptor.spatial.costs import COST_FUNCTIONS
 from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
-from raptor.spatial.orders import BALANCED, Aim, Order, best_order, named_order
-from raptor.spatial.schedule import Problem, pairs
-from raptor.spatial.schedule_kernel import Work
+from raptor.spatial.orders import BALANCED_OBJECTIVE, OrderObjective, StepOrder, choose_step_order, named_order
+from raptor.spatial.schedule import ScheduleProblem, number_pairs
+from raptor.spatial.schedule_kernel import SampleWork
 from tests.pipeline import Passes, line_flow, passes
 
 CHIP: dict[str, Any] = {"mapping": "rows", "cores": 60}
-EARLY, LATE = Aim("latency", (1.0, 0.4), 2), Aim("throughput", (1.0, 0.4), 2)
+EARLY, LATE = OrderObjective("latency", (1.0, 0.4), 2), OrderObjective("throughput", (1.0, 0.4), 2)
 
 
 @pytest.fixture(scope="module")
@@ -25,30 +25,30 @@ def done() -> Passes:
     return passes(models.build("resnet18", seed=0, width=0.25, image_size=64), **CHIP)
 
 
-def named(done: Passes, aim: Aim) -> tuple[list[int], Order]:
+def named(done: Passes, aim: OrderObjective) -> tuple[list[int], StepOrder]:
     """The order that is chosen by an aim, and its name."""
-    work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
-    order, name = best_order(work, Order(patience_on(done.arch), 0), aim)
+    work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+    order, name = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
     return order.tolist(), name
 
 
 def test_every_operation_has_a_cost():
     kinds: list[type] = OneResult.__subclasses__()
     ours = {kind.__name__ for kind in kinds if kind.__module__.startswith("raptor.spatial")}
-    assert ours == {kind.__name__ for kind in (ApplyLine, ApplyFilters, Requantise, *OF_CLASS)}
+    assert ours == {kind.__name__ for kind in (ApplyLine, ApplyFilters, Requantise, *COST_FUNCTIONS)}
 
 
 def test_the_schedule_names_its_order(done: Passes):
-    order, name = named(done, BALANCED)
+    order, name = named(done, BALANCED_OBJECTIVE)
     flow = line_flow(done.decision)
     assert (flow.patience_ns, flow.sample) == (name.patience_ns, name.sample)
     assert list(done.schedule.order) == order
 
 
 def test_the_name_makes_the_order_again(done: Passes):
-    for aim in (EARLY, LATE, BALANCED):
+    for aim in (EARLY, LATE, BALANCED_OBJECTIVE):
         order, name = named(done, aim)
-        work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+        work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
         assert named_order(work, name).tolist() == order
 
 
@@ -67,7 +67,7 @@ def test_each_aim_is_the_best_by_its_own_measure():
     assert fast > slow
 
 
-def some_work(rng: np.random.Generator, count: int, cores: int) -> Work:
+def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
     """Computes that read earlier ones. Times are small whole numbers, so that many starts are equal."""
     core, peer = rng.integers(0, cores, count), rng.integers(-1, cores, count)
     peer[peer == core] = -1
@@ -76,11 +76,11 @@ def some_work(rng: np.random.Generator, count: int, cores: int) -> Work:
     times_ns = rng.integers(0, 4, (7, count)).astype(np.float64)
     first_user = np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64)
     waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
-    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *pairs(core, peer))
-    return Work._make(columns)
+    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *number_pairs(core, peer))
+    return SampleWork._make(columns)
 
 
-def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]:
+def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
     """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
     count, cores = len(work.core), len(work.first_pair) - 1
     users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
@@ -126,5 +126,5 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
     rng = np.random.default_rng(seed)
     work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
     patience_ns, samples = float(rng.integers(0, 6)), int(rng.integers(1, 4))
-    order = named_order(work, Order(patience_ns, samples - 1))
+    order = named_order(work, StepOrder(patience_ns, samples - 1))
     assert order.tolist() == plain_order(work, patience_ns, samples)[-1]

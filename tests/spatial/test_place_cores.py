@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import models
 from raptor.spatial import Partition, PlacedGraph
-from raptor.spatial.mesh_placement import SWEEPS, places_of, traffic
+from raptor.spatial.mesh_placement import MOST_SWEEPS, list_messages, optimise_places
 from raptor.target import arch as architectures
 from raptor.target import isa
-from raptor.target.arch import Table, Target, network_table
+from raptor.target.arch import FlitCostTable, Target, make_mesh_table
 from raptor.target.timing import message_times
 from tests.pipeline import chip, conv_model, passes
 from tests.values import replace
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 
 def way_ns(messages: Ints, places: Ints, arch: Target) -> int:
     """Returns the time of all flits, by the table that the simulator reads."""
-    table = network_table(arch)["latency"]
+    table = make_mesh_table(arch)["latency"]
     return sum(flits * table[str(places[a])][str(places[b])] for a, b, flits in messages.tolist())
 
 
@@ -35,7 +35,7 @@ def test_no_swap_of_two_cores_is_shorter(cores: int, data: st.DataObject):
     message = st.tuples(core, core, st.integers(1, 50)).filter(lambda m: m[0] != m[1])
     messages = np.array(data.draw(st.lists(message, min_size=1, max_size=20)), np.int64)
     arch = chip(cores=cores)
-    places = places_of(messages, arch)
+    places = optimise_places(messages, arch)
     assert sorted(places.tolist()) == list(range(cores))
     found = way_ns(messages, places, arch)
     assert found <= way_ns(messages, np.arange(cores), arch)
@@ -92,10 +92,10 @@ def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int)
             "ties": lambda n: np.round(rng.integers(1, 4, n) * 0.1, 1),
         }[network]((cores + 1, cores + 1))
         np.fill_diagonal(ways, 0)
-        table = Table(Path("network.json"), b"", ways, ways)
+        table = FlitCostTable(Path("network.json"), b"", ways, ways)
         arch = replace(arch, network=replace(arch.network, table=table))
         distance = (ways + ways.T)[:-1, :-1]
-    assert places_of(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, SWEEPS)
+    assert optimise_places(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, MOST_SWEEPS)
 
 
 def test_the_cores_of_a_model_move_together():
@@ -108,7 +108,7 @@ def test_the_cores_of_a_model_move_together():
 
 
 def _way(placed: Partition | PlacedGraph, arch: Target) -> int:
-    return way_ns(traffic(placed, arch), np.arange(arch.core_count), arch)
+    return way_ns(list_messages(placed, arch), np.arange(arch.core_count), arch)
 
 
 def test_the_messages_counted_are_those_sent():
@@ -119,7 +119,7 @@ def test_the_messages_counted_are_those_sent():
         for record in stream.records[stream.records["opcode"] == isa.OPCODE["send"]]:
             wanted[core, int(record["a"])] += -(-int(record["d"]) // 32)  # bytes of a flit
     found: Counter[tuple[int, int]] = Counter()
-    for source, to, flits in traffic(result.on_chip, result.arch).tolist():
+    for source, to, flits in list_messages(result.on_chip, result.arch).tolist():
         found[source, to] += flits
     assert found == wanted
 

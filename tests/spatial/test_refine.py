@@ -72,9 +72,9 @@ def test_records_make_the_same_program_again(case: tuple[str, Passes]):
 SEARCHES = (
     ("refine", "sink_to_readers"),
     ("refine", "choose_constants"),
-    ("refine", "even_out"),
+    ("refine", "balance_load"),
     ("refine", "choose_relays"),
-    ("choose_order", "best_order"),
+    ("choose_order", "choose_order"),
 )
 
 

@@ -11,15 +11,15 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
-from raptor.mapping.recurrent import relaying
+from raptor.mapping.recurrent import find_relay_steps
 from raptor.spatial.compute_op import BodyOp
-from raptor.spatial.copies import Copies
+from raptor.spatial.copies import CopySources
 from raptor.spatial.ir import Copy
 from raptor.spatial.move_computes import move_computes
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.placed import Partition
-from raptor.spatial.relays import choose_relays, relay_values, to_first_readers
-from raptor.spatial.spans import Times, chains_lie_apart
+from raptor.spatial.relays import choose_relays, move_to_first_readers, relay_values
+from raptor.spatial.spans import AlapSchedule, has_distant_chains
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 from tests.frontend.recurrent import recurrent
@@ -194,7 +194,7 @@ def test_copies():
     whole, part, other = (Tile(name, 1, 4, 2) for name in ("whole", "part", "other"))
     beside = Tile("beside", 1, 8, 2)
     first, second, third = Copy(beside, whole, 0, 8, 8), Copy(part, beside, 8, 0, 8), Copy(other, beside, 0, 0, 8)
-    copies = Copies({op.result.name: [(at, op)] for at, op in enumerate((first, second, third))})
+    copies = CopySources({op.result.name: [(at, op)] for at, op in enumerate((first, second, third))})
     assert copies.source(whole, {whole}, 3) == whole
     assert copies.source(part, {whole}, 3) == whole
     assert copies.source(part, {whole}, 1) is None, "it is read before it is there"
@@ -202,10 +202,12 @@ def test_copies():
     assert copies.source(other, {whole}, 3) is None, "nothing fills what it takes"
     wide, end, middle = Tile("wide", 1, 8, 2), Tile("end", 1, 4, 2), Tile("middle", 1, 6, 2)
     steps = [Copy(end, wide, 8, 0, 8), Copy(middle, beside, 4, 0, 12), Copy(part, middle, 4, 0, 8)]
-    cut = Copies({"beside": copies.filling["beside"], **{op.result.name: [(at, op)] for at, op in enumerate(steps, 1)}})
+    cut = CopySources(
+        {"beside": copies.filling["beside"], **{op.result.name: [(at, op)] for at, op in enumerate(steps, 1)}}
+    )
     assert cut.source(end, {wide}, 9) is None, "it is half of the other one"
     assert cut.source(part, {whole}, 9) == whole
-    late = Copies({"beside": [(2, first)], "part": [(1, second)]})
+    late = CopySources({"beside": [(2, first)], "part": [(1, second)]})
     assert late.source(part, {whole}, 3) is None, "the copy takes it before it is there"
 
 
@@ -250,8 +252,8 @@ def core_of(partition: Partition, node: str) -> int:
 
 def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
     before = far_back.partition
-    times = Times.of(before, line_flow(far_back.decision).patience_ns, far_back.arch)
-    after = move_computes(before, to_first_readers(before, times))
+    times = AlapSchedule.of(before, line_flow(far_back.decision).patience_ns, far_back.arch)
+    after = move_computes(before, move_to_first_readers(before, times))
     tanh, cores = made_early(before), list(before.cores)
     cores[tanh] = core_of(before, "dense1")
     assert list(after.cores) == cores
@@ -324,7 +326,7 @@ def test_cores_are_left_for_relays(monkeypatch: pytest.MonkeyPatch, op_type: str
     found: list[bool] = []
 
     def noted(*args: Any) -> Any:
-        left = list(relaying(*args))
+        left = list(find_relay_steps(*args))
         found.append(bool(left))
         return left
 
@@ -344,12 +346,12 @@ def test_nothing_is_relayed_without_idle_cores():
 def test_chains(skipped: Passes):
     """The layers are a chain, on a core each; the core of the skip connection has both ends of it without relays."""
     plain = passes(deep(), **CHIP | {"cores": LAYERS}, mapping="rows").partition
-    assert chains_lie_apart(plain, 2)
-    assert not chains_lie_apart(plain, LAYERS)
+    assert has_distant_chains(plain, 2)
+    assert not has_distant_chains(plain, LAYERS)
 
 
 def test_the_latest_times_keep_the_end_and_the_order(skipped: Passes):
-    times = Times.of(skipped.partition, line_flow(skipped.decision).patience_ns, skipped.arch)
+    times = AlapSchedule.of(skipped.partition, line_flow(skipped.decision).patience_ns, skipped.arch)
     assert all(each.made_ns <= each.read_ns for each in times.kept())
     first, users = times.work.first_user, times.work.users
     for i in range(len(times.at_ns)):

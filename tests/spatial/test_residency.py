@@ -2,8 +2,8 @@
 
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy
-from raptor.spatial.line_grid import Cell
-from raptor.spatial.residency import Residency
+from raptor.spatial.line_grid import LineCell
+from raptor.spatial.residency import TileResidency
 from raptor.spatial.tiles import Tile
 
 
@@ -16,7 +16,7 @@ def making(*tiles: Tile) -> Compute:
 
 
 def test_the_last_operand_is_found_after_each_addition():
-    residency, (a, b, c) = Residency(), map(tile, "abc")
+    residency, (a, b, c) = TileResidency(), map(tile, "abc")
     residency.add(making(a), 1)
     residency.add(making(b), 2)
     assert residency.core_of_last([b, a]) == 2
@@ -26,7 +26,7 @@ def test_the_last_operand_is_found_after_each_addition():
 
 
 def test_a_tile_that_is_filled_again_is_later_than_those_before():
-    residency, (a, b) = Residency(), map(tile, "ab")
+    residency, (a, b) = TileResidency(), map(tile, "ab")
     residency.add(making(a), 1)
     residency.add(making(b), 2)
     residency.add(making(a), 1)
@@ -34,23 +34,23 @@ def test_a_tile_that_is_filled_again_is_later_than_those_before():
 
 
 def test_a_copy_is_found_once_it_is_made():
-    residency, cells = Residency(), [Cell((0, 4), tile("left")), Cell((4, 8), tile("right"))]
+    residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
     residency.add(making(*(cell.tile for cell in cells)), 1)
     place = "x", 0, 0, 2
     assert residency.find(place, cells, (1, 3), exact=False) is None
-    wide = residency.copied(place, Cell((0, 4), tile("copy")))
+    wide = residency.copied(place, LineCell((0, 4), tile("copy")))
     assert residency.find(place, cells, (1, 3), exact=False) is wide
     assert residency.find(place, cells, (1, 3), exact=True) is None
-    exact = residency.copied(place, Cell((1, 3), tile("exact")))
+    exact = residency.copied(place, LineCell((1, 3), tile("exact")))
     assert residency.find(place, cells, (1, 3), exact=True) is exact
     assert residency.find(place, cells, (1, 3), exact=False) is wide, "the first that holds them, as before"
 
 
 def test_cells_of_the_line_come_before_copies():
-    residency, cells = Residency(), [Cell((0, 4), tile("left")), Cell((4, 8), tile("right"))]
+    residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
     residency.add(making(cells[0].tile), 1)
     residency.add(making(cells[1].tile), 2)
-    residency.copied(("x", 0, 0, 1), Cell((0, 8), tile("copy")))
+    residency.copied(("x", 0, 0, 1), LineCell((0, 8), tile("copy")))
     assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=True) is None

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from raptor.mapping.decision import Matrix
-from raptor.spatial.ir import Compute, Copy, Part, TensorParts
+from raptor.spatial.ir import Compute, Copy, TensorPart, TensorParts
 from raptor.spatial.move_computes import move_computes
 from raptor.spatial.placed import Partition
 from raptor.spatial.to_readers import sink_to_readers
-from raptor.target.layout import Image, Region
+from raptor.target.layout import Image, TensorRegion
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, passes
 from tests.spatial.test_first_readers import compute, graph, relu, tile
@@ -70,7 +70,7 @@ def test_what_the_first_core_reads_stays_there():
 def moved(*computes: tuple[int, Compute]) -> list[int]:
     """The cores of computes after the move, from what they were on. The model input is the tile `input`."""
     image = Image((8,), 0)
-    given = TensorParts("input", "", (8,), image, True, (Part(Region((0, 8), (0, 1)), tile("input")),))
+    given = TensorParts("input", "", (8,), image, True, (TensorPart(TensorRegion((0, 8), (0, 1)), tile("input")),))
     made = replace(graph(*(c for _, c in computes)), inputs=("input",), tensors={"input": given})
     before = Partition(made, tuple(core for core, _ in computes), (0.0,) * len(computes))
     return list(sunk(before).cores)

@@ -3,7 +3,7 @@
 import pytest
 
 from raptor.common.errors import VerifyError
-from raptor.spatial import verify
+from raptor.spatial import verify_spatial
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, count_ops, passes, thesis_model
 from tests.values import replace
@@ -37,7 +37,7 @@ def test_a_result_that_nobody_reads_is_refused():
     spare = replace(op, result=replace(op.result, name="nobody"))
     twice = replace(graph, computes=(*graph.computes, replace(vector, body=(*vector.body[:-1], spare))))
     with pytest.raises(VerifyError, match=r"nobody.* is computed, and nobody reads it"):
-        verify(twice, result.arch)
+        verify_spatial(twice, result.arch)
 
 
 def test_a_copy_of_the_references_that_nobody_reads_is_no_fault():

@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from raptor.common.errors import VerifyError
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial import SpatialGraph, verify
+from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Move, Overlap
@@ -86,7 +86,7 @@ def changed(graph: SpatialGraph, kind: type[BodyOp], change: Change, at: int = 0
 
 def refused(graph: SpatialGraph, message: str) -> None:
     with pytest.raises(VerifyError, match=message):
-        verify(graph, chip((16, 16), xbars_per_core=40, cores=60))
+        verify_spatial(graph, chip((16, 16), xbars_per_core=40, cores=60))
 
 
 def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.ndarray[Any, Any]:
@@ -99,7 +99,7 @@ def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.
 def test_accepted(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     assert any(isinstance(op, ApplyLine) for c in graph.computes for op in c.body)
-    verify(graph, compiled[name].arch)
+    verify_spatial(graph, compiled[name].arch)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_accepted(compiled: dict[str, Passes], name: str):
 )
 def test_a_layer_that_reads_padding_only(model: ModelProto):
     graph = passes(model, **CHIP, mapping="rows")
-    verify(graph.spatial, graph.arch)
+    verify_spatial(graph.spatial, graph.arch)
 
 
 @pytest.mark.parametrize("name", [*MODELS])

@@ -9,7 +9,7 @@ import pytest
 
 from raptor import pipeline
 from raptor.common.errors import InternalError, VerifyError
-from raptor.mapping.decision import ByLine
+from raptor.mapping.decision import LineFlow
 from raptor.spatial import (
     Partition,
     PlacedGraph,
@@ -208,7 +208,7 @@ def test_layer_by_layer_fetches_are_numbered_through():
     ]
     done = passes(make_model(nodes, {"x": (1, 40, 8, 8)}, ["y"], weights), **CHIP)
     flow = done.decision.flow
-    assert isinstance(flow, ByLine)
+    assert isinstance(flow, LineFlow)
     by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch)
     verify_schedule(by_layer, done.on_chip)
     assert {fetch.node for fetch in by_layer.fetches} == {"first", "second"}

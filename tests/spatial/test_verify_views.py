@@ -10,7 +10,7 @@ import models
 import raptor
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import DotGrid
-from raptor.spatial import SpatialGraph, verify
+from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.operations import Dot, Move
 from tests.frontend.support import make_model, node
@@ -39,14 +39,14 @@ def changed(graph: SpatialGraph, wanted: Callable[[BodyOp], bool], change: Chang
 
 def refused(graph: SpatialGraph, message: str, result: Passes) -> None:
     with pytest.raises(VerifyError, match=message):
-        verify(graph, result.arch)
+        verify_spatial(graph, result.arch)
 
 
 def test_attention_runs_on_several_cores(compiled: Passes):
     grids = line_flow(compiled.decision).products
     assert len(grids) == 1
     assert all(isinstance(grid, DotGrid) and len(set(grid.cores)) > 1 for grid in grids.values())
-    verify(compiled.spatial, compiled.arch)
+    verify_spatial(compiled.spatial, compiled.arch)
 
 
 def is_product(op: BodyOp) -> bool:

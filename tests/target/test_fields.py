@@ -14,9 +14,9 @@ import orjson
 import pytest
 
 from raptor.mapping.file import target_digest
-from raptor.mapping.paces import Pace, paced
+from raptor.mapping.paces import Pace, apply_pace
 from raptor.target import timing
-from raptor.target.arch import Target, arch_json, load, parse
+from raptor.target.arch import Target, arch_json, load, parse_arch
 from raptor.target.arch.fields import field_paths
 from tests.target.test_timing import ceiled, cycles, latency_ns
 from tests.validator.builder import op, stream
@@ -99,10 +99,10 @@ def test_bounds_know_what_the_simulator_knows(path: str, factor: int, more: int)
         stream(widths, op("recv", core=0, size=size)),
     )
     program = RawProgram(2, ((XBARS,),) * 2, records, (True,) * 2, ("",) * 2, Path(), Path())
-    machine = cycle_model.build(program, SimulatedChip(target, MeshTable(target), "", ()))
-    taken_ns = cycle_model.run(machine).last_tick * machine.period_ns
-    assert taken_ns <= cycle_model.longest_ps(machine) / 1000
-    assert taken_ns <= sum(timing.longest_ns(core, XBARS, target) for core in records)
+    machine = cycle_model.build_cycle_model(program, SimulatedChip(target, MeshTable(target), "", ()))
+    taken_ns = cycle_model.run_cycle_model(machine).last_tick * machine.period_ns
+    assert taken_ns <= cycle_model.bound_time_ps(machine) / 1000
+    assert taken_ns <= sum(timing.upper_bound_ns(core, XBARS, target) for core in records)
 
 
 @pytest.mark.parametrize("pace", [pace for pace in get_args(Pace) if pace != "own"])
@@ -110,21 +110,21 @@ def test_fixed_times_depend_on_no_time_of_the_chip(pace: Pace):
     for path in numbers(TARGET):
         target: Target = changed(TARGET, path, 1, 3)
         if path not in SIZES and times(target) != times(TARGET):
-            assert paced(target, pace) == paced(TARGET, pace), path
+            assert apply_pace(target, pace) == apply_pace(TARGET, pace), path
         elif path in SIZES:
-            assert paced(target, pace) != paced(TARGET, pace), path
+            assert apply_pace(target, pace) != apply_pace(TARGET, pace), path
 
 
 @pytest.mark.parametrize("path", [p for p in field_paths() if not p.endswith(ONE_WAY)])
 def test_a_field_of_the_file_is_read_and_written(path: str):
     *sections, last = path.split(".")
     file = orjson.loads(arch_json(load("bench", cores=4, chips=2, link="package-ucie")))
-    before, _ = parse(file)
+    before, _ = parse_arch(file)
     inner = file
     for section in sections:
         inner = inner[section]
     inner[last] = wanted = 0 if last == "sim_mode" else other(inner.get(last, "core"))
-    after, problems = parse(file)
+    after, problems = parse_arch(file)
     assert before is not None
     assert after is not None, problems
     assert after.target() != before.target()

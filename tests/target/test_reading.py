@@ -10,9 +10,9 @@ import pytest
 from raptor.common.errors import UserError
 from raptor.target import arch
 from validator.checks.arch_file import read_chip
-from validator.simulate.simulated_chip import read_target
+from validator.simulate.simulated_chip import read_simulated_chip
 
-READERS = [arch.load, read_target, read_chip]
+READERS = [arch.load, read_simulated_chip, read_chip]
 
 
 @pytest.mark.parametrize("read", READERS)

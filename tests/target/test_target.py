@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from raptor.target.arch import Widths, describe, load
+from raptor.target.arch import Widths, describe_chip, load
 
 
 def test_every_field_that_takes_part_in_time_is_in_the_target():
     """All numbers differ, so that no field can hold the value of another."""
-    chip = describe("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2).file.chip_config
+    chip = describe_chip("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2).file.chip_config
     target = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, bits=4)
     core, matrix = chip.core_config, chip.core_config.matrix_config
     assert (target.chips, target.cores_per_chip, target.core_count) == (1, 6, 6)

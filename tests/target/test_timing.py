@@ -15,7 +15,7 @@ from raptor.target.arch import ChipDescription, Target, Widths, mesh_latency
 from raptor.target.arch.schema import ArchFile
 from tests.validator.builder import op, stream
 from validator.programs import RawProgram
-from validator.simulate.builtin import estimate
+from validator.simulate.builtin import estimate_program
 
 CORES = 4
 Row = tuple[int, ...]
@@ -69,7 +69,7 @@ def latency_ns(target: Target, *streams: tuple[Row, ...], xbars: int = 1) -> flo
     records = tuple(stream(widths, *rows) if rows else stream() for rows in streams)
     count = len(streams)
     raw = RawProgram(count, ((xbars,),) * count, records, (True,) * count, ("",) * count, Path(), Path())
-    return estimate(raw, target, 0)[0]
+    return estimate_program(raw, target, 0)[0]
 
 
 def cycles(target: Target, row: Row, xbars: int = 1) -> float:

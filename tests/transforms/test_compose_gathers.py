@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from onnx import ModelProto
 
 from raptor.common.errors import VerifyError
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Graph, Move
 from raptor.spatial import SpatialGraph
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import Move as MoveTile
-from raptor.spatial.origins import Origins
+from raptor.spatial.origins import ElementOrigins
 from raptor.spatial.verify_moves import verify_moves
 from raptor.transforms.compose_gathers import compose_gathers
 from tests.frontend.support import load, make_model, node, random
@@ -157,7 +157,7 @@ def test_an_output_keeps_the_order_of_the_model():
 def test_joined_graphs_compute_the_same(model: ModelProto):
     graph = load(model).graph
     inputs = {n: random(*graph.tensors[n].shape, seed=i) for i, n in enumerate(graph.inputs)}
-    wanted, found = evaluate(graph, inputs), evaluate(compose_gathers(graph), inputs)
+    wanted, found = evaluate_graph(graph, inputs), evaluate_graph(compose_gathers(graph), inputs)
     for name in graph.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
 
@@ -197,10 +197,10 @@ def unit() -> Passes:
 @pytest.mark.parametrize("name", DEFECTS)
 def test_defects(unit: Passes, name: str):
     kind, change = DEFECTS[name]
-    verify_moves(unit.spatial, Origins(unit.spatial))
+    verify_moves(unit.spatial, ElementOrigins(unit.spatial))
     other = changed(unit.spatial, kind, change)
     with pytest.raises(VerifyError, match=r"split: element .* is not the element that the node moves there"):
-        verify_moves(other, Origins(other))
+        verify_moves(other, ElementOrigins(other))
 
 
 def test_a_tile_may_be_filled_again_after_its_first_copy(unit: Passes):
@@ -214,7 +214,7 @@ def test_a_tile_may_be_filled_again_after_its_first_copy(unit: Passes):
 
     def wrong(*ops: BodyOp) -> list[int]:
         computes = tuple(Compute("n", "Relay", "", (), (op,), (op.result,)) for op in ops)
-        found = Origins(replace(graph, computes=computes))
+        found = ElementOrigins(replace(graph, computes=computes))
         root = found.roots(graph.inputs[:1]).tiles[given.name]
         return found.wrong(relay, graph.inputs[:1], root).tolist()
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto
 
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Concat, Filter, Graph, Move
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from tests.frontend.support import make_model, node, random
@@ -96,7 +96,7 @@ def test_blocks_are_read_where_they_are(name: str):
     assert two.window.kernel == tuple(2 * size for size in one.window.kernel)
     assert two.window.strides == tuple(2 * size for size in one.window.strides)
     given = {"x": random(1, 3, 6, 8, seed=3).astype(np.float64)}
-    assert np.allclose(evaluate(before, given)["y"], evaluate(after, given)["y"], rtol=1e-5, atol=1e-5)
+    assert np.allclose(evaluate_graph(before, given)["y"], evaluate_graph(after, given)["y"], rtol=1e-5, atol=1e-5)
     check(model, xbar=16, xbars_per_core=64, cores=16)
 
 
@@ -109,7 +109,7 @@ def test_every_second_column():
     assert [type(n.operator) for n in after.nodes] == [Filter]
     assert layer(after).window.kernel == (3, 6)
     given = {"x": random(1, 3, 6, 8, seed=3).astype(np.float64)}
-    assert np.allclose(evaluate(before, given)["y"], evaluate(after, given)["y"], rtol=1e-5, atol=1e-5)
+    assert np.allclose(evaluate_graph(before, given)["y"], evaluate_graph(after, given)["y"], rtol=1e-5, atol=1e-5)
     check(model, xbar=16, xbars_per_core=64, cores=16)
 
 

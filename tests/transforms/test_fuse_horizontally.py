@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.target import arch as architectures
-from raptor.transforms.choices import JoinedLayer, Rewrites
-from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally, joinable
+from raptor.transforms.choices import JoinedLayer, RewriteChoice
+from raptor.transforms.fuse_horizontally import find_fusible_groups, find_fusions, fuse_horizontally
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, faults, passes
 
@@ -50,7 +50,7 @@ def prepared(model: ModelProto) -> Graph:
 
 
 def keys(graph: Graph) -> list[set[str]]:
-    return [{branch.filter.name for branch in group} for group in joinable(graph)]
+    return [{branch.filter.name for branch in group} for group in find_fusible_groups(graph)]
 
 
 def decided(model: ModelProto) -> Decision:
@@ -64,16 +64,16 @@ def test_branches_of_one_image_may_be_one():
 def test_the_sums_of_a_layer_that_are_wanted_stay_its_own():
     """The bias of `c` is an output, and of `b` the sum that the ReLU reads: both are made, and nothing is hidden."""
     graph = prepared(module(outputs=("y", "c1", "b1")))
-    joined = fuse_horizontally(graph, Rewrites(streaming=True, layers=find_fusions(graph, ARCH)))
+    joined = fuse_horizontally(graph, RewriteChoice(streaming=True, layers=find_fusions(graph, ARCH)))
     assert set(graph.outputs) <= {n.output for n in joined.nodes}
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("y", "c1", "b1"), ("y", "a2")])
 def test_the_graph_computes_the_same(outputs: tuple[str, ...]):
     graph = prepared(module(outputs=outputs))
-    joined = fuse_horizontally(graph, Rewrites(streaming=True, layers=find_fusions(graph, ARCH)))
+    joined = fuse_horizontally(graph, RewriteChoice(streaming=True, layers=find_fusions(graph, ARCH)))
     inputs = {"x": random(1, 2, 6, 7, seed=5)}
-    wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
+    wanted, found = evaluate_graph(graph, inputs), evaluate_graph(joined, inputs)
     for name in graph.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
     layers = [n for n in joined.nodes if isinstance(n.operator, Filter)]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter, Graph
 from raptor.target import arch as architectures
-from raptor.transforms.choices import JoinedLayer, Rewrites
+from raptor.transforms.choices import JoinedLayer, RewriteChoice
 from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, faults, passes
@@ -72,10 +72,10 @@ def layers(graph: Graph) -> list[str]:
 def test_the_graph_computes_the_same(groups: int, stride: int, extra: str):
     model = block(groups=groups, stride=stride, extra=extra if stride == 1 else "")
     graph = prepared(model)
-    joined = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
+    joined = fuse_parallel_branches(graph, RewriteChoice(streaming=True, layers=find_branches(graph)))
     assert [{*name.split(" + ")} for name in layers(joined)] == [{"image"}, {"a", "b"}]
     inputs = {"x": random(1, CHANNELS, 8, 9, seed=5)}
-    wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
+    wanted, found = evaluate_graph(graph, inputs), evaluate_graph(joined, inputs)
     np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)
     check(model, **ROWS)
 
@@ -93,11 +93,11 @@ def two(**of_b: int) -> tuple[list[Any], dict[str, Any]]:
 def agree(model: ModelProto, left: list[set[str]]) -> None:
     """Checks that the joined graph has these layers, and the values of the graph before."""
     graph = prepared(model)
-    joined = fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph)))
+    joined = fuse_parallel_branches(graph, RewriteChoice(streaming=True, layers=find_branches(graph)))
     joined.verify()
     assert sorted(sorted(name.split(" + ")) for name in layers(joined)) == sorted(map(sorted, left))
     inputs = {"x": random(1, CHANNELS, 8, 9, seed=5)}
-    wanted, found = evaluate(graph, inputs), evaluate(joined, inputs)
+    wanted, found = evaluate_graph(graph, inputs), evaluate_graph(joined, inputs)
     for name in graph.outputs:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
 
@@ -165,7 +165,7 @@ def test_the_mean_of_a_norm_is_no_layer_of_the_sum():
     nodes = [node("MatMul", "x w", "h", name="layer"), node("LayerNormalization", "h g", "y", axis=2, name="norm")]
     graph = prepared(make_model(nodes, {"x": (2, 5, 6)}, ["y"], {"w": random(6, 6), "g": random(6)}))
     assert layers(graph) == ["layer", "norm", "norm"]
-    assert fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph))) is graph
+    assert fuse_parallel_branches(graph, RewriteChoice(streaming=True, layers=find_branches(graph))) is graph
 
 
 def test_weights_that_are_too_large_together_stay_apart():
@@ -173,7 +173,7 @@ def test_weights_that_are_too_large_together_stay_apart():
     for name in "ab":
         weights[f"{name}_w"][1:] = 2e38
     graph = prepared(built([*nodes, node("Add", "a b", "y", name="last")], weights))
-    assert fuse_parallel_branches(graph, Rewrites(streaming=True, layers=find_branches(graph))) is graph
+    assert fuse_parallel_branches(graph, RewriteChoice(streaming=True, layers=find_branches(graph))) is graph
 
 
 def test_long_sums_take_no_long_time():

@@ -146,7 +146,7 @@ def rewritten(model: ModelProto) -> dict[str, Graph]:
     """The graph as it was loaded, and after each pass that rewrites it, by the name of the pass."""
     arch, driver = chip((16, 16), xbars_per_core=16, cores=8), Rewritten()
     loaded = load(model).graph
-    pipeline.decide(pipeline.prepare(loaded, arch, driver=driver), arch, ROWS, driver=driver)
+    pipeline.rewrite_and_map(pipeline.prepare_graph(loaded, arch, driver=driver), arch, ROWS, driver=driver)
     return {"load": loaded, **driver.graphs}
 
 

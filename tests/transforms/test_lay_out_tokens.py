@@ -9,10 +9,10 @@ from block_models import BLOCKS
 
 import models
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
-from raptor.graph.streams import is_tokens
-from raptor.transforms.choices import Rewrites
+from raptor.graph.streams import is_token_layout
+from raptor.transforms.choices import RewriteChoice
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.split_rows import split_rows
 from raptor.transforms.use_vector_unit import find_means, use_vector_unit
@@ -34,11 +34,11 @@ def imported(name: str) -> Graph:
 @pytest.mark.parametrize("name", [*SMALL, *BLOCKS])
 def test_the_values_stay(name: str):
     graph = imported(name) if name in SMALL else load(BLOCKS[name]()).graph
-    laid = streamed(use_vector_unit(graph, Rewrites(streaming=True, layers=find_means(graph, chip()))))
+    laid = streamed(use_vector_unit(graph, RewriteChoice(streaming=True, layers=find_means(graph, chip()))))
     laid.verify()
     shapes = {n: graph.tensors[n].shape for n in graph.inputs}
     given = {n: np.random.default_rng(0).standard_normal(shape) for n, shape in shapes.items()}
-    before, after = evaluate(graph, given), evaluate(laid, given)
+    before, after = evaluate_graph(graph, given), evaluate_graph(laid, given)
     assert before.keys() & after.keys() >= set(graph.outputs)
     for tensor in before.keys() & after.keys():
         np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5)
@@ -58,7 +58,7 @@ def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels
     for node in (node for node in laid.nodes if isinstance(node.operator, Dot)):
         for operand in node.inputs:
             before = made[operand]
-            assert not isinstance(before.operator, Move) or is_tokens(laid.tensors[before.inputs[0]].image)
+            assert not isinstance(before.operator, Move) or is_token_layout(laid.tensors[before.inputs[0]].image)
 
 
 def test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image():
@@ -193,6 +193,6 @@ def test_the_largest_element_of_a_token_is_no_sum():
     ]
     graph = load(make_model(nodes, {"x": (12,)}, ["y", "z"], {"w": random(3, 3), "s": np.array([2, 2, 3])})).graph
     given = {"x": random(12, seed=3)}
-    before, after = evaluate(graph, given), evaluate(streamed(graph), given)
+    before, after = evaluate_graph(graph, given), evaluate_graph(streamed(graph), given)
     for name in before.keys() & after.keys():
         np.testing.assert_allclose(after[name], before[name], rtol=1e-5)

@@ -8,10 +8,10 @@ from block_models import BLOCKS
 from onnx import ModelProto
 
 from raptor.frontend import load
-from raptor.graph.evaluate import evaluate
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Dot, Graph, Map, Move, Node
-from raptor.graph.streams import is_tokens
-from raptor.mapping.streaming import line_parts, multiplies_tokens, views_of
+from raptor.graph.streams import is_token_layout
+from raptor.mapping.streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.target.layout import Image
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.sink_transposes import sink_transposes
@@ -50,8 +50,8 @@ def product(graph: Graph) -> Node:
 
 
 def streams(graph: Graph) -> bool:
-    parts = line_parts(graph, 16)
-    return multiplies_tokens(graph, product(graph), parts, views_of(graph, parts))
+    parts = line_channel_ranges(graph, 16)
+    return can_stream_product(graph, product(graph), parts, find_views(graph, parts))
 
 
 @pytest.mark.parametrize("op_type", ["Mul", "Relu", "Sigmoid"])
@@ -61,9 +61,9 @@ def test_a_function_of_turned_keys_is_one_of_the_keys(op_type: str):
     assert not streams(before)
     assert streams(after)
     (early,) = (n for n in after.nodes if isinstance(n.operator, Map) and n.output.endswith(".early"))
-    assert is_tokens(after.tensors[early.output].image)
+    assert is_token_layout(after.tensors[early.output].image)
     given = {"x": random(1, 10, 8, seed=3).astype(np.float64)}
-    one, two = evaluate(before, given), evaluate(after, given)
+    one, two = evaluate_graph(before, given), evaluate_graph(after, given)
     assert one.keys() & two.keys() >= {"k", "s", "y"}
     assert all(np.array_equal(one[name], two[name]) for name in one.keys() & two.keys())
     check(model, xbar=16, xbars_per_core=4, cores=8)

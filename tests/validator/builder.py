@@ -96,9 +96,9 @@ class Builder:
             self._json("layers.json", {"version": 1, "probes": list(self.probes)})
         for i, records in enumerate(self.cores):
             if self.pim:
-                self.files[f"core_{i}.pim"] = encoding.to_pim(records)
+                self.files[f"core_{i}.pim"] = encoding.encode_pim(records)
             else:
-                self.files[f"core_{i}.json"] = encoding.to_json(records)
+                self.files[f"core_{i}.json"] = encoding.encode_json(records)
         for core, matrices in self.matrices.items():
             self._weights(core, matrices)
         buffer = io.BytesIO()

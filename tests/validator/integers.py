@@ -11,9 +11,9 @@ from tests.validator.builder import Builder, address, op, stream
 from validator import engine as compiled
 from validator import machine, reference
 from validator.errors import ProgramError
-from validator.load import load
-from validator.machine import Fault, Machine, Stop
-from validator.run import prepare
+from validator.load import load_output
+from validator.machine import EngineFault, EngineStop, Machine
+from validator.run import prepare_machine
 
 ENGINES = (reference.execute, compiled.execute)
 LOCAL = 4096
@@ -60,23 +60,23 @@ class Setup:
         return Builder([self.core(*rows)], **options)
 
 
-def outcome(state: Machine, execute: Any, block: bool) -> tuple[Fault, Machine]:
+def outcome(state: Machine, execute: Any, block: bool) -> tuple[EngineFault, Machine]:
     return execute(state, block=block, max_steps=2**40), state
 
 
-def run_all(folder: Path, builder: Builder) -> tuple[Fault, Machine]:
+def run_all(folder: Path, builder: Builder) -> tuple[EngineFault, Machine]:
     """Runs a program in all modes; returns one of the results.
 
     Both engines must end in the same fault. Schedules may meet the faults of two cores in another order, but either
     both end in one or none. Memories at the end must be equal.
     """
-    program = load(builder.write(folder))
-    results = {(e, block): outcome(prepare(program, {}), e, block) for e in ENGINES for block in (True, False)}
+    program = load_output(builder.write(folder))
+    results = {(e, block): outcome(prepare_machine(program, {}), e, block) for e in ENGINES for block in (True, False)}
     fault, first = results[ENGINES[0], True]
     for (_, block), (other, state) in results.items():
         assert other == results[ENGINES[0], block][0]
-        assert (other.stop is Stop.DONE) == (fault.stop is Stop.DONE)
-        if fault.stop is Stop.DONE:
+        assert (other.stop is EngineStop.DONE) == (fault.stop is EngineStop.DONE)
+        if fault.stop is EngineStop.DONE:
             same(first, state)
     return fault, first
 
@@ -99,16 +99,16 @@ def same(left: Machine, right: Machine) -> None:
 def result(folder: Path, setup: Setup, *rows: tuple[int, ...], size: int, **builder: Any) -> np.ndarray:
     """Returns `size` bytes at `Y` after the run."""
     fault, state = run_all(folder, setup.build(*rows, **builder))
-    assert fault.stop is Stop.DONE, machine.explain(state, fault)
+    assert fault.stop is EngineStop.DONE, machine.explain_fault(state, fault)
     assert state.written is not None
     part = slice(setup.at_y, setup.at_y + size)
     assert state.written.local[part].all()
     return state.local[part]
 
 
-def trap(folder: Path, setup: Setup, *rows: tuple[int, ...], **builder: Any) -> tuple[Fault, str]:
+def trap(folder: Path, setup: Setup, *rows: tuple[int, ...], **builder: Any) -> tuple[EngineFault, str]:
     """Returns the fault at which both engines stop, and its explanation."""
     fault, state = run_all(folder, setup.build(*rows, **builder))
-    error = machine.explain(state, fault)
+    error = machine.explain_fault(state, fault)
     assert isinstance(error, ProgramError)
     return fault, str(error)

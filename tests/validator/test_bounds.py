@@ -10,8 +10,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 import raptor
 from tests.frontend.support import Array, make_model, node, random
-from validator.bounds import Bounds, index_bounds
-from validator.samples import Samples
+from validator.bounds import IndexBounds, find_index_bounds
+from validator.samples import SampleRuns
 from validator.validate import validate
 
 ROWS = 30
@@ -44,23 +44,23 @@ def branches() -> NodeProto:
     return helper.make_node("If", ["c"], ["e"], "choice", then_branch=graphs[0], else_branch=graphs[1])
 
 
-CASES: dict[str, tuple[ModelProto, Bounds]] = {
-    "directly": (chooser([node("Gather", "t ids", "e")]), Bounds(0, 29)),
-    "of 32 bits": (chooser([node("Cast", "ids", "i", to=7), LOOK_UP], kind=TensorProto.INT32), Bounds(0, 29)),
-    "a float": (chooser([node("Cast", "ids", "i", to=7), LOOK_UP], kind=TensorProto.FLOAT), Bounds(0, 29)),
-    "reshaped": (chooser([node("Reshape", "ids s", "i"), LOOK_UP], {"s": [5]}), Bounds(0, 29)),
-    "beside others": (chooser([node("Concat", "ids k", "i", axis=0), LOOK_UP], {"k": [0, 1]}), Bounds(0, 29)),
-    "moved up": (chooser([node("Add", "ids k", "i"), LOOK_UP], {"k": [20]}), Bounds(-20, 9)),
-    "moved by several": (chooser([node("Add", "k ids", "i"), LOOK_UP], {"k": [0, 5, 10, 15, 20]}), Bounds(0, 9)),
-    "moved down": (chooser([node("Sub", "ids k", "i"), LOOK_UP], {"k": [100]}), Bounds(100, 129)),
-    "from the end": (chooser([node("Sub", "k ids", "i"), LOOK_UP], {"k": [29]}), Bounds(0, 29)),
-    "scaled": (chooser([node("Mul", "ids k", "i"), LOOK_UP], {"k": [3]}), Bounds(0, 9)),
-    "divided": (chooser([node("Div", "ids k", "i"), LOOK_UP], {"k": [4]}), Bounds(0, 116)),
-    "negated": (chooser([node("Neg", "ids", "i"), LOOK_UP]), Bounds(-29, 0)),
-    "clipped": (chooser([node("Clip", "ids lo hi", "i"), LOOK_UP], {"lo": 0, "hi": 29}), Bounds(0, 29)),
+CASES: dict[str, tuple[ModelProto, IndexBounds]] = {
+    "directly": (chooser([node("Gather", "t ids", "e")]), IndexBounds(0, 29)),
+    "of 32 bits": (chooser([node("Cast", "ids", "i", to=7), LOOK_UP], kind=TensorProto.INT32), IndexBounds(0, 29)),
+    "a float": (chooser([node("Cast", "ids", "i", to=7), LOOK_UP], kind=TensorProto.FLOAT), IndexBounds(0, 29)),
+    "reshaped": (chooser([node("Reshape", "ids s", "i"), LOOK_UP], {"s": [5]}), IndexBounds(0, 29)),
+    "beside others": (chooser([node("Concat", "ids k", "i", axis=0), LOOK_UP], {"k": [0, 1]}), IndexBounds(0, 29)),
+    "moved up": (chooser([node("Add", "ids k", "i"), LOOK_UP], {"k": [20]}), IndexBounds(-20, 9)),
+    "moved by several": (chooser([node("Add", "k ids", "i"), LOOK_UP], {"k": [0, 5, 10, 15, 20]}), IndexBounds(0, 9)),
+    "moved down": (chooser([node("Sub", "ids k", "i"), LOOK_UP], {"k": [100]}), IndexBounds(100, 129)),
+    "from the end": (chooser([node("Sub", "k ids", "i"), LOOK_UP], {"k": [29]}), IndexBounds(0, 29)),
+    "scaled": (chooser([node("Mul", "ids k", "i"), LOOK_UP], {"k": [3]}), IndexBounds(0, 9)),
+    "divided": (chooser([node("Div", "ids k", "i"), LOOK_UP], {"k": [4]}), IndexBounds(0, 116)),
+    "negated": (chooser([node("Neg", "ids", "i"), LOOK_UP]), IndexBounds(-29, 0)),
+    "clipped": (chooser([node("Clip", "ids lo hi", "i"), LOOK_UP], {"lo": 0, "hi": 29}), IndexBounds(0, 29)),
     "padded": (
         chooser([node("Equal", "ids p", "m"), node("Where", "m z ids", "i"), LOOK_UP], {"p": -1, "z": 0}),
-        Bounds(0, 29),
+        IndexBounds(0, 29),
     ),
     "two tables": (
         chooser(
@@ -71,25 +71,25 @@ CASES: dict[str, tuple[ModelProto, Bounds]] = {
             ],
             {"short": random(12, 8)},
         ),
-        Bounds(0, 11),
+        IndexBounds(0, 11),
     ),
     "of elements": (
         chooser([node("GatherElements", "wide ids", "e", axis=0)], {"wide": random(9, 8)}, shape=(5, 8)),
-        Bounds(0, 8),
+        IndexBounds(0, 8),
     ),
     "classes": (
         chooser(
             [node("OneHot", "ids d v", "o"), node("MatMul", "o t", "e", name="m")], {"d": 30, "v": np.float32([0, 1])}
         ),
-        Bounds(0, 29),
+        IndexBounds(0, 29),
     ),
     "a computed table": (
         chooser([node("Mul", "t two", "t2"), node("Gather", "t2 ids", "e")], {"two": np.float32(2)}),
-        Bounds(0, 29),
+        IndexBounds(0, 29),
     ),
     "one id": (
         chooser([node("Gather", "t ids", "o"), node("Unsqueeze", "o s", "e")], {"s": [0]}, shape=()),
-        Bounds(0, 29),
+        IndexBounds(0, 29),
     ),
 }
 
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[ModelProto, Bounds]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_bounds(name: str):
     model, wanted = CASES[name]
-    assert index_bounds(model) == {"ids": wanted}
+    assert find_index_bounds(model) == {"ids": wanted}
 
 
 @pytest.mark.parametrize("host", [False, True])
@@ -113,19 +113,19 @@ def test_there_is_a_judgement(name: str, host: bool, tmp_path: Path):
 
 def test_both_branches_bound():
     model = chooser([branches()], {"short": random(12, 8), "c": np.array(True)})
-    assert index_bounds(model) == {"ids": Bounds(0, 11)}
+    assert find_index_bounds(model) == {"ids": IndexBounds(0, 11)}
 
 
 def test_all_rows_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen = set[int]()
-    made = Samples.inputs
+    made = SampleRuns.inputs
 
-    def inputs(self: Samples, number: int) -> dict[str, Array]:
+    def inputs(self: SampleRuns, number: int) -> dict[str, Array]:
         found = made(self, number)
         seen.update(found["ids"].astype(int).ravel().tolist())
         return found
 
-    monkeypatch.setattr(Samples, "inputs", inputs)
+    monkeypatch.setattr(SampleRuns, "inputs", inputs)
     raptor.compile(CASES["beside others"][0], xbar=32, cores=4).save(tmp_path / "out")
     assert validate(tmp_path / "out", samples=60).passed
     assert seen == set(range(ROWS))
@@ -135,6 +135,6 @@ def test_where_no_bound_is_found_smaller_numbers_are_tried(tmp_path: Path):
     """The last two of 32 remainders are no rows, and no rule finds that."""
     model = chooser([node("BitwiseAnd", "ids k", "i"), LOOK_UP], {"k": [31]})
     model.opset_import[0].version = 18
-    assert index_bounds(model) == {}
+    assert find_index_bounds(model) == {}
     raptor.compile(model, xbar=32, cores=4, host=True).save(tmp_path / "out")
     assert validate(tmp_path / "out", samples=9).passed

@@ -16,7 +16,7 @@ from raptor.common.errors import UserError
 from tests.frontend.support import make_model, node
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.__main__ import main
-from validator.compare import compare, tally
+from validator.compare import compare_tensor, tally_errors
 from validator.validate import validate
 
 RNG = np.random.default_rng(1)
@@ -313,11 +313,11 @@ NAN, INF = np.nan, np.inf
 def test_compare(
     got: list[float], want: list[float], absolute: float, relative: float, worst: Any, passed: bool
 ) -> None:
-    c = compare("t", tally(np.array(got, np.float32), np.array(want, np.float32)), 1e-4)
+    c = compare_tensor("t", tally_errors(np.array(got, np.float32), np.array(want, np.float32)), 1e-4)
     assert (c.max_absolute, c.max_relative) == (pytest.approx(absolute, rel=1e-6), pytest.approx(relative, rel=1e-6))
     assert (c.worst, c.passed) == (worst, passed)
 
 
 def test_a_scalar_can_be_compared() -> None:
-    c = compare("t", tally(np.array([2], np.float32), np.array(2, np.float32)), 0)
+    c = compare_tensor("t", tally_errors(np.array([2], np.float32), np.array(2, np.float32)), 0)
     assert (c.shape, c.worst, c.passed) == ((), (), True)

@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 
 from raptor.common.errors import InternalError, UserError
 from raptor.target.isa import BY_NAME, BY_OPCODE, INSTRUCTIONS, Instruction, Records
-from raptor.target.opcode_tables import RULES
+from raptor.target.opcode_tables import OPCODE_RULES
 from tests.validator.builder import Builder, address, op, place, stream
 from validator import engine as compiled
 from validator import reference
 from validator.check import _NOT_FLOAT, _OFFSET_BITS  # pyright: ignore[reportPrivateUsage]
 from validator.errors import DeadlockError, ProgramError
-from validator.load import load
-from validator.machine import Stop
-from validator.program import Program
-from validator.run import execute, prepare, run
+from validator.load import load_output
+from validator.machine import EngineStop
+from validator.program import LoadedProgram
+from validator.run import execute_machine, prepare_machine, run_program
 
 MODES = [(engine, schedule) for engine in ("python", "numba") for schedule in ("block", "round-robin")]
 SETBW = op("setbw", ibiw=8, obiw=8)
 
 
-def finish(program: Program, values: np.ndarray, engine: Any, schedule: Any) -> tuple[np.ndarray, ...]:
+def finish(program: LoadedProgram, values: np.ndarray, engine: Any, schedule: Any) -> tuple[np.ndarray, ...]:
     """Memories, registers and program counters at the end of a run whose input x is `values`."""
-    state = prepare(program, {"x": values.astype(np.float32)})
-    execute(state, engine=engine, schedule=schedule)
+    state = prepare_machine(program, {"x": values.astype(np.float32)})
+    execute_machine(state, engine=engine, schedule=schedule)
     return state.local, state.memory, state.registers, state.pc
 
 
-def check_modes(program: Program, values: np.ndarray) -> tuple[np.ndarray, ...]:
+def check_modes(program: LoadedProgram, values: np.ndarray) -> tuple[np.ndarray, ...]:
     """Runs in all modes, which must agree to the bit; returns the state."""
     results = [finish(program, values, *mode) for mode in MODES]
     for other in results[1:]:
@@ -45,20 +45,20 @@ def check_modes(program: Program, values: np.ndarray) -> tuple[np.ndarray, ...]:
     return results[0]
 
 
-def program_of(folder: Path, *cores: Records, elements: int = 32, **builder: Any) -> Program:
+def program_of(folder: Path, *cores: Records, elements: int = 32, **builder: Any) -> LoadedProgram:
     """Global memory: input x of `elements` elements at 0."""
     width = -(-builder.get("bits", 8) // 8)
     inputs = [place("x", [elements], 0)]
-    return load(Builder(list(cores), inputs=inputs, **({"size_bytes": 256 * width} | builder)).write(folder))
+    return load_output(Builder(list(cores), inputs=inputs, **({"size_bytes": 256 * width} | builder)).write(folder))
 
 
 ENGINES = {"python": reference.execute, "numba": compiled.execute}
 
 
-def stop_of(folder: Path, opcode: int, name: str) -> Stop:
+def stop_of(folder: Path, opcode: int, name: str) -> EngineStop:
     """Reason for which an engine stops that finds this opcode, with operands of 0, in a core with an array group."""
     program = program_of(folder, stream(SETBW, SETBW), matrices={0: [np.eye(8, dtype=np.float32)]})
-    state = prepare(program, {"x": np.zeros(32, np.float32)})
+    state = prepare_machine(program, {"x": np.zeros(32, np.float32)})
     state.words[1] = (opcode, 0, 0, 0, 1)
     return ENGINES[name](state, block=True, max_steps=9).stop
 
@@ -67,7 +67,7 @@ def stop_of(folder: Path, opcode: int, name: str) -> Stop:
 @pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda i: i.name)
 def test_every_instruction_has_a_meaning(tmp_path: Path, spec: Instruction, name: str) -> None:
     """All but those that `check` refuses: an engine knows each opcode of the table by itself."""
-    assert (stop_of(tmp_path, spec.opcode, name) is Stop.NO_MEANING) == (spec.name in _NOT_FLOAT)
+    assert (stop_of(tmp_path, spec.opcode, name) is EngineStop.NO_MEANING) == (spec.name in _NOT_FLOAT)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -76,23 +76,23 @@ def test_a_row_without_a_meaning_is_a_fault(
     tmp_path: Path, like: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is not taken for the last case of its kind."""
-    rules = RULES.copy()
+    rules = OPCODE_RULES.copy()
     rules[99] = rules[BY_NAME[like].opcode]
-    monkeypatch.setattr(compiled, "RULES", rules)
+    monkeypatch.setattr(compiled, "OPCODE_RULES", rules)
     monkeypatch.setitem(BY_OPCODE, 99, replace(BY_NAME[like], opcode=99, name="new", simulated_as=like))
     if (name, like) == ("numba", "sadd"):
         with pytest.raises(NotImplementedError, match="a scalar instruction without a meaning"):
             stop_of(tmp_path, 99, name)
     else:
-        assert stop_of(tmp_path, 99, name) is Stop.NO_MEANING
+        assert stop_of(tmp_path, 99, name) is EngineStop.NO_MEANING
 
 
 def test_an_instruction_without_a_meaning_is_named(tmp_path: Path) -> None:
     program = program_of(tmp_path, stream(SETBW, SETBW))
-    state = prepare(program, {"x": np.zeros(32, np.float32)})
+    state = prepare_machine(program, {"x": np.zeros(32, np.float32)})
     state.words[1, 0] = BY_NAME["vvsll"].opcode
     with pytest.raises(InternalError, match=r"core 0, instruction 1 \(vvsll .*\): the engine has no meaning for it"):
-        execute(state, engine="numba", schedule="block")
+        execute_machine(state, engine="numba", schedule="block")
 
 
 def load_x(elements: int, width: int = 1) -> tuple[tuple[int, ...], ...]:
@@ -319,7 +319,7 @@ def test_deadlock(tmp_path: Path, engine: Any, schedule: Any) -> None:
     d = stream(op("sync", core=2, event_register=2), *exchange("recv", 4, 0))
     program = program_of(tmp_path, a, b, c, d, stream(op("nop")))
     with pytest.raises(DeadlockError) as caught:
-        run(program, {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule)
+        run_program(program, {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule)
     assert str(caught.value).splitlines() == [
         "deadlock:",
         "  core 0 at 1 (send rd=5 rs1=5 core=1 size=4) waits for a recv of core 1, "
@@ -372,7 +372,7 @@ def test_faults(tmp_path: Path, name: str, engine: Any, schedule: Any) -> None:
     cores, message = FAULTS[name]
     program = program_of(tmp_path, *cores)
     with pytest.raises(ProgramError) as caught:
-        run(program, {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule)
+        run_program(program, {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule)
     assert message in str(caught.value)
     core = 1 if name == "receiver" else 0
     assert (caught.value.core, caught.value.pc) == (core, len(cores[core]) - 1)
@@ -384,16 +384,18 @@ def test_faults(tmp_path: Path, name: str, engine: Any, schedule: Any) -> None:
 def test_unaligned(tmp_path: Path, row: tuple[int, ...], engine: Any, schedule: Any) -> None:
     core = stream(op("setbw", ibiw=16, obiw=16), address(1, 0), address(2, 5), row)
     with pytest.raises(ProgramError, match="not a multiple of the 2 bytes of an element"):
-        run(program_of(tmp_path, core, bits=16), {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule)
+        run_program(
+            program_of(tmp_path, core, bits=16), {"x": np.zeros(32, np.float32)}, engine=engine, schedule=schedule
+        )
 
 
 @pytest.mark.parametrize(("engine", "schedule"), MODES)
 def test_limit_of_instructions(tmp_path: Path, engine: Any, schedule: Any) -> None:
     program = program_of(tmp_path, stream(*[op("nop")] * 10), stream(*[op("nop")] * 10))
     inputs = {"x": np.zeros(32, np.float32)}
-    assert run(program, inputs, engine=engine, schedule=schedule, max_steps=20).instructions == 20
+    assert run_program(program, inputs, engine=engine, schedule=schedule, max_steps=20).instructions == 20
     with pytest.raises(ProgramError, match="limit of instructions"):
-        run(program, inputs, engine=engine, schedule=schedule, max_steps=19)
+        run_program(program, inputs, engine=engine, schedule=schedule, max_steps=19)
 
 
 @pytest.mark.parametrize(("engine", "schedule"), MODES)
@@ -409,7 +411,7 @@ def test_probes_see_the_moment_before(tmp_path: Path, engine: Any, schedule: Any
     probes = [probe("start", 0, 0), probe("loaded", 0, 5), probe("zeroed", 0, len(a)), probe("before", 1, 3)]
     probes += [probe("after", 1, 4), probe("again", 1, 4), probe("end", 1, 5)]
     program = program_of(tmp_path, a, b, probes=probes)
-    seen = run(program, {"x": np.arange(32) + 1.0}, engine=engine, schedule=schedule, probes=True).probes
+    seen = run_program(program, {"x": np.arange(32) + 1.0}, engine=engine, schedule=schedule, probes=True).probes
     expected = {"start": [np.nan] * 2, "loaded": [1, 2], "zeroed": [0, 0], "before": [0, 0], "after": [1, 2]}
     expected |= {"again": [1, 2], "end": [0, 0]}
     for name, want in expected.items():
@@ -428,7 +430,7 @@ def test_probes_between_messages(tmp_path: Path) -> None:
     ]
     program = program_of(tmp_path, b, a, probes=probes)
     for engine, schedule in MODES:
-        seen = run(program, {"x": np.arange(32) + 1.0}, engine=engine, schedule=schedule, probes=True).probes
+        seen = run_program(program, {"x": np.arange(32) + 1.0}, engine=engine, schedule=schedule, probes=True).probes
         np.testing.assert_array_equal(seen["first"], [1, 2])
         np.testing.assert_array_equal(seen["second"], [3, 4])
         assert np.isnan(seen["none"]).all()
@@ -448,7 +450,7 @@ def test_both_engines_agree_to_the_bit(tmp_path: Path, name: str) -> None:
         rows += [op(name, rd=1, rs1=2, len=16, **rs2)]
     core = stream(*load_x(800), *rows)
     inputs = [place("x", [800], 0)]
-    check_modes(load(Builder([core], inputs=inputs, size_bytes=800, local_bytes=2000).write(tmp_path)), values)
+    check_modes(load_output(Builder([core], inputs=inputs, size_bytes=800, local_bytes=2000).write(tmp_path)), values)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
@@ -478,13 +480,13 @@ def test_run_packs_and_unpacks_tiles(tmp_path: Path, bits: int) -> None:
         bits=bits,
     )
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    program = load(builder.write(tmp_path))
+    program = load_output(builder.write(tmp_path))
     for engine, schedule in MODES:
-        np.testing.assert_array_equal(run(program, {"x": x}, engine=engine, schedule=schedule).outputs["y"], x)
+        np.testing.assert_array_equal(run_program(program, {"x": x}, engine=engine, schedule=schedule).outputs["y"], x)
     with pytest.raises(UserError, match=r"input 'x': expected shape \[2, 3, 4\], got \[24\]"):
-        run(program, {"x": x.ravel()})
+        run_program(program, {"x": x.ravel()})
     with pytest.raises(UserError, match="input 'x' is missing"):
-        run(program, {})
+        run_program(program, {})
 
 
 # Random programs: a global order of messages and local work, projected on the cores, cannot deadlock.

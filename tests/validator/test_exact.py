@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from raptor.common.errors import UserError
 from tests.frontend.recurrent import OP_TYPES, STEPS, recurrent
 from tests.frontend.support import Array, golden, make_model, node, random
-from validator.float64 import Float64Model, UnknownError, kernels, load_float64
+from validator.float64 import Float64Model, NoFloat64Error, kernels, load_float64
 from validator.float64.kernels import HALF_UNIT
-from validator.float64.recurrent import Layer, Recurrence
+from validator.float64.recurrent import Recurrence, RecurrentLayer
 
 
 def loaded(model: onnx.ModelProto, folder: Path) -> Float64Model:
@@ -181,14 +181,14 @@ def test_inner_tensors_and_only_what_they_need(tmp_path: Path) -> None:
     found = exact.run({"x": random(3)}, ["e", "y"])
     np.testing.assert_allclose(found["e"], np.exp(random(3).astype(np.float64)), rtol=1e-14)
     assert (found["y"] == -found["e"]).all()
-    with pytest.raises(UnknownError, match="NoSuchOperator"):
+    with pytest.raises(NoFloat64Error, match="NoSuchOperator"):
         exact.run({"x": random(3)}, ["n"])
 
 
 def test_models_that_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"\xff\xff broken")
-    with pytest.raises(UnknownError, match="DecodeError"):
+    with pytest.raises(NoFloat64Error, match="DecodeError"):
         load_float64(broken, {})
     sparse = make_model([node("Neg", "x")], {"x": (3,)}, {"y": 1})
     values, indices = (
@@ -196,9 +196,9 @@ def test_models_that_are_refused(tmp_path: Path) -> None:
         numpy_helper.from_array(np.zeros(1, np.int64)),
     )
     sparse.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
-    with pytest.raises(UnknownError, match="sparse"):
+    with pytest.raises(NoFloat64Error, match="sparse"):
         loaded(sparse, tmp_path)
-    assert not issubclass(UnknownError, UserError)
+    assert not issubclass(NoFloat64Error, UserError)
 
 
 ACTIVATIONS: list[tuple[str, list[str], dict[str, Any]]] = [
@@ -266,7 +266,7 @@ def test_an_unstable_layer_of_softplus_is_not_judged_by_onnxruntime(tmp_path: Pa
 def test_other_recurrent_layers_have_no_steps(odd: Any) -> None:
     layer = recurrent("RNN", **odd)
     operands = {t.name: numpy_helper.to_array(t) for t in layer.graph.initializer} | {"x": random(3, 2, 4)}
-    assert Layer.of(layer.graph.node[0], operands) is None
+    assert RecurrentLayer.of(layer.graph.node[0], operands) is None
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.validator.builder import op
 from tests.validator.integers import OPERANDS, A, B, Setup, Y, decoded, encoded, result, trap
-from validator.machine import Stop
+from validator.machine import EngineStop
 
 WIDTHS = range(1, 33)
 LENGTH = 20
@@ -56,7 +56,7 @@ def test_two_vectors(tmp_path: Path, name: str, bits: int) -> None:
     wanted = [f(x, y) for x, y in zip(a, b, strict=True)]
     setup = Setup(encoded(a, source), encoded(b, source))
     if not fits(wanted, out):
-        assert trap(tmp_path, setup, *rows)[0].stop is Stop.OVERFLOW
+        assert trap(tmp_path, setup, *rows)[0].stop is EngineStop.OVERFLOW
         return
     assert decoded(result(tmp_path, setup, *rows, size=LENGTH * -(-out // 8)), out) == wanted
 
@@ -125,7 +125,7 @@ def test_a_dot_product_beyond_64_bits_is_a_trap(tmp_path: Path, sign: int) -> No
     b = [-(2**31) if sign > 0 else 2**31 - 1] * 8
     rows = (op("setbw", ibiw=32, obiw=32), op("vvdmul", **OPERANDS, len=8))
     fault, _ = trap(tmp_path, Setup(encoded(a, 32), encoded(b, 32)), *rows)
-    assert (fault.stop, fault.value) == (Stop.OVERFLOW, 2**63 - 1 if sign > 0 else -(2**63))
+    assert (fault.stop, fault.value) == (EngineStop.OVERFLOW, 2**63 - 1 if sign > 0 else -(2**63))
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16, 24, 32])
@@ -197,7 +197,7 @@ def test_product(tmp_path: Path, bits: int, weights: int, relu: int, npz: bool) 
     wanted = [max(x, 0) if relu else x for x in wanted]
     options: dict[str, Any] = {"matrices": {0: [matrix]}, "npz": npz, "bits": 16}
     if not fits(wanted, 32):
-        assert trap(tmp_path, setup, *rows, **options)[0].stop is Stop.OVERFLOW
+        assert trap(tmp_path, setup, *rows, **options)[0].stop is EngineStop.OVERFLOW
         return
     assert decoded(result(tmp_path, setup, *rows, size=32, **options), 32) == wanted
 
@@ -246,12 +246,12 @@ def test_in_place_where_the_width_does_not_grow(tmp_path: Path) -> None:
 
 def test_in_place_where_the_width_grows_is_an_overlap(tmp_path: Path) -> None:
     rows = (op("setbw", ibiw=8, obiw=16), op("vvmul", rd=1, rs1=1, rs2=2, len=4))
-    assert trap(tmp_path, Setup(bytes(8), bytes(8)), *rows)[0].stop is Stop.OVERLAP
+    assert trap(tmp_path, Setup(bytes(8), bytes(8)), *rows)[0].stop is EngineStop.OVERLAP
 
 
 def test_a_table_is_not_overwritten(tmp_path: Path) -> None:
     rows = (op("setbw", ibiw=4, obiw=8), op("vlut", rd=2, rs1=1, rs2=2, len=4))
-    assert trap(tmp_path, Setup(bytes(4), bytes(16)), *rows)[0].stop is Stop.OVERLAP
+    assert trap(tmp_path, Setup(bytes(4), bytes(16)), *rows)[0].stop is EngineStop.OVERLAP
 
 
 # Traps: rows, operands, the fault, its explanation
@@ -262,27 +262,27 @@ def add(bits: int, length: int = 4) -> tuple[tuple[int, ...], ...]:
 
 
 RECORD = struct.pack("<iihhhh", 0, 1, -1, 0, -128, 127)
-TRAPS: dict[str, tuple[Setup, tuple[tuple[int, ...], ...], Stop, str]] = {
-    "sum": (Setup(encoded([1, 127, 127], 8), encoded([1, 0, 1], 8)), add(8, 3), Stop.OVERFLOW, "element 2 is 128, which does not fit 8 bits"),
-    "sum of 24 bits": (Setup(encoded([2**23 - 1], 24), encoded([1], 24)), add(24, 1), Stop.OVERFLOW, "element 0 is 8388608, which does not fit 24 bits"),
-    "sum of 32 bits": (Setup(encoded([-(2**31)], 32), encoded([-1], 32)), add(32, 1), Stop.OVERFLOW, "element 0 is -2147483649, which does not fit 32 bits"),
-    "an operand": (Setup(encoded([0, 64], 8), encoded([0, 0], 8)), add(7, 2), Stop.OVERFLOW, "element 1 is 64, which does not fit 7 bits"),
-    "the second operand": (Setup(encoded([0, 0], 16), encoded([0, -2049], 16)), add(12, 2), Stop.OVERFLOW, "element 1 is -2049, which does not fit 12 bits"),
-    "product": (Setup(encoded([-128], 8), encoded([-128], 8)), (op("setbw", ibiw=8, obiw=15), op("vvmul", **OPERANDS, len=1)), Stop.OVERFLOW, "element 0 is 16384, which does not fit 15 bits"),
-    "shift left": (Setup(encoded([1, 1], 8), encoded([3, 7], 8)), (op("setbw", ibiw=8, obiw=8), op("vvsll", **OPERANDS, len=2)), Stop.OVERFLOW, "element 1 is 128, which does not fit 8 bits"),
-    "shift amount": (Setup(encoded([1, 1], 8), encoded([3, 32], 8)), (op("setbw", ibiw=8, obiw=32), op("vvsll", **OPERANDS, len=2)), Stop.SHIFT, "the shift amount of element 1 is 32, allowed are 0 to 31"),
-    "negative amount": (Setup(encoded([1], 8), encoded([-1], 8)), (op("setbw", ibiw=8, obiw=8), op("vvsra", **OPERANDS, len=1)), Stop.SHIFT, "the shift amount of element 0 is -1, allowed are 0 to 31"),
-    "negative scale": (Setup(encoded([1], 8), RECORD), (op("setbw", ibiw=8, obiw=8), op("vrequant", **OPERANDS, len=1)), Stop.SHIFT, "the shift amount of element 0 is -1, allowed are 0 and more"),
-    "narrowing": (Setup(encoded([127, 128], 16)), (op("setbw", ibiw=16, obiw=8), op("sldi", rd=9, imm=-5), op("vrsl", rd=3, rs1=1, rs2=9, len=2)), Stop.OVERFLOW, "element 1 is 128, which does not fit 8 bits"),
-    "never written": (Setup(bytes(8), bytes(6)), add(16, 4), Stop.UNWRITTEN, "element 3, 2 bytes at 1030, was never written"),
-    "half written": (Setup(bytes(8), bytes(7)), add(16, 4), Stop.UNWRITTEN, "element 3, 2 bytes at 1030, was never written"),
-    "unwritten before overflow": (Setup(encoded([127, 127], 8), encoded([0], 8)), add(8, 2), Stop.UNWRITTEN, "element 1, 1 bytes at 1025"),
-    "overflow before unwritten": (Setup(encoded([127, 127], 8), encoded([1], 8)), add(8, 2), Stop.OVERFLOW, "element 0 is 128"),
-    "table": (Setup(encoded([0, 7], 4), bytes(15)), (op("setbw", ibiw=4, obiw=8), op("vlut", **OPERANDS, len=2)), Stop.UNWRITTEN, "element 1, 1 bytes at 1039, was never written"),
-    "parameters": (Setup(encoded([0, 7], 8), struct.pack("<iihhhh", 0, 1, 0, 0, 0, 0)), (op("setbw", ibiw=8, obiw=8), op("vrequant", **OPERANDS, len=2)), Stop.UNWRITTEN, "element 1, 16 bytes at 1040, was never written"),
-    "a moved hole": (Setup(bytes(3), bytes(8)), (op("lmv", rd=3, rs1=1, len=4), op("setbw", ibiw=8, obiw=8), op("vvadd", rd=1, rs1=3, rs2=2, len=4)), Stop.UNWRITTEN, "element 3, 1 bytes at 2051, was never written"),
-    "memory": (Setup(bytes(3), bytes(8), at_y=4090), add(16, 4), Stop.LOCAL_RANGE, "8 bytes at 4090 leave the 4096 bytes"),
-    "dot of nothing": (Setup(bytes(8), bytes(2)), (op("setbw", ibiw=8, obiw=32), op("vvdmul", **OPERANDS, len=4)), Stop.UNWRITTEN, "element 2, 1 bytes at 1026"),
+TRAPS: dict[str, tuple[Setup, tuple[tuple[int, ...], ...], EngineStop, str]] = {
+    "sum": (Setup(encoded([1, 127, 127], 8), encoded([1, 0, 1], 8)), add(8, 3), EngineStop.OVERFLOW, "element 2 is 128, which does not fit 8 bits"),
+    "sum of 24 bits": (Setup(encoded([2**23 - 1], 24), encoded([1], 24)), add(24, 1), EngineStop.OVERFLOW, "element 0 is 8388608, which does not fit 24 bits"),
+    "sum of 32 bits": (Setup(encoded([-(2**31)], 32), encoded([-1], 32)), add(32, 1), EngineStop.OVERFLOW, "element 0 is -2147483649, which does not fit 32 bits"),
+    "an operand": (Setup(encoded([0, 64], 8), encoded([0, 0], 8)), add(7, 2), EngineStop.OVERFLOW, "element 1 is 64, which does not fit 7 bits"),
+    "the second operand": (Setup(encoded([0, 0], 16), encoded([0, -2049], 16)), add(12, 2), EngineStop.OVERFLOW, "element 1 is -2049, which does not fit 12 bits"),
+    "product": (Setup(encoded([-128], 8), encoded([-128], 8)), (op("setbw", ibiw=8, obiw=15), op("vvmul", **OPERANDS, len=1)), EngineStop.OVERFLOW, "element 0 is 16384, which does not fit 15 bits"),
+    "shift left": (Setup(encoded([1, 1], 8), encoded([3, 7], 8)), (op("setbw", ibiw=8, obiw=8), op("vvsll", **OPERANDS, len=2)), EngineStop.OVERFLOW, "element 1 is 128, which does not fit 8 bits"),
+    "shift amount": (Setup(encoded([1, 1], 8), encoded([3, 32], 8)), (op("setbw", ibiw=8, obiw=32), op("vvsll", **OPERANDS, len=2)), EngineStop.SHIFT, "the shift amount of element 1 is 32, allowed are 0 to 31"),
+    "negative amount": (Setup(encoded([1], 8), encoded([-1], 8)), (op("setbw", ibiw=8, obiw=8), op("vvsra", **OPERANDS, len=1)), EngineStop.SHIFT, "the shift amount of element 0 is -1, allowed are 0 to 31"),
+    "negative scale": (Setup(encoded([1], 8), RECORD), (op("setbw", ibiw=8, obiw=8), op("vrequant", **OPERANDS, len=1)), EngineStop.SHIFT, "the shift amount of element 0 is -1, allowed are 0 and more"),
+    "narrowing": (Setup(encoded([127, 128], 16)), (op("setbw", ibiw=16, obiw=8), op("sldi", rd=9, imm=-5), op("vrsl", rd=3, rs1=1, rs2=9, len=2)), EngineStop.OVERFLOW, "element 1 is 128, which does not fit 8 bits"),
+    "never written": (Setup(bytes(8), bytes(6)), add(16, 4), EngineStop.UNWRITTEN, "element 3, 2 bytes at 1030, was never written"),
+    "half written": (Setup(bytes(8), bytes(7)), add(16, 4), EngineStop.UNWRITTEN, "element 3, 2 bytes at 1030, was never written"),
+    "unwritten before overflow": (Setup(encoded([127, 127], 8), encoded([0], 8)), add(8, 2), EngineStop.UNWRITTEN, "element 1, 1 bytes at 1025"),
+    "overflow before unwritten": (Setup(encoded([127, 127], 8), encoded([1], 8)), add(8, 2), EngineStop.OVERFLOW, "element 0 is 128"),
+    "table": (Setup(encoded([0, 7], 4), bytes(15)), (op("setbw", ibiw=4, obiw=8), op("vlut", **OPERANDS, len=2)), EngineStop.UNWRITTEN, "element 1, 1 bytes at 1039, was never written"),
+    "parameters": (Setup(encoded([0, 7], 8), struct.pack("<iihhhh", 0, 1, 0, 0, 0, 0)), (op("setbw", ibiw=8, obiw=8), op("vrequant", **OPERANDS, len=2)), EngineStop.UNWRITTEN, "element 1, 16 bytes at 1040, was never written"),
+    "a moved hole": (Setup(bytes(3), bytes(8)), (op("lmv", rd=3, rs1=1, len=4), op("setbw", ibiw=8, obiw=8), op("vvadd", rd=1, rs1=3, rs2=2, len=4)), EngineStop.UNWRITTEN, "element 3, 1 bytes at 2051, was never written"),
+    "memory": (Setup(bytes(3), bytes(8), at_y=4090), add(16, 4), EngineStop.LOCAL_RANGE, "8 bytes at 4090 leave the 4096 bytes"),
+    "dot of nothing": (Setup(bytes(8), bytes(2)), (op("setbw", ibiw=8, obiw=32), op("vvdmul", **OPERANDS, len=4)), EngineStop.UNWRITTEN, "element 2, 1 bytes at 1026"),
 }  # fmt: skip
 
 
@@ -307,7 +307,7 @@ def test_a_product_traps(tmp_path: Path) -> None:
     matrix = np.array([[1, 100]], np.int8)
     rows = (op("setbw", ibiw=8, obiw=8), op("mvmul", rd=3, rs1=1, mbiw=8, group=0))
     fault, text = trap(tmp_path, Setup(encoded([2], 8)), *rows, matrices={0: [matrix]})
-    assert (fault.stop, fault.element, fault.value, fault.bits) == (Stop.OVERFLOW, 1, 200, 8)
+    assert (fault.stop, fault.element, fault.value, fault.bits) == (EngineStop.OVERFLOW, 1, 200, 8)
     assert "mvmul" in text
 
 
@@ -380,13 +380,13 @@ def test_mean_and_dot_product_of_floats(tmp_path: Path) -> None:
     assert result(tmp_path / "dot", Setup(a, b), *rows, size=4).view("<f4")[0] == 10 + 52
 
 
-FLOAT_TRAPS: dict[str, tuple[Setup, tuple[tuple[int, ...], ...], Stop, str]] = {
-    "not aligned": (Setup(floats(1, 2), floats(1, 2), at_b=B + 2), (op("setfp", ibiw=32, obiw=32), op("vvadd", **OPERANDS, len=2)), Stop.UNALIGNED, "8 bytes at 1026: not a multiple of the 4 bytes"),
-    "result not aligned": (Setup(encoded([1], 8), at_y=Y + 1), (op("setfp", ibiw=8, obiw=32), op("vfloat", rd=3, rs1=1, len=1)), Stop.UNALIGNED, "4 bytes at 2049: not a multiple of the 4 bytes"),
-    "NaN": (Setup(floats(1, np.nan)), (op("setfp", ibiw=32, obiw=8), op("vround", rd=3, rs1=1, len=2)), Stop.NOT_A_NUMBER, "element 1 is not a number"),
-    "never written": (Setup(floats(1), floats(1, 2)), (op("setfp", ibiw=32, obiw=32), op("vvadd", **OPERANDS, len=2)), Stop.UNWRITTEN, "element 1, 4 bytes at 4, was never written"),
-    "round nothing": (Setup(floats(1)), (op("setfp", ibiw=32, obiw=8), op("vround", rd=3, rs1=1, len=2)), Stop.UNWRITTEN, "element 1, 4 bytes at 4, was never written"),
-    "mean of nothing": (Setup(floats(1, 2)), (op("setfp", ibiw=32, obiw=32), op("sldi", rd=9, imm=2), op("vavg", rd=3, rs1=1, rs2=9, len=2)), Stop.UNWRITTEN, "element 1, 4 bytes at 8"),
+FLOAT_TRAPS: dict[str, tuple[Setup, tuple[tuple[int, ...], ...], EngineStop, str]] = {
+    "not aligned": (Setup(floats(1, 2), floats(1, 2), at_b=B + 2), (op("setfp", ibiw=32, obiw=32), op("vvadd", **OPERANDS, len=2)), EngineStop.UNALIGNED, "8 bytes at 1026: not a multiple of the 4 bytes"),
+    "result not aligned": (Setup(encoded([1], 8), at_y=Y + 1), (op("setfp", ibiw=8, obiw=32), op("vfloat", rd=3, rs1=1, len=1)), EngineStop.UNALIGNED, "4 bytes at 2049: not a multiple of the 4 bytes"),
+    "NaN": (Setup(floats(1, np.nan)), (op("setfp", ibiw=32, obiw=8), op("vround", rd=3, rs1=1, len=2)), EngineStop.NOT_A_NUMBER, "element 1 is not a number"),
+    "never written": (Setup(floats(1), floats(1, 2)), (op("setfp", ibiw=32, obiw=32), op("vvadd", **OPERANDS, len=2)), EngineStop.UNWRITTEN, "element 1, 4 bytes at 4, was never written"),
+    "round nothing": (Setup(floats(1)), (op("setfp", ibiw=32, obiw=8), op("vround", rd=3, rs1=1, len=2)), EngineStop.UNWRITTEN, "element 1, 4 bytes at 4, was never written"),
+    "mean of nothing": (Setup(floats(1, 2)), (op("setfp", ibiw=32, obiw=32), op("sldi", rd=9, imm=2), op("vavg", rd=3, rs1=1, rs2=9, len=2)), EngineStop.UNWRITTEN, "element 1, 4 bytes at 8"),
 }  # fmt: skip
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.validator.test_cli import FIRST, gemm, second
 from validator.__main__ import main
-from validator.compare import Comparison
+from validator.compare import TensorComparison
 from validator.junit import to_junit
 from validator.validation_report import IntegerFigures, LayerComparison, SegmentVerdict, ValidationReport
 
-RIGHT = Comparison("y", (1, 5), 0.0, 0.0, (0, 1), 1.0, 1.0, passed=True)
+RIGHT = TensorComparison("y", (1, 5), 0.0, 0.0, (0, 1), 1.0, 1.0, passed=True)
 WRONG = replace(RIGHT, name="z", max_absolute=np.inf, max_relative=np.inf, got=np.nan, passed=False)
 
 

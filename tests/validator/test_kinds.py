@@ -11,32 +11,32 @@ from click.testing import CliRunner
 from onnx import ModelProto, TensorProto
 
 import raptor
-from raptor.cli.app import command
+from raptor.cli.app import build_commands
 from tests.frontend.support import make_model, node, random
 from validator import kinds
-from validator.bounds import Bounds
-from validator.kinds import KINDS, TRIED, draw
+from validator.bounds import IndexBounds
+from validator.kinds import INPUT_KINDS, TRIED_KINDS, draw_values
 from validator.validate import validate
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (3, 5), (1, 3, 8, 8), (1, 8, 8, 3), (1, 400, 1), (0, 4)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", INPUT_KINDS)
 def test_every_kind_has_every_shape(kind: str, shape: tuple[int, ...]):
     """Equal seeds give equal numbers, other seeds others."""
-    one, two = (draw(kind, shape, None, np.random.default_rng(3)) for _ in range(2))
+    one, two = (draw_values(kind, shape, None, np.random.default_rng(3)) for _ in range(2))
     assert one.shape == shape
     np.testing.assert_array_equal(one, two)
     assert not np.isnan(one).any()
-    whole = draw(kind, shape, Bounds(-4, 9), np.random.default_rng(3))
+    whole = draw_values(kind, shape, IndexBounds(-4, 9), np.random.default_rng(3))
     assert whole.shape == shape
     assert ((whole >= -4) & (whole <= 9) & (np.rint(whole) == whole)).all()
 
 
 def test_kinds_are_what_they_are_called():
     shape = (1, 3, 32, 32)
-    found = {kind: draw(kind, shape, None, np.random.default_rng(1)) for kind in KINDS}
+    found = {kind: draw_values(kind, shape, None, np.random.default_rng(1)) for kind in INPUT_KINDS}
     image = found["image"]
     assert (image.min(), image.max()) == (0, 255)
     assert np.abs(np.diff(image, axis=-1)).max() < 60
@@ -48,12 +48,12 @@ def test_kinds_are_what_they_are_called():
     assert np.abs(found["large"]).max() > 1e4
     assert np.abs(found["small"]).max() < 1e-5
     assert 0.1 < np.isneginf(found["masked"]).mean() < 0.5
-    ends = draw("large", (200,), Bounds(0, 29), np.random.default_rng(1))
+    ends = draw_values("large", (200,), IndexBounds(0, 29), np.random.default_rng(1))
     assert set(ends.tolist()) == {0, 29}
 
 
 def test_time_grows_by_half_at_most():
-    assert [len(kinds.tried(n)) for n in (1, 2, 3, 4, 9, 100)] == [0, 1, 1, 2, 4, len(TRIED)]
+    assert [len(kinds.kinds_to_try(n)) for n in (1, 2, 3, 4, 9, 100)] == [0, 1, 1, 2, 4, len(TRIED_KINDS)]
 
 
 def layer(*nodes: Any, **constants: Any) -> ModelProto:
@@ -70,12 +70,14 @@ def compiled(model: ModelProto, folder: Path, **options: Any) -> Path:
 def test_kinds_are_named(host: bool, tmp_path: Path):
     model = layer(node("Relu", "a", "y", name="last"))
     out = compiled(model, tmp_path, **({"host_nodes": ("last",)} if host else {}))
-    ran = CliRunner().invoke(command(), ["validate", str(out), "--samples", "10", "--json", str(tmp_path / "v.json")])
+    ran = CliRunner().invoke(
+        build_commands(), ["validate", str(out), "--samples", "10", "--json", str(tmp_path / "v.json")]
+    )
     assert ran.exit_code == 0
     assert ", one each of image, one-hot, constant, large, small in " in ran.output
     found = json.loads((tmp_path / "v.json").read_bytes())
     assert found["samples"] == 10
-    assert found["kinds"] == [{"kind": kind, "verdict": "pass"} for kind in TRIED]
+    assert found["kinds"] == [{"kind": kind, "verdict": "pass"} for kind in TRIED_KINDS]
 
 
 def test_given_inputs_come_alone(tmp_path: Path):
@@ -122,4 +124,4 @@ def test_ids_at_both_ends(tmp_path: Path):
     out = compiled(model, tmp_path)
     verdict = validate(out, samples=10)
     assert verdict.passed
-    assert {k.kind: k.verdict for k in verdict.kinds} == dict.fromkeys(TRIED, "pass")
+    assert {k.kind: k.verdict for k in verdict.kinds} == dict.fromkeys(TRIED_KINDS, "pass")

@@ -18,7 +18,7 @@ from raptor.common.errors import UserError
 from raptor.target import encoding
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.errors import ProgramError
-from validator.load import load
+from validator.load import load_output
 
 W = np.ones((4, 3), np.float32)
 SETBW = op("setbw", ibiw=8, obiw=8)
@@ -39,7 +39,7 @@ def good(**changes: Any) -> Builder:
 
 
 def test_a_good_one(tmp_path: Path) -> None:
-    program = load(good().write(tmp_path))
+    program = load_output(good().write(tmp_path))
     assert program.core_count == 2
     assert program.instruction_count == 8
     np.testing.assert_array_equal(program.weights.matrix(1, 0), W)
@@ -48,7 +48,7 @@ def test_a_good_one(tmp_path: Path) -> None:
 
 
 def test_pim_and_npz_are_read_alike(tmp_path: Path) -> None:
-    left, right = load(good().write(tmp_path / "a")), load(good(pim=True, npz=True).write(tmp_path / "b"))
+    left, right = load_output(good().write(tmp_path / "a")), load_output(good(pim=True, npz=True).write(tmp_path / "b"))
     for a, b in zip(left.streams, right.streams, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(left.weights.values, right.weights.values)
@@ -56,13 +56,13 @@ def test_pim_and_npz_are_read_alike(tmp_path: Path) -> None:
 
 def test_pim_wins_over_json(tmp_path: Path) -> None:
     builder = good().make()
-    builder.files["core_0.pim"] = encoding.to_pim(stream(op("nop")))
-    assert len(load(builder.write(tmp_path)).streams[0]) == 1
+    builder.files["core_0.pim"] = encoding.encode_pim(stream(op("nop")))
+    assert len(load_output(builder.write(tmp_path)).streams[0]) == 1
 
 
 def refused(folder: Path, message: str, kind: type[UserError] = UserError) -> None:
     with pytest.raises(kind) as caught:
-        load(folder)
+        load_output(folder)
     assert message in str(caught.value)
 
 
@@ -266,7 +266,7 @@ def test_rules_of_streams(tmp_path: Path, name: str) -> None:
     records, message = RULES[name]
     builder = good(cores=[records, stream()])
     with pytest.raises(ProgramError) as caught:
-        load(builder.write(tmp_path))
+        load_output(builder.write(tmp_path))
     assert message in str(caught.value)
     assert caught.value.core == 0
     assert str(caught.value).startswith(f"core 0, instruction {caught.value.pc} (")
@@ -275,7 +275,7 @@ def test_rules_of_streams(tmp_path: Path, name: str) -> None:
 def test_weights_of_fewer_bits_leave_room_for_more_columns(tmp_path: Path) -> None:
     wide = np.ones((2, 16), np.float32)
     rows = [SETBW, address(1, 0), op("mvmul", rd=1, rs1=1, mbiw=4, group=0)]
-    load(Builder([stream(*rows)], {0: [wide]}).write(tmp_path))
+    load_output(Builder([stream(*rows)], {0: [wide]}).write(tmp_path))
 
 
 def probe(**changes: Any) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def probe(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_rules_of_layers(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    load(good(probes=[probe()]).write(tmp_path / "good"))
+    load_output(good(probes=[probe()]).write(tmp_path / "good"))
     refused(good(probes=[probe(**changes)]).write(tmp_path / "bad"), message)
 
 
@@ -331,7 +331,7 @@ def test_changed_files(tmp_path: Path) -> None:
     (folder / "core_0.json").write_bytes(original.replace(b'"rd":1', b'"rd":7'))
     refused(folder, "changed since it was compiled")
     with pytest.raises(ProgramError, match="reads register 1"):
-        load(folder, check_hashes=False)
+        load_output(folder, check_hashes=False)
     (folder / "core_0.json").unlink()
     refused(folder, "core_0.json: missing")
 
@@ -339,7 +339,7 @@ def test_changed_files(tmp_path: Path) -> None:
 def test_a_stream_that_is_not_listed(tmp_path: Path) -> None:
     folder = good().write(tmp_path)
     (folder / "notes.txt").write_text("ignored")
-    load(folder)
+    load_output(folder)
     (folder / "core_1.pim").write_bytes(b"")
     refused(folder, "core_1.pim: a stream that manifest.json does not list")
 
@@ -351,7 +351,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     refused(folder, "not a regular file")
     (folder / "core_0.json").unlink()
     other.rename(folder / "core_0.json")
-    load(folder)
+    load_output(folder)
     (folder / "weights").rename(other)
     (folder / "weights").symlink_to(other)
     refused(folder, "not a regular file of this directory")
@@ -360,14 +360,14 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
     good().write(tmp_path / "out")
     (tmp_path / "link").symlink_to(tmp_path / "out")
-    load(tmp_path / "link")
+    load_output(tmp_path / "link")
 
 
 def test_the_limit_of_memory(tmp_path: Path) -> None:
     folder = good().write(tmp_path)
-    load(folder, memory_limit_bytes=4 * 256 * 4)
+    load_output(folder, memory_limit_bytes=4 * 256 * 4)
     with pytest.raises(UserError, match="more than the limit"):
-        load(folder, memory_limit_bytes=4 * 256 * 4 - 1)
+        load_output(folder, memory_limit_bytes=4 * 256 * 4 - 1)
 
 
 @given(st.data())
@@ -383,7 +383,7 @@ def test_no_damage_breaks_the_loader(tmp_path_factory: pytest.TempPathFactory, d
         )
     builder.files[name] = bytes(content)
     with suppress(UserError):
-        load(builder.write(folder))
+        load_output(builder.write(folder))
 
 
 def test_the_builder_lists_true_hashes(tmp_path: Path) -> None:

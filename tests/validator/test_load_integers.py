@@ -16,8 +16,8 @@ from raptor.common.errors import UserError
 from tests.validator.builder import FLOAT32, Builder, address, coded, op, place, stream
 from tests.validator.test_load import Edit, edit, npy, put, refused
 from validator.errors import ProgramError
-from validator.load import load
-from validator.run import run
+from validator.load import load_output
+from validator.run import run_program
 
 W = np.arange(12).reshape(4, 3) - 6
 SETBW = op("setbw", ibiw=8, obiw=32)
@@ -47,7 +47,7 @@ def test_weights_are_kept_compact(tmp_path: Path, npz: bool, largest: int) -> No
     matrix = W.copy()
     matrix[1, 1] = largest
     core = stream(SETBW, address(1, 0), address(2, 8), op("mvmul", rd=2, rs1=1, mbiw=16, group=0))
-    program = load(good(cores=[core], matrices={0: [matrix.astype(np.int16)]}, npz=npz, bits=16).write(tmp_path))
+    program = load_output(good(cores=[core], matrices={0: [matrix.astype(np.int16)]}, npz=npz, bits=16).write(tmp_path))
     assert program.weights.values.dtype == (np.int8 if -128 <= largest <= 127 else np.int16)
     np.testing.assert_array_equal(program.weights.matrix(0, 0), matrix)
     assert program.constants.dtype == np.uint8
@@ -57,7 +57,7 @@ def test_weights_are_kept_compact(tmp_path: Path, npz: bool, largest: int) -> No
 def test_a_product_from_model_to_model(tmp_path: Path, mode: tuple[Any, Any]) -> None:
     engine, schedule = mode
     x = np.array([0, 255, 128, 3], np.uint8)
-    result = run(load(good().write(tmp_path)), {"x": x}, engine=engine, schedule=schedule)
+    result = run_program(load_output(good().write(tmp_path)), {"x": x}, engine=engine, schedule=schedule)
     assert result.outputs["y"].dtype == np.int32
     np.testing.assert_array_equal(result.outputs["y"], (x.astype(int) - 128) @ W)
     assert result.output_elements["y"].dtype == np.int64
@@ -167,8 +167,8 @@ def probe(**changes: Any) -> dict[str, Any]:
 
 
 def test_probes_have_codings(tmp_path: Path) -> None:
-    program = load(good(probes=[probe()]).write(tmp_path / "good"))
-    result = run(program, {"x": np.full(4, 129, np.uint8)}, probes=True)
+    program = load_output(good(probes=[probe()]).write(tmp_path / "good"))
+    result = run_program(program, {"x": np.full(4, 129, np.uint8)}, probes=True)
     np.testing.assert_array_equal(result.probe_elements["t"], W.sum(axis=0))
     refused(good(probes=[probe(coding=None)]).write(tmp_path / "none"), "tensor 't': no coding")
     tile = probe()["tiles"][0]
@@ -178,16 +178,16 @@ def test_probes_have_codings(tmp_path: Path) -> None:
 
 def test_a_probe_of_bytes_that_are_not_there_yet(tmp_path: Path) -> None:
     tile = probe()["tiles"][0]
-    program = load(good(probes=[probe(tiles=[tile | {"pc": 6}])]).write(tmp_path))
+    program = load_output(good(probes=[probe(tiles=[tile | {"pc": 6}])]).write(tmp_path))
     with pytest.raises(UserError, match="tensor 't': the program has not written 12 of its bytes, the first at 0"):
-        run(program, {"x": np.zeros(4, np.uint8)}, probes=True)
+        run_program(program, {"x": np.zeros(4, np.uint8)}, probes=True)
 
 
 def test_an_output_that_is_not_written(tmp_path: Path) -> None:
     rows = good().cores[0][:-1]
-    program = load(good(cores=[rows]).write(tmp_path))
+    program = load_output(good(cores=[rows]).write(tmp_path))
     with pytest.raises(UserError, match="output 'y': the program has not written 12 of its bytes, the first at 16"):
-        run(program, {"x": np.zeros(4, np.uint8)})
+        run_program(program, {"x": np.zeros(4, np.uint8)})
 
 
 ROWS = (address(1, 0), address(2, 32), address(3, 64), address(9, 1))
@@ -228,12 +228,12 @@ def test_streams_with_floats_are_refused(tmp_path: Path, case: str) -> None:
     rows, message = MIXED[case]
     folder = good(cores=[stream(*rows)]).write(tmp_path / "int")
     with pytest.raises(ProgramError):
-        load(folder)
+        load_output(folder)
     mixed = good(cores=[stream(*rows)], numbers="mixed").write(tmp_path / "mixed")
     if message:
         refused(mixed, message, ProgramError)
     else:
-        load(mixed)
+        load_output(mixed)
 
 
 # Values of the model and elements on the chip
@@ -248,8 +248,8 @@ def copying(coding: dict[str, Any], shape: list[int], size: int, **more: Any) ->
 
 
 def copied(folder: Path, coding: dict[str, Any], x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    program = load(copying(coding, list(x.shape), size).write(folder))
-    result = run(program, {"x": x})
+    program = load_output(copying(coding, list(x.shape), size).write(folder))
+    result = run_program(program, {"x": x})
     return result.outputs["y"], result.output_elements["y"]
 
 
@@ -324,16 +324,16 @@ def test_an_element_beyond_its_type_is_named(tmp_path: Path) -> None:
     """An int16 of the chip stands for the int8 y of the model."""
     coding = {"inputs": [place("x", [3], 0, coding=coded(16, "int16"))]}
     outputs = [place("y", [3], 512, coding=coded(16, "int8"))]
-    program = load(copying(coded(16), [3], 6, **coding, outputs=outputs).write(tmp_path))
+    program = load_output(copying(coded(16), [3], 6, **coding, outputs=outputs).write(tmp_path))
     with pytest.raises(UserError, match="output 'y': an element stands for a value outside int8"):
-        run(program, {"x": np.array([1, 128, 3])})
+        run_program(program, {"x": np.array([1, 128, 3])})
 
 
 def test_an_element_beyond_its_bits_is_named(tmp_path: Path) -> None:
     outputs = [place("y", [3], 512, coding=coded(12, "int16"))]
-    program = load(copying(coded(16, "int16"), [3], 6, outputs=outputs).write(tmp_path))
+    program = load_output(copying(coded(16, "int16"), [3], 6, outputs=outputs).write(tmp_path))
     with pytest.raises(UserError, match="output 'y': an element does not fit its 12 bits"):
-        run(program, {"x": np.array([1, 2048, 3])})
+        run_program(program, {"x": np.array([1, 2048, 3])})
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -347,20 +347,20 @@ def test_a_message_carries_what_was_never_written(tmp_path: Path, mode: tuple[An
         rest = (address(28, 0), address(29, 32), op("st", rd=28, rs1=2, size=3))
         outputs = [place("y", [3], 32, coding=coded(8))]
         cores = [stream(*first), stream(*second, add, *rest)]
-        program = load(Builder(cores, outputs=outputs, numbers="int").write(tmp_path / str(length)))
+        program = load_output(Builder(cores, outputs=outputs, numbers="int").write(tmp_path / str(length)))
         if message:
             with pytest.raises(ProgramError, match=f"core 1, instruction 4 .*{message}"):
-                run(program, {}, engine=engine, schedule=schedule)
+                run_program(program, {}, engine=engine, schedule=schedule)
         else:
-            got = run(program, {}, engine=engine, schedule=schedule)
+            got = run_program(program, {}, engine=engine, schedule=schedule)
             np.testing.assert_array_equal(got.outputs["y"], [200 - 256] * 3)
 
 
 def test_the_machine_counts_what_it_allocates(tmp_path: Path) -> None:
     folder = good().write(tmp_path)
-    load(folder, memory_limit_bytes=6 * 256 + 2 * 256)
+    load_output(folder, memory_limit_bytes=6 * 256 + 2 * 256)
     with pytest.raises(UserError, match="more than the limit"):
-        load(folder, memory_limit_bytes=6 * 256 + 2 * 256 - 1)
+        load_output(folder, memory_limit_bytes=6 * 256 + 2 * 256 - 1)
 
 
 def test_the_coding_is_in_the_schema(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
-from validator.network import KINDS, FileTable, MeshTable
+from validator.network import COST_KINDS, FileTable, MeshTable
 from validator.simulate import simulated_chip
 
 PARTS = ("0", "1", "8", "11", "12", "-10", "-9")
@@ -20,10 +20,10 @@ def test_file_and_mesh_are_the_table(cores: int, tmp_path: Path) -> None:
     arch = architectures.load(cores=cores)
     path = tmp_path / "network.json"
     path.write_bytes(b"".join(architectures.write_network(arch)))
-    table = architectures.network_table(arch)
+    table = architectures.make_mesh_table(arch)
     for source in PARTS:
         for to in PARTS:
-            for kind in KINDS:
+            for kind in COST_KINDS:
                 wanted = table[kind].get(source, {}).get(to)
                 assert FileTable(path).cost(kind, source, to) == MeshTable(arch).cost(kind, source, to) == wanted
 
@@ -74,12 +74,14 @@ def test_the_simulator_keeps_the_pairs_that_talk() -> None:
     arch = architectures.load(cores=4000)
     cores = np.arange(0, 4000, 2)
     pairs = np.array([[0, 1], [0, 2000], [5, 0], [5, 1999], [1999, 2000]])
-    network = simulated_chip.network_of(simulated_chip.SimulatedChip(arch, MeshTable(arch), "bench", ()), cores, pairs)
+    network = simulated_chip.look_up_flit_costs(
+        simulated_chip.SimulatedChip(arch, MeshTable(arch), "bench", ()), cores, pairs
+    )
     kept = (network.first, network.to, network.latency_ns, network.energy_pj, network.missing)
     assert sum(array.nbytes for array in kept) < 20_000
     for source, to in pairs.tolist():
         ends = [-10 if end == 2000 else int(cores[end]) for end in (source, to)]
-        latency, energy = architectures.mesh_cost(arch, *ends) or (0.0, 0.0)
+        latency, energy = architectures.mesh_pair_cost(arch, *ends) or (0.0, 0.0)
         assert network.flit_ns(source, to) == latency
         assert energy in network.energy_pj
 
@@ -88,7 +90,7 @@ def test_a_pair_that_the_table_lacks(tmp_path: Path) -> None:
     path = tmp_path / "network.json"
     path.write_text('{"latency": {"0": {"1": 3}}, "energy": {"0": {"1": 4}}}')
     target = simulated_chip.SimulatedChip(architectures.load(cores=4), FileTable(path), "bench", ())
-    network = simulated_chip.network_of(target, np.arange(2), np.array([[0, 1], [1, 0]]))
+    network = simulated_chip.look_up_flit_costs(target, np.arange(2), np.array([[0, 1], [1, 0]]))
     assert (network.flit_ns(0, 1), network.flit_ns(1, 0)) == (3.0, None)
     assert network.latency_ns.tolist() == [3.0, 0.0]
     assert network.missing.tolist() == [False, True]

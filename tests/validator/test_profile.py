@@ -15,7 +15,7 @@ from raptor.target import isa
 from tests.pipeline import conv_model, thesis_model
 from tests.validator.simulate.programs import SETBW, lldi, mvmul, recv, send, sldi, write
 from validator.profile import Profile, profile
-from validator.profile.facts import GLOBAL_MEMORY, KINDS, Mesh
+from validator.profile.facts import ACTIVITY_KINDS, GLOBAL_MEMORY, Mesh
 from validator.programs import read_program
 from validator.simulate import builtin
 from validator.simulate.simulation_report import SimulationReport
@@ -71,7 +71,7 @@ def test_the_timeline_adds_up(found: Profile, simulated: SimulationReport):
     assert line is not None
     assert line.cores == tuple(c.core for c in simulated.cores)
     columns = ("matrix_ns", "vector_ns", "transfer_ns", "wait_send_ns", "wait_recv_ns", "wait_token_ns")
-    for kind, column in zip(range(len(KINDS)), columns, strict=True):
+    for kind, column in zip(range(len(ACTIVITY_KINDS)), columns, strict=True):
         spent = line.shares[kind].astype(float).sum(axis=1) * line.bin_ns
         np.testing.assert_allclose(spent, [getattr(c, column) for c in simulated.cores], rtol=1e-5, atol=1)
     assert line.shares.max() <= 1.00001  # one instruction at a time

@@ -8,7 +8,7 @@ import pytest
 
 from raptor.common.errors import UserError
 from raptor.target import encoding
-from validator.members import members
+from validator.members import split_members
 from validator.programs import read_program
 
 
@@ -22,20 +22,20 @@ def write(folder: Path, config: dict[str, Any], **files: Any) -> Path:
 def test_unknown_keys_and_odd_numbers_are_read_as_the_simulator_does():
     plain = b'[{"op":"sldi","rd":3,"imm":4294967301},{"op":"lmv","rd":1,"rs1":2,"len":7,"size":7,"core":9,"x":"y"}]'
     odd = b'[{"op":"sldi","rd":3.0,"imm":5.9,"offset":{"q":[1]}},{"op":"lmv","rd":1,"rs1":2,"len":7}]'
-    a, b = (encoding.from_json(text, lenient=True) for text in (plain, odd))
+    a, b = (encoding.decode_json(text, lenient=True) for text in (plain, odd))
     assert a["a"].tolist() == b["a"].tolist() == [5, 0]
     assert a["flags"].tolist() == [0, 0]
-    assert b["flags"].tolist() == [0, encoding.NO_SIZE]
+    assert b["flags"].tolist() == [0, encoding.NO_SIZE_FLAG]
     for text, fault in ((plain, "imm: 4294967301 does not fit 32 bits"), (odd, "rd: expected an integer, found 3.0")):
         with pytest.raises(UserError, match=f"instruction 0: sldi, {fault}"):
-            encoding.from_json(text)
+            encoding.decode_json(text)
 
 
 def test_lenient_and_strict_readers_agree_on_plain_streams():
     text = (
         b'[{"op":"send","rd":1,"rs1":1,"core":2,"offset":{"offset_select":1,"offset_value":4},"size":8},{"op":"nop"}]'
     )
-    assert (encoding.from_json(text) == encoding.from_json(text, lenient=True)).all()
+    assert (encoding.decode_json(text) == encoding.decode_json(text, lenient=True)).all()
 
 
 def test_a_directory_without_manifest(tmp_path: Path):
@@ -45,7 +45,7 @@ def test_a_directory_without_manifest(tmp_path: Path):
     assert program.groups == ((1, 2), (4,))
     assert [len(r) for r in program.records] == [0, 1]
     assert program.faults == ()
-    (folder / "core_1.pim").write_bytes(encoding.to_pim(program.records[0]) + b"trailing")
+    (folder / "core_1.pim").write_bytes(encoding.encode_pim(program.records[0]) + b"trailing")
     assert [len(r) for r in read_program(folder).records] == [0, 0]
 
 
@@ -103,9 +103,9 @@ def test_a_single_file_is_read_member_by_member(tmp_path: Path):
 
 def test_members():
     content = b'{"a": [1, {"b": "]"}], "c\\n": "}" , "d":null}'
-    found = members(content)
+    found = split_members(content)
     assert {k: bytes(text) for k, text in found.items()} == {"a": b'[1, {"b": "]"}]', "c\n": b'"}"', "d": b"null"}
-    assert members(b"x" + content) == members(content + b"y") == members(b"[" * 100_000) == {}
-    assert members(b"") == members(b"{}") == members(b"[1]") == members(b'{"a"') == {}
+    assert split_members(b"x" + content) == split_members(content + b"y") == split_members(b"[" * 100_000) == {}
+    assert split_members(b"") == split_members(b"{}") == split_members(b"[1]") == split_members(b'{"a"') == {}
     many = json.dumps({str(k): k for k in range(20_000)}).encode()
-    assert len(members(many)) == 20_000
+    assert len(split_members(many)) == 20_000

@@ -9,9 +9,9 @@ from raptor.target.isa import BY_NAME
 from tests.validator.builder import Builder, address, op, stream
 from tests.validator.integers import run_all
 from validator.errors import ProgramError
-from validator.integer_meanings import FLOATS, INTEGERS
-from validator.load import load
-from validator.machine import Stop
+from validator.integer_meanings import FLOAT_INSTRUCTIONS, INTEGER_INSTRUCTIONS
+from validator.load import load_output
+from validator.machine import EngineStop
 
 LOCAL = 1024
 Draw = np.random.Generator
@@ -43,7 +43,7 @@ def vector(draw: Draw, name: str, length: int) -> tuple[int, ...]:
 def integers(draw: Draw) -> Rows:
     """An instruction of integers, now and then a resize before it, so that its results fit."""
     bits, out, length = width(draw), width(draw), int(draw.integers(1, 30))
-    name = str(draw.choice([*INTEGERS]))
+    name = str(draw.choice([*INTEGER_INSTRUCTIONS]))
     if name == "mvmul":
         return [
             op("setbw", ibiw=bits, obiw=out),
@@ -53,7 +53,7 @@ def integers(draw: Draw) -> Rows:
 
 
 def floats(draw: Draw) -> Rows:
-    name, length = str(draw.choice([*FLOATS, "vfloat", "vround"])), int(draw.integers(1, 30))
+    name, length = str(draw.choice([*FLOAT_INSTRUCTIONS, "vfloat", "vround"])), int(draw.integers(1, 30))
     bits, out = (width(draw), 32) if name == "vfloat" else (32, width(draw)) if name == "vround" else (32, 32)
     return [op("setfp", ibiw=bits, obiw=out), vector(draw, name, length)]
 
@@ -96,21 +96,21 @@ def program(draw: Draw) -> Builder:
 def test_engines_and_schedules_agree(tmp_path: Path, seed: int) -> None:
     draw = np.random.default_rng(seed)
     stops = [run_all(tmp_path / str(k), program(draw))[0].stop for k in range(10)]
-    assert Stop.NO_MEANING not in stops
+    assert EngineStop.NO_MEANING not in stops
 
 
 def test_random_programs_end_in_many_ways(tmp_path: Path) -> None:
     """Keeps the test above from saying little."""
     draw = np.random.default_rng(0)
     stops = [run_all(tmp_path / str(k), program(draw))[0].stop for k in range(200)]
-    assert stops.count(Stop.DONE) > 10
-    assert {Stop.OVERFLOW, Stop.UNWRITTEN, Stop.OVERLAP, Stop.SHIFT} <= set(stops)
+    assert stops.count(EngineStop.DONE) > 10
+    assert {EngineStop.OVERFLOW, EngineStop.UNWRITTEN, EngineStop.OVERLAP, EngineStop.SHIFT} <= set(stops)
 
 
 def loads(folder: Path) -> bool:
     """Tells whether a program is accepted; else its widths must be the reason."""
     try:
-        load(folder)
+        load_output(folder)
     except ProgramError as e:
         return not any(text in e.reason for text in ("meaning", "float32", "at most 8 bits"))
     return True
@@ -121,7 +121,7 @@ def test_what_loads_runs(tmp_path: Path, seed: int) -> None:
     """`check` lets nothing pass that an engine has no meaning for: any instruction at any widths."""
     draw = np.random.default_rng(seed)
     for k in range(60):
-        name = str(draw.choice([*INTEGERS, *FLOATS, "vfloat", "vround"]))
+        name = str(draw.choice([*INTEGER_INSTRUCTIONS, *FLOAT_INSTRUCTIONS, "vfloat", "vround"]))
         kind = str(draw.choice(["setbw", "setfp"]))
         widths = op(kind, ibiw=int(draw.choice([8, 9, 32])), obiw=int(draw.choice([8, 32])))
         instruction = op("mvmul", rd=3, rs1=1, mbiw=8, group=0) if name == "mvmul" else vector(draw, name, 4)
@@ -129,4 +129,4 @@ def test_what_loads_runs(tmp_path: Path, seed: int) -> None:
         builder = Builder([stream(*rows)], matrices={0: [np.eye(8, dtype=np.int8)]}, local_bytes=2048, numbers="mixed")
         folder = builder.write(tmp_path / f"{k}")
         if loads(folder):
-            assert run_all(folder, builder)[0].stop is not Stop.NO_MEANING
+            assert run_all(folder, builder)[0].stop is not EngineStop.NO_MEANING

@@ -13,8 +13,8 @@ import raptor
 from tests.frontend.support import make_model, node, random
 from validator import judging
 from validator.__main__ import main
-from validator.compare import compare, measure, tally
-from validator.float64 import UnknownError
+from validator.compare import compare_tensor, compute_error_scale, tally_errors
+from validator.float64 import NoFloat64Error
 from validator.validate import validate
 from validator.validation_report import ValidationReport, to_json
 
@@ -112,10 +112,10 @@ def test_a_wrong_small_channel_of_one_image_is_found() -> None:
     want = np.concatenate([random(1, 3, 4, 4), 1e-3 * random(1, 1, 4, 4)], axis=1)
     got = want.copy()
     got[0, 3, 1, 2] *= np.float32(1.01)
-    c = compare("t", tally(got, want), 1e-4)
+    c = compare_tensor("t", tally_errors(got, want), 1e-4)
     assert (c.worst, c.passed) == ((0, 3, 1, 2), False)
     got[0, 3, 1, 2] = want[0, 3, 1, 2]
-    assert compare("t", tally(got, want), 1e-4).passed
+    assert compare_tensor("t", tally_errors(got, want), 1e-4).passed
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_wrong_small_channel_of_one_image_is_found() -> None:
 def test_what_errors_are_measured_against(shape: tuple[int, ...], inputs: int, expected: Any) -> None:
     """Rows of 3 and columns of 2 values count when there are 16 of them over all inputs."""
     largest = np.arange(1, 1 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    assert np.broadcast_to(measure(largest, inputs), shape).tolist() == expected
+    assert np.broadcast_to(compute_error_scale(largest, inputs), shape).tolist() == expected
 
 
 def cancelling(scale: float) -> onnx.ModelProto:
@@ -233,7 +233,7 @@ def test_without_float64_the_tolerance_decides_and_the_reason_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise UnknownError("no kernel")
+        raise NoFloat64Error("no kernel")
 
     monkeypatch.setattr(judging, "load_float64", refuse)
     report = verdict(tmp_path, detector())

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import raptor
 from tests.frontend.support import Array, golden, make_model, node, random
-from validator.float64 import UnknownError, load_float64
+from validator.float64 import NoFloat64Error, load_float64
 from validator.validate import validate
 
 EMPTY = np.array([], np.float32)
@@ -108,7 +108,7 @@ def test_levels_of_onnxruntime_that_differ_as_much_are_told(tmp_path: Path, monk
     """The verdict explains itself where float64 cannot be asked, and onnxruntime does not agree with itself."""
 
     def unknown(*_: Any) -> Any:
-        raise UnknownError("for a test")
+        raise NoFloat64Error("for a test")
 
     raptor.compile(normalised(), xbar=32, cores=8).save(tmp_path / "out")
     assert validate(tmp_path / "out", samples=2).passed

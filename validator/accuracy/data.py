@@ -18,14 +18,14 @@ from raptor.common.errors import UserError
 from raptor.output.files import TensorPlace
 
 Array = npt.NDArray[Any]
-LABELS = "y"
-INDEX = "index.csv"
+LABELS_NAME = "y"
+INDEX_FILE = "index.csv"
 _MOST_BYTES = 8 * 2**30
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Data:
+class LabelledData:
     """Samples: arrays [n, ...], keyed by input, and labels [n], or None if there are none."""
 
     inputs: dict[str, Array]
@@ -40,21 +40,21 @@ class Data:
         return {name: values[number] for name, values in self.inputs.items()}
 
 
-def read_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> Data:
+def read_labelled_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> LabelledData:
     """Reads the first `most` samples. Raises `UserError` for data that do not fit the inputs of the program.
 
     An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
     A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
     """
     arrays = _from_folder(path, places, most) if path.is_dir() else _from_npz(path, places, most)
-    labels = arrays.pop(LABELS, None)
+    labels = arrays.pop(LABELS_NAME, None)
     inputs = {place.name: _shaped(path, place, arrays[place.name])[:most] for place in places}
     counts = {name: len(values) for name, values in inputs.items()}
-    counts |= {} if labels is None else {LABELS: len(labels)}
+    counts |= {} if labels is None else {LABELS_NAME: len(labels)}
     if len(set(counts.values())) != 1 or not next(iter(counts.values())):
         told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         _refuse(path, f"all arrays need as many samples, at least one, found {told}")
-    return Data(inputs, None if labels is None else _labels(path, labels))
+    return LabelledData(inputs, None if labels is None else _labels(path, labels))
 
 
 def _from_npz(path: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
@@ -66,7 +66,9 @@ def _from_npz(path: Path, places: Sequence[TensorPlace], most: int | None) -> di
                 if name not in members:
                     _refuse(path, f"no array {name!r}; it has {', '.join(sorted(members)) or 'none'}")
             found = {name: _member(path, archive, members[key])[:most] for name, key in wanted.items()}
-            return found | ({LABELS: _member(path, archive, members[LABELS])[:most]} if LABELS in members else {})
+            return found | (
+                {LABELS_NAME: _member(path, archive, members[LABELS_NAME])[:most]} if LABELS_NAME in members else {}
+            )
     except FileNotFoundError:
         _refuse(path, "no such file or folder")
     except _UNREADABLE as e:
@@ -90,16 +92,16 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 def _from_folder(folder: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
     if len(places) != 1:
         _refuse(folder, f"a folder is for models of one input, this one has {len(places)}; use an .npz file")
-    text = storage.read_bytes(folder, INDEX, limit_bytes=2**30).decode("utf-8", errors="replace")
+    text = storage.read_bytes(folder, INDEX_FILE, limit_bytes=2**30).decode("utf-8", errors="replace")
     lines = [line for line in csv.reader(text.splitlines()) if line][:most]
     if not lines or any(len(line) != 2 for line in lines):
-        _refuse(folder, f"{INDEX}: expected lines FILE,LABEL")
+        _refuse(folder, f"{INDEX_FILE}: expected lines FILE,LABEL")
     try:
         labels = np.array([int(label) for _, label in lines], np.int64)
     except ValueError as e:
-        _refuse(folder, f"{INDEX}: {e}")
+        _refuse(folder, f"{INDEX_FILE}: {e}")
     images = [_one(folder, name, places[0]) for name, _ in lines]
-    return {places[0].name: np.stack(images), LABELS: labels}
+    return {places[0].name: np.stack(images), LABELS_NAME: labels}
 
 
 def _one(folder: Path, name: str, place: TensorPlace) -> Array:
@@ -127,7 +129,9 @@ def _shaped(path: Path, place: TensorPlace, array: Array) -> Array:
 
 def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
-        _refuse(path, f"labels {LABELS}: expected a class number for each sample, found {labels.dtype} {labels.shape}")
+        _refuse(
+            path, f"labels {LABELS_NAME}: expected a class number for each sample, found {labels.dtype} {labels.shape}"
+        )
     return labels.astype(np.int64)
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from raptor.common.errors import UserError
-from validator.accuracy.data import Data
-from validator.program import Program
-from validator.session import read
+from validator.accuracy.data import LabelledData
+from validator.program import LoadedProgram
+from validator.session import read_model
 
 Array = npt.NDArray[Any]
 _ALIKE = frozenset(("Cast", "Clip", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
@@ -32,19 +32,19 @@ _OF_CODES: Mapping[str, tuple[float, int]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ClassRule:
     """Rule that gives the class. `threshold`: of a single score, above which class 1 lies; None: largest score."""
 
     classes: int
     threshold: float | None = None
 
-    def of(self, scores: Array) -> npt.NDArray[np.int64]:
+    def classify(self, scores: Array) -> npt.NDArray[np.int64]:
         """Returns the class of each sample, given scores [samples, scores]."""
         if self.threshold is None:
             return scores.argmax(1)
         return (scores[:, 0] > self.threshold).astype(np.int64)
 
-    def check(self, data: Data, path: Path) -> None:
+    def check_labels(self, data: LabelledData, path: Path) -> None:
         """Raises `UserError` for labels that are no class of the model."""
         labels = data.labels
         wrong = 0 if labels is None else int((labels >= self.classes).sum())
@@ -55,11 +55,11 @@ class Decision:
             )
 
 
-def decision_of(program: Program) -> Decision:
+def find_class_rule(program: LoadedProgram) -> ClassRule:
     """Returns the decision rule for the first output. Raises `UserError` if a single score has no known threshold."""
     output = program.memory.outputs[0]
     count = int(np.prod(output.shape, dtype=np.int64))
-    return Decision(count) if count > 1 else Decision(2, _threshold(program.model, output.name))
+    return ClassRule(count) if count > 1 else ClassRule(2, _threshold(program.model, output.name))
 
 
 def _threshold(path: Path, name: str) -> float:
@@ -67,7 +67,7 @@ def _threshold(path: Path, name: str) -> float:
 
     Raises `UserError` if it is neither.
     """
-    graph = read(path).graph
+    graph = read_model(path).graph
     makers = {o: node for node in graph.node for o in node.output}
     constants = {t.name: t for t in graph.initializer}
     constants |= {

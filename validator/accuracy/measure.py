@@ -13,23 +13,30 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.analog import Adc
-from raptor.target.arch import stored_target
+from raptor.target.arch import read_stored_target
 from raptor.target.device_file import DeviceFile
-from validator.accuracy.data import Data, read_data
-from validator.accuracy.deciding import decision_of
-from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
-from validator.accuracy.running import Tick, by_onnxruntime, default_workers, scores, tensors
-from validator.accuracy.statistics import of_mean, of_share, snr_db
-from validator.crossbar.calibration import calibrated
-from validator.crossbar.choice import exact_kind
-from validator.crossbar.programming import with_crossbars
-from validator.crossbar.proof import prove
-from validator.crossbar.settings import changed, setup_for
-from validator.crossbar.setup import Setup
-from validator.hosted.listing import one_segment
-from validator.load import load
+from validator.accuracy.data import LabelledData, read_labelled_data
+from validator.accuracy.deciding import find_class_rule
+from validator.accuracy.report import (
+    AccuracyPoint,
+    AccuracyReport,
+    ChipResult,
+    LayerNoise,
+    describe_setup,
+    mean_of_known,
+)
+from validator.accuracy.running import Tick, default_workers, run_layer_tensors, run_scores, runtime_scores
+from validator.accuracy.statistics import snr_db, student_interval, wilson_interval
+from validator.crossbar.calibration import calibrate_converters
+from validator.crossbar.choice import resolve_kind
+from validator.crossbar.programming import program_crossbars
+from validator.crossbar.proof import prove_layers
+from validator.crossbar.settings import apply_settings, make_setup
+from validator.crossbar.setup import ChipSetup
+from validator.hosted.listing import require_one_segment
+from validator.load import load_output
 from validator.options import CrossbarKind
-from validator.program import Program
+from validator.program import LoadedProgram
 
 Array = npt.NDArray[Any]
 Settings = Mapping[str, str]
@@ -37,7 +44,7 @@ Sweep = Mapping[str, Sequence[str]]
 MOST_POINTS = 10_000
 
 
-def accuracy(
+def measure_accuracy(
     out: Path,
     data: Path | None = None,
     *,
@@ -61,36 +68,36 @@ def accuracy(
     first on. `calibration`: samples for the ranges of calibrated converters. `noise_samples`: samples for the noise of
     layers. Raises `UserError` for invalid input.
     """
-    one_segment(out, "accuracy")
+    require_one_segment(out, "accuracy")
     start = perf_counter()
-    program = load(out)
-    kind = exact_kind(program, crossbar)
+    program = load_output(out)
+    kind = resolve_kind(program, crossbar)
     setup = (
         None
         if kind in ("ideal", "integer")
-        else setup_for(kind, stored_target(program.folder, files.ARCH), device, settings or {})
+        else make_setup(kind, read_stored_target(program.folder, files.ARCH), device, settings or {})
     )
     _check(kind, setup, settings or {}, sweep or {}, chips)
     read = None if data is None else _read(program, data, samples)
-    task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
+    task = _AccuracyTask(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
     found = task.report(kind, None if device is None else device.name, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
 
 
-def _read(program: Program, data: Path, samples: int | None) -> Data:
+def _read(program: LoadedProgram, data: Path, samples: int | None) -> LabelledData:
     output = program.memory.outputs[0]
     if len(output.shape) > 1 and output.shape[0] != 1:
         raise UserError(
             f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "
             "with a batch of 1"
         )
-    read = read_data(data, program.memory.inputs, samples)
-    decision_of(program).check(read, data)
+    read = read_labelled_data(data, program.memory.inputs, samples)
+    find_class_rule(program).check_labels(read, data)
     return read
 
 
-def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
+def _check(kind: CrossbarKind, setup: ChipSetup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
     if setup is None and (settings or sweep):
         name = next(iter({**settings, **sweep}))
         raise UserError(f"{name}: --crossbar {kind} has no settings; take sliced or noisy")
@@ -107,24 +114,24 @@ def check_calibration(
     out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
 ) -> None:
     """Raises `UserError` if no converter has a calibrated range: calibration samples then have no effect."""
-    if not _is_calibrated(setup_for(kind, stored_target(out, files.ARCH), device, settings), sweep):
+    if not _is_calibrated(make_setup(kind, read_stored_target(out, files.ARCH), device, settings), sweep):
         raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
 
 
-def _is_calibrated(setup: Setup, sweep: Sweep) -> bool:
+def _is_calibrated(setup: ChipSetup, sweep: Sweep) -> bool:
     """Checks whether converters have a calibrated range, in the setup or at a point of the sweep."""
     adc = setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None)
     return adc is not None and "calibrated" in sweep.get("adc_range", (adc.range,))
 
 
-class _Task:
+class _AccuracyTask:
     """A program and data, with the results that all measurements share."""
 
     def __init__(
         self,
-        program: Program,
-        data: Data | None,
-        setup: Setup | None,
+        program: LoadedProgram,
+        data: LabelledData | None,
+        setup: ChipSetup | None,
         calibration: int,
         noise_samples: int,
         workers: int,
@@ -132,8 +139,8 @@ class _Task:
     ) -> None:
         self.program, self.data, self.setup, self.workers, self.tick = program, data, setup, workers, tick
         self.calibration, self.noise_samples = calibration, noise_samples
-        self.golden = None if data is None else by_onnxruntime(program, data)
-        self.decision = None if data is None else decision_of(program)
+        self.golden = None if data is None else runtime_scores(program, data)
+        self.decision = None if data is None else find_class_rule(program)
 
     def report(self, kind: CrossbarKind, device: str | None, chips: int, sweep: Sweep) -> AccuracyReport:
         """Runs all measurements."""
@@ -145,74 +152,76 @@ class _Task:
             model=self.program.manifest.model,
             crossbar=kind,
             device=device,
-            settings=described(self.setup),
+            settings=describe_setup(self.setup),
             samples=0 if self.data is None else self.data.count,
-            top1=mean_of(r.top1 for r in results),
-            top5=mean_of(r.top5 for r in results),
-            agreement=mean_of(r.agreement for r in results),
-            top1_of_chips=of_mean([r.top1 for r in results if r.top1 is not None]),
+            top1=mean_of_known(r.top1 for r in results),
+            top5=mean_of_known(r.top5 for r in results),
+            agreement=mean_of_known(r.agreement for r in results),
+            top1_of_chips=student_interval([r.top1 for r in results if r.top1 is not None]),
             reference=None if self.golden is None else self._counted(self.golden, self.golden, None),
             chips=tuple(results),
             layers=self._noise(first) if self.data and chip else (),
-            converters=prove(chip) if chip else (),
+            converters=prove_layers(chip) if chip else (),
             cells_per_weight=max((a.planes.cells_per_weight for a in chip.arrays), default=0) if chip else 0,
             sweep=points,
         )
 
-    def _chips(self, setup: Setup | None, first: Program, count: int) -> Iterator[tuple[Setup | None, Program]]:
+    def _chips(
+        self, setup: ChipSetup | None, first: LoadedProgram, count: int
+    ) -> Iterator[tuple[ChipSetup | None, LoadedProgram]]:
         yield setup, first
         for number in range(1, count):
             assert setup is not None  # only noisy crossbars have several chips
             other = replace(setup, seed=setup.seed + number)
             yield other, self._programmed(other)
 
-    def _programmed(self, setup: Setup | None) -> Program:
+    def _programmed(self, setup: ChipSetup | None) -> LoadedProgram:
         if setup is None:
             return self.program
-        made = with_crossbars(self.program, setup)
+        made = program_crossbars(self.program, setup)
         if self.data is None or not _is_calibrated(setup, {}):
             return made
         numbers = range(min(self.calibration, self.data.count))
-        return calibrated(made, map(self.data.sample, numbers))
+        return calibrate_converters(made, map(self.data.sample, numbers))
 
-    def _points(self, sweep: Sweep, chips: int) -> Iterator[Point]:
+    def _points(self, sweep: Sweep, chips: int) -> Iterator[AccuracyPoint]:
         for values in product(*sweep.values()) if sweep else ():
             given = dict(zip(sweep, values, strict=True))
             assert self.setup is not None  # checked before
-            setup = changed(self.setup, given)
+            setup = apply_settings(self.setup, given)
             every = self._chips(setup, self._programmed(setup), chips)
             found = [self._result(program, s) for s, program in every]
             top1 = [r.top1 for r in found if r.top1 is not None]
-            yield Point(
+            yield AccuracyPoint(
                 given,
-                mean_of(top1),
-                of_mean(top1) or (found[0].top1_interval if top1 else None),
+                mean_of_known(top1),
+                student_interval(top1) or (found[0].top1_interval if top1 else None),
                 float(np.mean([r.agreement for r in found])),
                 tuple(found),
             )
 
-    def _result(self, program: Program, setup: Setup | None) -> ChipResult:
+    def _result(self, program: LoadedProgram, setup: ChipSetup | None) -> ChipResult:
         assert self.data is not None  # the caller has asked
-        found = scores(program, self.data, self.workers, self.tick)
+        found = run_scores(program, self.data, self.workers, self.tick)
         return self._counted(found, self.golden, None if setup is None else setup.seed)
 
     def _counted(self, found: Array, golden: Array | None, seed: int | None) -> ChipResult:
         assert self.data is not None  # there are scores
         assert golden is not None  # there are data
         assert self.decision is not None  # as for them
-        labels, classes = self.data.labels, self.decision.of(found)
-        agreed = float((classes == self.decision.of(golden)).mean())
+        labels, classes = self.data.labels, self.decision.classify(found)
+        agreed = float((classes == self.decision.classify(golden)).mean())
         if labels is None:
             return ChipResult(seed, None, None, agreed, None)
         right = int((classes == labels).sum())
-        return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, of_share(right, len(labels)))
+        return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, wilson_interval(right, len(labels)))
 
-    def _noise(self, program: Program) -> tuple[LayerNoise, ...]:
+    def _noise(self, program: LoadedProgram) -> tuple[LayerNoise, ...]:
         """Returns the noise of the chip's tensors, compared with exact products."""
         if program.layers is None or self.data is None or not self.noise_samples:
             return ()
         numbers = range(min(self.noise_samples, self.data.count))
-        exact, found = (tensors(p, self.data, numbers, self.workers) for p in (self.program, program))
+        exact, found = (run_layer_tensors(p, self.data, numbers, self.workers) for p in (self.program, program))
         return tuple(
             LayerNoise(
                 probe.node, probe.tensor, _snr([e[probe.tensor] for e in exact], [f[probe.tensor] for f in found])

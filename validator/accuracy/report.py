@@ -13,12 +13,12 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from rich.table import Table
 
 from raptor.common import storage
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from raptor.common.errors import UserError
-from raptor.common.strict import Figure, WallTimes, faults
-from validator.accuracy.statistics import Interval
+from raptor.common.strict import JsonNumber, WallTimes, format_errors
+from validator.accuracy.statistics import ConfidenceInterval
 from validator.crossbar.proof import LayerProof
-from validator.crossbar.setup import Setup
+from validator.crossbar.setup import ChipSetup
 from validator.options import CrossbarKind
 
 VERSION = 2
@@ -38,7 +38,7 @@ class ChipResult:
     top1: float | None
     top5: float | None
     agreement: float
-    top1_interval: Interval | None
+    top1_interval: ConfidenceInterval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class LayerNoise:
 
     node: str
     tensor: str
-    snr_db: Annotated[Figure, BeforeValidator(lambda value: np.inf if value is None else value)]
+    snr_db: Annotated[JsonNumber, BeforeValidator(lambda value: np.inf if value is None else value)]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class AccuracyPoint:
     """A combination of settings: means over chips. `interval`: of `top1` over chips, or over samples for one chip."""
 
     settings: Mapping[str, str]
     top1: float | None
-    interval: Interval | None
+    interval: ConfidenceInterval | None
     agreement: float
     chips: tuple[ChipResult, ...]
 
@@ -79,18 +79,18 @@ class AccuracyReport:
     top1: float | None
     top5: float | None
     agreement: float | None
-    top1_of_chips: Interval | None
+    top1_of_chips: ConfidenceInterval | None
     reference: ChipResult | None
     chips: tuple[ChipResult, ...]
     layers: tuple[LayerNoise, ...] = ()
     converters: tuple[LayerProof, ...] = ()
     cells_per_weight: int = 0
-    sweep: tuple[Point, ...] = ()
+    sweep: tuple[AccuracyPoint, ...] = ()
     version: int = VERSION
     seconds: WallTimes = field(default_factory=dict[str, float])
 
 
-def described(setup: Setup | None) -> dict[str, str]:
+def describe_setup(setup: ChipSetup | None) -> dict[str, str]:
     """Returns the settings of a chip as texts for the report, including which parts are ideal."""
     if setup is None:
         return {}
@@ -132,7 +132,7 @@ def read_report(path: Path) -> AccuracyReport:
     try:
         found = TypeAdapter(AccuracyReport).validate_json(content)
     except ValidationError as e:
-        mistakes = "; ".join(faults(e, 3))
+        mistakes = "; ".join(format_errors(e, 3))
         raise UserError(f"{path}: not what this version of raptor accuracy --json writes: {mistakes}") from e
     if found.version != VERSION:
         raise UserError(f"{path}: of another version (format {found.version}, not {VERSION}): measure again")
@@ -152,7 +152,7 @@ def to_csv(report: AccuracyReport) -> bytes:
     return text.getvalue().encode()
 
 
-def show(report: AccuracyReport, console: Console, *, quiet: bool) -> None:
+def show(report: AccuracyReport, console: LiteralConsole, *, quiet: bool) -> None:
     """Prints the report."""
     if not quiet:
         console.print(_pairs({"crossbar": report.crossbar, **report.settings}))
@@ -233,7 +233,7 @@ def _pairs(values: Mapping[str, str]) -> Table:
     return table
 
 
-def mean_of(values: Iterable[float | None]) -> float | None:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are known; None if none is."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None

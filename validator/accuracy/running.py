@@ -11,36 +11,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.threads import Threads
-from validator.accuracy.data import Data
-from validator.constants import constant_inputs
+from raptor.common.threads import CheckedThreadPool
+from validator.accuracy.data import LabelledData
+from validator.constants import read_constant_inputs
 from validator.model.types import number_type
-from validator.program import Program
-from validator.run import run
+from validator.program import LoadedProgram
+from validator.run import run_program
+from validator.session import create_session
 from validator.session import run as run_session
-from validator.session import session
 
 Array = npt.NDArray[Any]
 Tick = Callable[[], None]
 """Function called after each sample, for a progress bar."""
 
 
-def scores(program: Program, data: Data, workers: int, tick: Tick) -> Array:
+def run_scores(program: LoadedProgram, data: LabelledData, workers: int, tick: Tick) -> Array:
     """Returns the first output of the program for each sample, [n, values]."""
     name = program.memory.outputs[0].name
 
     def one(number: int) -> Array:
-        found = run(program, data.sample(number), sample=number).outputs[name].ravel()
+        found = run_program(program, data.sample(number), sample=number).outputs[name].ravel()
         tick()
         return found
 
     return np.stack([*_each(one, range(data.count), workers)])
 
 
-def by_onnxruntime(program: Program, data: Data) -> Array:
+def runtime_scores(program: LoadedProgram, data: LabelledData) -> Array:
     """Returns the first output of onnxruntime, with optimisations off, for each sample, [n, values]."""
-    opened = session(str(program.model), program.model)
-    constants = constant_inputs(program.manifest.options, opened.get_inputs())
+    opened = create_session(str(program.model), program.model)
+    constants = read_constant_inputs(program.manifest.options, opened.get_inputs())
     name = program.memory.outputs[0].name
     types = {i.name: number_type(i.type) or np.float32 for i in opened.get_inputs()}
 
@@ -51,13 +51,15 @@ def by_onnxruntime(program: Program, data: Data) -> Array:
     return np.stack([one(number) for number in range(data.count)])
 
 
-def tensors(program: Program, data: Data, numbers: Iterable[int], workers: int) -> list[dict[str, Array]]:
+def run_layer_tensors(
+    program: LoadedProgram, data: LabelledData, numbers: Iterable[int], workers: int
+) -> list[dict[str, Array]]:
     """Returns the tensors of `layers.json` for the samples with these numbers."""
-    return [*_each(lambda n: run(program, data.sample(n), sample=n, probes=True).probes, numbers, workers)]
+    return [*_each(lambda n: run_program(program, data.sample(n), sample=n, probes=True).probes, numbers, workers)]
 
 
 def _each(one: Callable[[int], Any], numbers: Iterable[int], workers: int) -> Iterable[Any]:
-    with Threads(max_workers=workers) as pool:
+    with CheckedThreadPool(max_workers=workers) as pool:
         yield from pool.map(one, numbers)
 
 

@@ -13,29 +13,29 @@ _T_MORE = (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060,
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """Bounds of a confidence interval."""
 
     low: float
     high: float
 
 
-def of_share(right: int, count: int) -> Interval:
+def wilson_interval(right: int, count: int) -> ConfidenceInterval:
     """Returns the Wilson interval of the share `right` / `count`, for the random choice of samples."""
     share, z2 = right / count, _Z * _Z
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
-    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+    return ConfidenceInterval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def of_mean(values: Sequence[float]) -> Interval | None:
+def student_interval(values: Sequence[float]) -> ConfidenceInterval | None:
     """Returns the Student interval of a mean of shares, for the random choice of chips; None for a single value."""
     if len(values) < 2:
         return None
     quantile = (*_T, *_T_MORE)[len(values) - 2] if len(values) <= 31 else _Z
     half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     mean = float(np.mean(values))
-    return Interval(max(0.0, mean - half), min(1.0, mean + half))
+    return ConfidenceInterval(max(0.0, mean - half), min(1.0, mean + half))
 
 
 def snr_db(signal: float, noise: float) -> float:

@@ -9,27 +9,37 @@ from dataclasses import replace
 from pathlib import Path
 
 from raptor.common import arguments
-from raptor.common.option_values import parse_source
-from raptor.output.files import ARCH, Config, Memory
+from raptor.common.option_values import parse_arch_source
+from raptor.output.files import ARCH, MemoryMap, SimulatorConfig
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
-from validator.checks.findings import Finding, Severity, Topic
+from validator.checks.findings import Finding, RuleTopic, Severity
 from validator.checks.loading import load_subject, read_network
-from validator.checks.rules import RULES, Rule, run_rule
-from validator.checks.subject import Chip, Shapes, Subject
-from validator.hosted.listing import chip_folders, is_hosted
+from validator.checks.rules import RULES, CheckRule, run_rule
+from validator.checks.subject import ArchitectureFile, CheckSubject, GroupShapes
+from validator.hosted.listing import chip_folders, has_segments
 
-__all__ = ["RULES", "Finding", "Rule", "Severity", "Topic", "check", "check_chip", "check_output", "check_subject"]
+__all__ = [
+    "RULES",
+    "CheckRule",
+    "Finding",
+    "RuleTopic",
+    "Severity",
+    "check",
+    "check_chip",
+    "check_output",
+    "check_subject",
+]
 
 _MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
 """Modules of rules. Importing them fills `RULES`, in the order of docs/reference/checks.md."""
 
 _ORDER = list(Severity)
-_REFUSED = Rule(
+_REFUSED = CheckRule(
     "load-refused",
     Severity.ERROR,
-    Topic.FILES,
+    RuleTopic.FILES,
     "Program that pimsim-nn does not load",
     effect="pimsim-nn refuses to load the program",
     advice="correct the file",
@@ -43,8 +53,8 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     `arch`: an architecture file or preset, by default `arch.json` next to the streams. Without one, the rules that need
     it are skipped. Raises `UserError` for files that cannot be read.
     """
-    chip, folder = None if arch is None else parse_source("arch", arch), arguments.path("path", path)
-    if not is_hosted(folder):
+    chip, folder = None if arch is None else parse_arch_source("arch", arch), arguments.parse_path("path", path)
+    if not has_segments(folder):
         return check_subject(load_subject(folder, chip))
     found = {part.name: check_subject(load_subject(part, chip)) for part in chip_folders(folder)}
     return _sorted(_of_segments(found))
@@ -55,7 +65,7 @@ def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
     known: set[Finding] = set()
     for segment, findings in found.items():
         for finding in findings:
-            of_chip = finding.rule in RULES and RULES[finding.rule].topic is Topic.ARCHITECTURE
+            of_chip = finding.rule in RULES and RULES[finding.rule].topic is RuleTopic.ARCHITECTURE
             if of_chip and finding in known:
                 continue
             known.add(finding)
@@ -64,10 +74,10 @@ def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
 
 def check_output(
     streams: Sequence[Records],
-    config: Config,
+    config: SimulatorConfig,
     target: Target,
-    memory: Memory,
-    shapes: Shapes,
+    memory: MemoryMap,
+    shapes: GroupShapes,
     *,
     extended: bool,
 ) -> tuple[Finding, ...]:
@@ -77,46 +87,46 @@ def check_output(
     `extended`: the user allowed instructions that pimsim-nn does not have.
     """
     return check_subject(
-        Subject(
+        CheckSubject(
             streams=streams,
-            groups=[config.groups(core) for core in range(config.core_cnt)],
+            groups=[config.group_sizes(core) for core in range(config.core_cnt)],
             instantiated=[True] * len(streams),
             config=config.model_dump(mode="json"),
-            chip=Chip(ARCH, target),
+            chip=ArchitectureFile(ARCH, target),
             memory=memory,
             shapes=shapes,
-            extended=extended,
-            compiled=True,
+            allows_extensions=extended,
+            made_by_raptor=True,
         )
     )
 
 
-def check_chip(chip: Chip) -> tuple[Finding, ...]:
+def check_chip(chip: ArchitectureFile) -> tuple[Finding, ...]:
     """Checks an architecture file without a program.
 
     The network table that it names must be complete for all cores of the chip.
     """
-    subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, alone=True)
+    subject = CheckSubject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, is_chip_only=True)
     if chip.network_file is not None:
         read_network(subject, chip)
-    return _sorted(_findings(subject, [r for r in RULES.values() if r.topic is Topic.ARCHITECTURE]))
+    return _sorted(_findings(subject, [r for r in RULES.values() if r.topic is RuleTopic.ARCHITECTURE]))
 
 
-def check_subject(subject: Subject) -> tuple[Finding, ...]:
+def check_subject(subject: CheckSubject) -> tuple[Finding, ...]:
     """Runs the rules and returns all findings, errors first. Without a chip, rules on the architecture are skipped."""
-    wanted = [r for r in RULES.values() if subject.chip is not None or r.topic is not Topic.ARCHITECTURE]
+    wanted = [r for r in RULES.values() if subject.chip is not None or r.topic is not RuleTopic.ARCHITECTURE]
     found = list(_findings(subject, wanted))
     if subject.load_faults and not any("refuses" in f.message for f in found):
         found += [_refused(subject, fault) for fault in subject.load_faults]
     return _sorted(found)
 
 
-def _findings(subject: Subject, rules: Sequence[Rule]) -> Iterator[Finding]:
+def _findings(subject: CheckSubject, rules: Sequence[CheckRule]) -> Iterator[Finding]:
     for rule in rules:
         yield from run_rule(rule, subject)
 
 
-def _refused(subject: Subject, fault: str) -> Finding:
+def _refused(subject: CheckSubject, fault: str) -> Finding:
     return Finding(
         _REFUSED.id, _REFUSED.severity, f"{fault}: {_REFUSED.effect}", _REFUSED.advice, file=subject.source.name
     )

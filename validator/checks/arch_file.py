@@ -5,20 +5,20 @@ from typing import Any
 
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
-from raptor.target.arch import drop, parse, read_arch
-from validator.checks.subject import Chip
+from raptor.target.arch import drop_wrong_fields, parse_arch, read_arch
+from validator.checks.subject import ArchitectureFile
 
 _MOST_PASSES = 200
 
 
-def read_chip(source: str | Path) -> Chip:
+def read_chip(source: str | Path) -> ArchitectureFile:
     """Reads an architecture file or preset. Raises `UserError` if it cannot be read or is not a JSON object."""
-    if str(source) in architectures.presets():
-        return Chip(str(source), architectures.load(str(source)))
-    return examine(read_arch(Path(source)), str(source))
+    if str(source) in architectures.arch_presets():
+        return ArchitectureFile(str(source), architectures.load(str(source)))
+    return parse_chip(read_arch(Path(source)), str(source))
 
 
-def examine(raw: dict[str, Any], path: str) -> Chip:
+def parse_chip(raw: dict[str, Any], path: str) -> ArchitectureFile:
     """Makes a chip of the fields that follow the schema, and notes the others as unknown or impossible.
 
     Removes the others from `raw`. Raises `UserError` if it is not an architecture file at all.
@@ -26,10 +26,10 @@ def examine(raw: dict[str, Any], path: str) -> Chip:
     unknown: list[tuple[str, str]] = []
     impossible: list[tuple[str, str]] = []
     for _ in range(_MOST_PASSES):
-        description, problems = parse(raw)
+        description, problems = parse_arch(raw)
         if description is not None:
             chip_id, core_id = description.memory_ids
-            return Chip(
+            return ArchitectureFile(
                 path,
                 description.target(),
                 tuple(unknown),
@@ -43,5 +43,5 @@ def examine(raw: dict[str, Any], path: str) -> Chip:
             else:
                 name = ".".join(part for part in problem.place if isinstance(part, str))
                 impossible.append((name, f"{problem.message.lower()}, found {problem.found!r:.40}"))
-        drop(raw, problems)
+        drop_wrong_fields(raw, problems)
     raise UserError(f"architecture {path}: not an architecture file")

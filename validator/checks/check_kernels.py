@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit import helper, interpret, kernel
+from raptor.common.jit import helper, interpret_first, kernel
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import (
     COLUMNS,
@@ -32,25 +32,25 @@ from raptor.target.opcode_tables import (
     RS2,
     SCALAR,
     TABLE,
-    Rule,
+    RuleColumn,
 )
-from validator.scalar_kernels import scalar_result
+from validator.scalar_kernels import compute_scalar
 
 _REGISTERS = 32
 
-# Faults of `memory_accesses`.
+# Faults of `check_accesses`.
 BELOW_ZERO, BEYOND_MEMORY, BEYOND_USED, UNWRITTEN = 1, 2, 4, 8
 ANY_COLUMNS = 2**16
 """Columns assumed for a product of an unknown group: many, so that there are no false `UNWRITTEN`."""
-# Faults of `hazards`.
+# Faults of `find_hazards`.
 UNSEEN, LOST_ORDER, ADJACENT, BOTTOM = 1, 2, 4, 8
-# Kinds of steps in `communicate`, and reasons why a core is blocked.
+# Kinds of steps in `run_communication`, and reasons why a core is blocked.
 FREE, ON_SEND, ON_RECV, ON_WAIT = range(4)
 
 
 @kernel
-@interpret(us=lambda args: 10 * args[0][-1], until_us=5e5)
-def trace(
+@interpret_first(us=lambda args: 10 * args[0][-1], until_us=5e5)
+def trace_registers(
     starts: Any,
     opcode: Any,
     rd: Any,
@@ -78,7 +78,7 @@ def trace(
             op = opcode[i]
             widths[i, 0], widths[i, 1], widths[i, 2] = width_in, width_out, bits
             for slot in range(3):
-                role = rules[op, Rule.ROLE_RD + slot]
+                role = rules[op, RuleColumn.ROLE_RD + slot]
                 if role == NO_REGISTER:
                     continue
                 register = rd[i] if slot == 0 else (rs1[i] if slot == 1 else a[i])
@@ -92,11 +92,11 @@ def trace(
                     missing = missing or (written >> (register + 1)) & 1 == 0
                 if missing:
                     unset[i] |= np.uint8(1 << slot)
-            if rules[op, Rule.TIMING] == Timing.SET_WIDTHS:
+            if rules[op, RuleColumn.TIMING] == Timing.SET_WIDTHS:
                 width_in, width_out = _bytes(b[i]), _bytes(c[i])
                 bits = np.uint8(min(max(b[i], 0), 255))
-            elif rules[op, Rule.ROLE_RD] == DEFINE and rd[i] < _REGISTERS:
-                content[rd[i]] = scalar_result(op, np.int64(values[i, 1]), np.int64(values[i, 2]), np.int64(a[i]))
+            elif rules[op, RuleColumn.ROLE_RD] == DEFINE and rd[i] < _REGISTERS:
+                content[rd[i]] = compute_scalar(op, np.int64(values[i, 1]), np.int64(values[i, 2]), np.int64(a[i]))
                 written |= np.int64(1) << rd[i]
 
 
@@ -131,8 +131,8 @@ def _elements(count, length, rows, cols, bits):
 
 
 @kernel
-@interpret(us=lambda args: 10 * args[0][-1], until_us=6e5)
-def memory_accesses(
+@interpret_first(us=lambda args: 10 * args[0][-1], until_us=6e5)
+def check_accesses(
     starts: Any,
     opcode: Any,
     b: Any,
@@ -161,21 +161,21 @@ def memory_accesses(
         groups = shape_first[core + 1] - shape_first[core]
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            is_product = rules[op, Rule.UNIT] == MATRIX
+            is_product = rules[op, RuleColumn.UNIT] == MATRIX
             # NOTE: widths that were never set are found by another rule; here one byte is assumed.
             width_in, width_out = max(np.int64(widths[i, 0]), np.int64(1)), max(np.int64(widths[i, 1]), np.int64(1))
             rows, cols = _matrix(shapes, shape_first[core], np.int64(c[i]), groups if is_product else 0)
             for step in range(3):  # reads first, then the write
                 slot = (step + 1) % 3
-                width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
-                size = _elements(rules[op, Rule.COUNT_RD + slot], d[i], rows, cols, widths[i, 2]) * width
+                width = _bytes_of(rules[op, RuleColumn.WIDTH_RD + slot], width_in, width_out)
+                size = _elements(rules[op, RuleColumn.COUNT_RD + slot], d[i], rows, cols, widths[i, 2]) * width
                 if size <= 0:
                     continue
                 start = np.int64(values[i, slot])
                 if not is_product and (b[i] >> slot) & 1:
                     start += np.int64(c[i]) * width
                 end = start + size
-                if rules[op, Rule.STRIDED] == 1 and slot == RS1:
+                if rules[op, RuleColumn.STRIDED] == 1 and slot == RS1:
                     end = start + width + (np.int64(d[i]) - 1) * width * max(np.int64(values[i, RS2]), np.int64(0))
                 if start < 0:
                     faults[i] |= np.uint8(BELOW_ZERO)
@@ -203,7 +203,7 @@ def _matrix(shapes, first, group, groups):
 
 @helper
 def _beyond(end, limit, used):
-    """Returns the faults of an access that ends at `end`; see `memory_accesses`."""
+    """Returns the faults of an access that ends at `end`; see `check_accesses`."""
     found = np.uint8(BEYOND_MEMORY) if end > limit else np.uint8(0)
     return found | np.uint8(BEYOND_USED) if used >= 0 and end > used else found
 
@@ -245,13 +245,13 @@ def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
     ranges[:] = -1
     for slot in range(3):
-        count = rules[op, Rule.COUNT_RD + slot]
+        count = rules[op, RuleColumn.COUNT_RD + slot]
         if count == NO_ACCESS:
             continue
-        width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
-        moved = rules[op, Rule.UNIT] != MATRIX and (b[i] >> slot) & 1
+        width = _bytes_of(rules[op, RuleColumn.WIDTH_RD + slot], width_in, width_out)
+        moved = rules[op, RuleColumn.UNIT] != MATRIX and (b[i] >> slot) & 1
         elements = _elements(count, d[i], rows, cols, widths[i, 2])
-        if rules[op, Rule.STRIDED] == 1 and slot == RS1:
+        if rules[op, RuleColumn.STRIDED] == 1 and slot == RS1:
             elements = (elements - 1) * max(np.int64(values[i, RS2]), np.int64(1)) + 1
         at = 2 * ((slot + 2) % 3)
         ranges[at] = np.int64(values[i, slot]) + (np.int64(c[i]) * width if moved else 0)
@@ -265,20 +265,20 @@ def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, range
     `rows`, `cols`: size of whole crossbars.
     """
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
-    timing, length = rules[op, Rule.TIMING], np.int64(d[i])
+    timing, length = rules[op, RuleColumn.TIMING], np.int64(d[i])
     if timing == Timing.COPY and flags[i] & 1:
         length = np.int64(0)  # this form of the instruction has no size
     ranges[:] = -1
     for slot in range(3):
-        count = rules[op, Rule.SEEN_COUNT_RD + slot]
+        count = rules[op, RuleColumn.SEEN_COUNT_RD + slot]
         if count == NO_ACCESS:
             continue
-        seen = _bytes_of(rules[op, Rule.SEEN_WIDTH_RD + slot], width_in, width_out)
+        seen = _bytes_of(rules[op, RuleColumn.SEEN_WIDTH_RD + slot], width_in, width_out)
         # The offset counts elements of the instruction's own width. NOTE: for rs1 and rs2 the simulator adds it if a
         # bit of the value is set, instead of a bit of offset_select.
-        width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out) if slot == RD else seen
+        width = _bytes_of(rules[op, RuleColumn.WIDTH_RD + slot], width_in, width_out) if slot == RD else seen
         chosen = b[i] if slot == RD else c[i]
-        moved = rules[op, Rule.UNIT] != MATRIX and (chosen >> slot) & 1
+        moved = rules[op, RuleColumn.UNIT] != MATRIX and (chosen >> slot) & 1
         start = np.int64(0) if timing == Timing.LOAD or timing == Timing.STORE else np.int64(values[i, slot])
         at = 2 * ((slot + 2) % 3)
         ranges[at] = start + (np.int64(c[i]) * width if moved else 0)
@@ -286,7 +286,7 @@ def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, range
 
 
 @kernel
-def hazards(
+def find_hazards(
     starts: Any,
     opcode: Any,
     b: Any,
@@ -317,9 +317,9 @@ def hazards(
         groups = shape_first[core + 1] - shape_first[core]
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            if rules[op, Rule.UNIT] == SCALAR:
+            if rules[op, RuleColumn.UNIT] == SCALAR:
                 continue
-            is_product, timing = rules[op, Rule.UNIT] == MATRIX, rules[op, Rule.TIMING]
+            is_product, timing = rules[op, RuleColumn.UNIT] == MATRIX, rules[op, RuleColumn.TIMING]
             is_global = timing == Timing.LOAD or timing == Timing.STORE
             at = issued % window
             rows, cols, full_rows, full_cols = np.int64(1), np.int64(1), np.int64(1), np.int64(1)
@@ -328,7 +328,7 @@ def hazards(
                 rows, cols, full_rows, full_cols = shapes[g, 0], shapes[g, 1], full[g, 0], full[g, 1]
             _ranges(op, i, b, c, d, values, widths, rules, rows, cols, really[at])
             _seen_ranges(op, i, b, c, d, flags, values, widths, rules, full_rows, full_cols, seen[at])
-            engine[at] = 16 + c[i] if is_product else rules[op, Rule.UNIT]
+            engine[at] = 16 + c[i] if is_product else rules[op, RuleColumn.UNIT]
             done[at] = False
             for back in range(1, min(window, issued + 1)):
                 j = (issued - back) % window
@@ -382,8 +382,8 @@ def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
 
 
 @kernel
-@interpret(us=lambda args: 5 * args[0][-1], until_us=4e5)
-def communicate(
+@interpret_first(us=lambda args: 5 * args[0][-1], until_us=4e5)
+def run_communication(
     starts: Any, kind: Any, partner: Any, value: Any, event: Any, at: Any, blocked: Any, tokens: Any
 ) -> None:
     """Executes only sends, receives and tokens, until no core can continue.
@@ -438,7 +438,7 @@ def communicate(
 
 
 @kernel
-def live_bytes(
+def count_live_bytes(
     starts: Any,
     opcode: Any,
     b: Any,
@@ -467,10 +467,10 @@ def live_bytes(
         top = np.int64(0)
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            if rules[op, Rule.UNIT] == SCALAR:
+            if rules[op, RuleColumn.UNIT] == SCALAR:
                 continue
             rows, cols = np.int64(1), np.int64(1)
-            if rules[op, Rule.UNIT] == MATRIX and 0 <= c[i] < shape_first[core + 1] - shape_first[core]:
+            if rules[op, RuleColumn.UNIT] == MATRIX and 0 <= c[i] < shape_first[core + 1] - shape_first[core]:
                 rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]
             _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges)
             for k in range(0, 4, 2):

@@ -18,19 +18,19 @@ Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T", bound=np.generic)
 
 
-def opcodes(*names: str) -> Column:
+def opcode_array(*names: str) -> Column:
     return np.array([OPCODE[name] for name in names], np.int32)
 
 
-def flags_of(*names: str) -> Mask:
+def opcode_mask(*names: str) -> Mask:
     """Returns a mask by opcode, [256]: true for the instructions with these names."""
     table = np.zeros(256, np.bool_)
-    table[opcodes(*names)] = True
+    table[opcode_array(*names)] = True
     return table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class InstructionTable:
     """Columns of the instructions of all `streams`, one stream after another.
 
     `starts[core]` is the first instruction of `core`; one more entry is the end. Columns have the narrowest types that
@@ -55,16 +55,16 @@ class Columns:
     def __len__(self) -> int:
         return len(self.opcode)
 
-    def is_(self, *names: str) -> Mask:
+    def named_mask(self, *names: str) -> Mask:
         """Returns a mask of the instructions that have one of these names."""
         if len(names) == 1:
             return self.opcode == OPCODE[names[0]]
-        return self.of_opcodes(flags_of(*names))
+        return self.look_up_opcodes(opcode_mask(*names))
 
-    def where(self, *names: str) -> Indices:
-        return np.flatnonzero(self.is_(*names))
+    def find_named(self, *names: str) -> Indices:
+        return np.flatnonzero(self.named_mask(*names))
 
-    def of_opcodes(self, table: npt.NDArray[T]) -> npt.NDArray[T]:
+    def look_up_opcodes(self, table: npt.NDArray[T]) -> npt.NDArray[T]:
         """Returns for each instruction the entry of its opcode in a table of all opcodes."""
         found = np.empty(len(self), table.dtype)
         # By core, because numpy converts opcodes to indices of 8 bytes.
@@ -72,28 +72,28 @@ class Columns:
             found[first:end] = table[self.opcode[first:end]]
         return found
 
-    def place(self, index: int) -> tuple[int, int, str]:
+    def locate_instruction(self, index: int) -> tuple[int, int, str]:
         """Returns core, pc and text of an instruction."""
         core = int(self.core[index])
         pc = index - int(self.starts[core])
-        return core, pc, isa.text(self.streams[core][pc])
+        return core, pc, isa.format_record(self.streams[core][pc])
 
-    def flags(self) -> Bytes:
+    def flag_column(self) -> Bytes:
         """Returns the column of the flags, built on demand because hardly any rule reads it."""
         return _column(self.streams, "flags")
 
-    def lengths(self) -> Indices:
+    def stream_lengths(self) -> Indices:
         return np.diff(self.starts)
 
-    def present(self) -> Column:
+    def present_opcodes(self) -> Column:
         """Returns the opcodes that occur, in ascending order."""
         return np.flatnonzero(np.bincount(self.opcode, minlength=256)).astype(np.int32)
 
 
-def columns_of(streams: Sequence[Records]) -> Columns:
+def make_instruction_table(streams: Sequence[Records]) -> InstructionTable:
     """Returns the columns of all cores' records, each of them contiguous."""
     lengths = np.array([len(s) for s in streams], np.int64)
-    return Columns(
+    return InstructionTable(
         streams=streams,
         starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
         core=np.repeat(np.arange(len(streams)).astype(np.min_scalar_type(len(streams))), lengths),
@@ -111,5 +111,5 @@ def _column(streams: Sequence[Records], name: str) -> npt.NDArray[Any]:
     return np.concatenate([np.zeros(0, RECORD[name]), *(s[name] for s in streams)])
 
 
-def spec_of(opcode: int) -> Instruction:
+def instruction_spec(opcode: int) -> Instruction:
     return isa.BY_OPCODE[opcode]

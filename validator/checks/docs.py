@@ -1,7 +1,7 @@
 """Generates docs/reference/checks.md from the registry of rules."""
 
-from validator.checks.findings import Topic
-from validator.checks.rules import RULES, Rule
+from validator.checks.findings import RuleTopic
+from validator.checks.rules import RULES, CheckRule
 
 _HEAD = """# What `raptor check` finds
 
@@ -23,25 +23,25 @@ Rules on the architecture are used if there is one: `arch.json` beside the strea
 """
 
 
-def page() -> str:
+def render_page() -> str:
     """Returns the whole page."""
-    return "\n".join([_HEAD, *_index(), *(_chapter(topic) for topic in Topic)])
+    return "\n".join([_HEAD, *_index(), *(_chapter(topic) for topic in RuleTopic)])
 
 
 def _index() -> list[str]:
-    rows = [f"| [`{r.id}`](#{r.id}) | {r.severity} | {r.title} |" for topic in Topic for r in _rules(topic)]
+    rows = [f"| [`{r.id}`](#{r.id}) | {r.severity} | {r.title} |" for topic in RuleTopic for r in _rules(topic)]
     return ["| rule | severity | what |", "|---|---|---|", *rows, ""]
 
 
-def _rules(topic: Topic) -> list[Rule]:
+def _rules(topic: RuleTopic) -> list[CheckRule]:
     return [rule for rule in RULES.values() if rule.topic is topic]
 
 
-def _chapter(topic: Topic) -> str:
+def _chapter(topic: RuleTopic) -> str:
     return "\n".join([f"## {topic}", "", *(_entry(rule) for rule in _rules(topic))])
 
 
-def _entry(rule: Rule) -> str:
+def _entry(rule: CheckRule) -> str:
     details = (rule.check.__doc__ or "").strip()
     more = f"\n\n{' '.join(details.split())}" if details else ""
     return (

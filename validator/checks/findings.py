@@ -23,7 +23,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class Topic(StrEnum):
+class RuleTopic(StrEnum):
     """Topic of a rule, a chapter of docs/reference/checks.md. Rules of the topic `ARCHITECTURE` can run without a
     program."""
 
@@ -57,7 +57,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hit:
+class RuleHit:
     """A problem that a rule has found, from which a `Finding` is made.
 
     `at`: instructions (indices into all streams). `fact`: description of the problem there. Without instructions it
@@ -73,7 +73,7 @@ class Hit:
     count: int = 1
 
 
-def hits(fact: str, at: Indices) -> Iterator[Hit]:
+def hits(fact: str, at: Indices) -> Iterator[RuleHit]:
     """Yields a problem at these instructions, if there are any."""
     if len(at):
-        yield Hit(fact, at)
+        yield RuleHit(fact, at)

@@ -9,9 +9,9 @@ import orjson
 from rich.text import Text
 
 import raptor
-from raptor.common.console import Console
+from raptor.common.console import LiteralConsole
 from validator.checks.findings import Finding, Severity
-from validator.checks.rules import RULES, Rule
+from validator.checks.rules import RULES, CheckRule
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -24,13 +24,13 @@ def is_clean(findings: Sequence[Finding]) -> bool:
     return all(f.severity is Severity.NOTE for f in findings)
 
 
-def summary(findings: Sequence[Finding]) -> str:
+def summarise_findings(findings: Sequence[Finding]) -> str:
     counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
     parts = [f"{n} {severity}{'s' if n != 1 else ''}" for severity, n in counts.items() if n]
     return ", ".join(parts) or "no findings"
 
 
-def place(finding: Finding) -> str:
+def describe_place(finding: Finding) -> str:
     """Describes the place of a finding, and at how many more places it occurs."""
     if finding.core is None:
         return finding.file
@@ -49,19 +49,19 @@ def _segment(finding: Finding) -> str:
     return f"{folder} " if folder.startswith("segment_") else ""
 
 
-def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) -> None:
+def show(findings: Sequence[Finding], console: LiteralConsole, *, quiet: bool = False) -> None:
     """Prints one paragraph for each finding, then a line that counts them; with `quiet` only that line."""
     for finding in () if quiet else findings:
         colour = _COLOURS[finding.severity]
         console.print(Text.assemble((finding.severity, colour), " ", (finding.rule, "bold")), end=" ")
-        console.print(place(finding), soft_wrap=True)
+        console.print(describe_place(finding), soft_wrap=True)
         console.print(f"    {finding.message}", soft_wrap=True)
         console.print(f"    try: {finding.advice}", soft_wrap=True)
-    console.print(summary(findings))
+    console.print(summarise_findings(findings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class FindingsReport:
     """Report as JSON; `version` changes with its fields. `clean`: no finding is worse than a note."""
 
     version: int = 1
@@ -70,7 +70,7 @@ class Findings:
 
 
 def to_json(findings: Sequence[Finding]) -> bytes:
-    report = Findings(clean=is_clean(findings), findings=tuple(findings))
+    report = FindingsReport(clean=is_clean(findings), findings=tuple(findings))
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
@@ -83,7 +83,7 @@ def to_sarif(findings: Sequence[Finding]) -> bytes:
     return orjson.dumps(log, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: CheckRule) -> dict[str, Any]:
     return {
         "id": rule.id,
         "shortDescription": {"text": rule.title},
@@ -104,7 +104,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     return {
         "ruleId": finding.rule,
         "level": _LEVELS[finding.severity],
-        "message": {"text": f"{place(finding)}: {finding.message}. Try: {finding.advice}"},
+        "message": {"text": f"{describe_place(finding)}: {finding.message}. Try: {finding.advice}"},
         "locations": [location],
         "occurrenceCount": finding.count,
     }

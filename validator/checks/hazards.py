@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from raptor.target.opcode_tables import RULES, Bytes
-from validator.checks.findings import Hit, Indices, Severity, Topic, hits
-from validator.checks.memory import matrix_shapes
-from validator.checks.rules import rule
-from validator.checks.subject import Subject
+from raptor.target.opcode_tables import OPCODE_RULES, Bytes
+from validator.checks.findings import Indices, RuleHit, RuleTopic, Severity, hits
+from validator.checks.memory import known_matrix_shapes
+from validator.checks.rules import register_rule
+from validator.checks.subject import CheckSubject
 
 WARNING, NOTE = Severity.WARNING, Severity.NOTE
-TOPIC = Topic.HAZARDS
+TOPIC = RuleTopic.HAZARDS
 
 _WIDEST_WINDOW = 1024
 
 
-def _faults(subject: Subject) -> Bytes:
+def _faults(subject: CheckSubject) -> Bytes:
     """Returns the faults of the hazard kernel, computed once. With rob_size 1 there are none: nothing overlaps."""
-    from validator.checks.check_kernels import hazards
+    from validator.checks.check_kernels import find_hazards
 
     s = subject.columns
     faults: Bytes | None = subject.computed.get("_hazards")
@@ -26,23 +26,23 @@ def _faults(subject: Subject) -> Bytes:
         return faults
     faults = np.zeros(len(s), np.uint8)
     if subject.rob_size > 1:
-        hazards(
-            s.starts, s.opcode, s.b, s.c, s.d, s.flags(), subject.trace.values, subject.trace.widths, RULES,
-            matrix_shapes(subject), _simulated_shapes(subject), subject.group_starts,
+        find_hazards(
+            s.starts, s.opcode, s.b, s.c, s.d, s.flag_column(), subject.trace.values, subject.trace.widths,
+            OPCODE_RULES, known_matrix_shapes(subject), _simulated_shapes(subject), subject.group_starts,
             min(subject.rob_size, _WIDEST_WINDOW), faults,
         )  # fmt: skip
     subject.computed["_hazards"] = faults
     return faults
 
 
-def _simulated_shapes(subject: Subject) -> Indices:
+def _simulated_shapes(subject: CheckSubject) -> Indices:
     """Returns the rows and columns that the simulator assumes for a product of each group: whole crossbars."""
     shapes = np.ones((int(subject.group_starts[-1]), 2), np.int64)
     if subject.chip is None:
         return shapes
     target = subject.chip.target
     s, first = subject.columns, subject.group_starts
-    products = s.where("mvmul")
+    products = s.find_named("mvmul")
     inside = (s.c[products] >= 0) & (s.c[products] < np.diff(first)[s.core[products]])
     products = products[inside]
     bits = np.ones(len(shapes), np.int64)
@@ -53,11 +53,11 @@ def _simulated_shapes(subject: Subject) -> Indices:
     return shapes
 
 
-def _where(subject: Subject, fault: int) -> Indices:
+def _where(subject: CheckSubject, fault: int) -> Indices:
     return np.flatnonzero(_faults(subject) & fault)
 
 
-@rule(
+@register_rule(
     "hazard-unseen",
     WARNING,
     TOPIC,
@@ -67,13 +67,13 @@ def _where(subject: Subject, fault: int) -> Indices:
     advice="pass the local address of ld in offset_value with offset_select 1, that of st in offset_value with bit 1 "
     "of the value set; use lmv instead of vmv and give it len and size; or set rob_size 1",
 )
-def hazard_unseen(subject: Subject) -> Iterator[Hit]:
+def hazard_unseen(subject: CheckSubject) -> Iterator[RuleHit]:
     from validator.checks.check_kernels import UNSEEN
 
     yield from hits("", _where(subject, UNSEEN))
 
 
-@rule(
+@register_rule(
     "hazard-order",
     WARNING,
     TOPIC,
@@ -81,13 +81,13 @@ def hazard_unseen(subject: Subject) -> Iterator[Hit]:
     effect="write after write is not checked: the two overlap in time and on a chip the first could come last",
     advice="write to another buffer, or read the first result before",
 )
-def hazard_order(subject: Subject) -> Iterator[Hit]:
+def hazard_order(subject: CheckSubject) -> Iterator[RuleHit]:
     from validator.checks.check_kernels import LOST_ORDER
 
     yield from hits("", _where(subject, LOST_ORDER))
 
 
-@rule(
+@register_rule(
     "hazard-adjacent",
     NOTE,
     TOPIC,
@@ -96,13 +96,13 @@ def hazard_order(subject: Subject) -> Iterator[Hit]:
     "time is too long",
     advice="leave at least one byte between buffers that are used at the same time",
 )
-def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
+def hazard_adjacent(subject: CheckSubject) -> Iterator[RuleHit]:
     from validator.checks.check_kernels import ADJACENT
 
     yield from hits("", _where(subject, ADJACENT))
 
 
-@rule(
+@register_rule(
     "hazard-false",
     NOTE,
     TOPIC,
@@ -112,13 +112,13 @@ def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
     advice="keep hot buffers away from address 0; pass the local address of ld and st in offset_value (docs of "
     "hazard-unseen)",
 )
-def hazard_false(subject: Subject) -> Iterator[Hit]:
+def hazard_false(subject: CheckSubject) -> Iterator[RuleHit]:
     from validator.checks.check_kernels import BOTTOM
 
     yield from hits("", _where(subject, BOTTOM))
 
 
-@rule(
+@register_rule(
     "lmv-size",
     WARNING,
     TOPIC,
@@ -126,13 +126,17 @@ def hazard_false(subject: Subject) -> Iterator[Hit]:
     effect="the hazard check takes its ranges from size, which is 0: dependencies through the copy go unnoticed",
     advice="give lmv both len and size; .pim has no place for size, so use JSON",
 )
-def lmv_size(subject: Subject) -> Iterator[Hit]:
+def lmv_size(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    at = np.flatnonzero(s.is_("lmv") & (s.flags() & 1 == 1)) if subject.rob_size > 1 else np.zeros(0, np.int64)
+    at = (
+        np.flatnonzero(s.named_mask("lmv") & (s.flag_column() & 1 == 1))
+        if subject.rob_size > 1
+        else np.zeros(0, np.int64)
+    )
     yield from hits("", at)
 
 
-@rule(
+@register_rule(
     "send-registers",
     WARNING,
     TOPIC,
@@ -140,9 +144,9 @@ def lmv_size(subject: Subject) -> Iterator[Hit]:
     effect="the transfer takes its data from rd, the hazard check looks at rs1",
     advice="give the same address in rd and rs1",
 )
-def send_registers(subject: Subject) -> Iterator[Hit]:
+def send_registers(subject: CheckSubject) -> Iterator[RuleHit]:
     s, values = subject.columns, subject.trace.values
-    at = s.where("send")
+    at = s.find_named("send")
     at = at[values[at, 0] != values[at, 1]]
     if len(at):
-        yield Hit(f"r{s.rd[at[0]]} holds {values[at[0], 0]}, r{s.rs1[at[0]]} holds {values[at[0], 1]}", at)
+        yield RuleHit(f"r{s.rd[at[0]]} holds {values[at[0], 0]}, r{s.rs1[at[0]]} holds {values[at[0], 1]}", at)

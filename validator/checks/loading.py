@@ -1,4 +1,4 @@
-"""Loads files into a `Subject`. Text, weights and streams are read in parallel."""
+"""Loads files into a `CheckSubject`. Text, weights and streams are read in parallel."""
 
 import io
 import zipfile
@@ -12,32 +12,32 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.threads import Threads
+from raptor.common.threads import CheckedThreadPool
 from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import NETWORK_FILE
-from raptor.target.typed_json import UNREADABLE as NOT_JSON
+from raptor.target.typed_json import DECODE_ERRORS as NOT_JSON
 from validator.checks.arch_file import read_chip
-from validator.checks.subject import Chip, Shapes, Subject
-from validator.checks.text import TextFaults, text_faults
+from validator.checks.subject import ArchitectureFile, CheckSubject, GroupShapes
+from validator.checks.text import TextFaults, find_text_faults
 from validator.network import FileTable
-from validator.npy import FLOATS, INTEGERS, read_header
+from validator.npy import FLOAT_TYPES, INTEGER_TYPES, read_header
 from validator.programs import RawProgram, read_program, read_texts
-from validator.weights import UNREADABLE
+from validator.weights import ZIP_ERRORS
 
 Texts = Mapping[str, msgspec.Raw]
 """Members of a single-file program; empty for a directory."""
 _LIMIT = 16 * 2**30
 
 
-def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
+def load_subject(path: str | Path, arch: str | Path | None = None) -> CheckSubject:
     """Reads a program directory or single-file program and the files that belong to it.
 
     `arch`: an architecture file or preset. Default: `arch.json` of the directory, if there is one. Raises `UserError`
     for files that cannot be read at all.
     """
     source = Path(path)
-    with Threads(1) as pool:
+    with CheckedThreadPool(1) as pool:
         early = _start_early(pool, source)
         texts: Texts = read_texts(source) if source.is_file() else {}
         program = read_program(source, texts)
@@ -46,13 +46,13 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
         subject.shapes = early["shapes"].result() if "shapes" in early else None
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
-        subject.memory = storage.read(files.Memory, source, files.MEMORY)
-    if subject.chip is not None and str(arch) not in architectures.presets():  # a preset's table is complete
+        subject.memory = storage.read_json_file(files.MemoryMap, source, files.MEMORY)
+    if subject.chip is not None and str(arch) not in architectures.arch_presets():  # a preset's table is complete
         read_network(subject, subject.chip)
     return subject
 
 
-def _subject(program: RawProgram, texts: Texts) -> Subject:
+def _subject(program: RawProgram, texts: Texts) -> CheckSubject:
     """Returns the subject of a program, without chip and weights."""
     entries = program.config.get("array_group_map")
     named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
@@ -60,7 +60,7 @@ def _subject(program: RawProgram, texts: Texts) -> Subject:
     known = {f"core{k}" for k in range(program.core_cnt)}
     folder, manifest = program.source.is_dir(), _manifest(program.source)
     names = sorted(p.name for p in program.source.iterdir() if p.name.startswith("core_")) if folder else []
-    return Subject(
+    return CheckSubject(
         streams=program.records,
         groups=groups,
         instantiated=program.instantiated,
@@ -69,19 +69,19 @@ def _subject(program: RawProgram, texts: Texts) -> Subject:
         directory=folder,
         config=program.config,
         names=names,
-        ignored=[name for name in texts if name.startswith("core") and name not in known],
+        ignored_streams=[name for name in texts if name.startswith("core") and name not in known],
         load_faults=program.faults,
-        extended=manifest is not None and manifest.options.get("isa") == "extended",
-        compiled=manifest is not None,
+        allows_extensions=manifest is not None and manifest.options.get("isa") == "extended",
+        made_by_raptor=manifest is not None,
     )
 
 
-def _manifest(folder: Path) -> files.Manifest | None:
+def _manifest(folder: Path) -> files.OutputManifest | None:
     """Reads the manifest of a program of RAPTOR; None for programs of other compilers."""
     if not (folder / files.MANIFEST).is_file():
         return None
     try:
-        return storage.read(files.Manifest, folder, files.MANIFEST)
+        return storage.read_json_file(files.OutputManifest, folder, files.MANIFEST)
     except UserError:
         return None
 
@@ -89,7 +89,7 @@ def _manifest(folder: Path) -> files.Manifest | None:
 # Starts the work that needs no records, which runs while the records are read.
 
 
-def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
+def _start_early(pool: CheckedThreadPool, source: Path) -> dict[str, Future[Any]]:
     if not source.is_dir():
         return {}
     started: dict[str, Future[Any]] = {}
@@ -97,12 +97,12 @@ def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
         if path.is_file():
             started[path.name] = pool.submit(_file_faults, path)
     if (source / files.WEIGHTS).is_dir():
-        started["shapes"] = pool.submit(matrix_shapes, source)
+        started["shapes"] = pool.submit(read_matrix_shapes, source)
     return started
 
 
 def _file_faults(path: Path) -> TextFaults | None:
-    return text_faults(storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT))
+    return find_text_faults(storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT))
 
 
 def _text(program: RawProgram, early: Mapping[str, Future[Any]], texts: Texts) -> dict[int, TextFaults]:
@@ -111,14 +111,14 @@ def _text(program: RawProgram, early: Mapping[str, Future[Any]], texts: Texts) -
         found = {core: early[name].result() for core, name in enumerate(program.core_files) if name in early}
     else:
         streams = ((core, texts.get(f"core{core}")) for core in range(program.core_cnt))
-        found = {core: text_faults(bytes(text)) for core, text in streams if text is not None}
+        found = {core: find_text_faults(bytes(text)) for core, text in streams if text is not None}
     return {core: faults for core, faults in found.items() if faults is not None}
 
 
 # Weights: only the sizes of the matrices.
 
 
-def matrix_shapes(folder: Path) -> Shapes | None:
+def read_matrix_shapes(folder: Path) -> GroupShapes | None:
     """Returns rows and columns of each group's matrix, None for a core if unknown; None if there are no weights."""
     config = orjson.loads(storage.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
     shapes: list[Sequence[tuple[int, int]] | None] = []
@@ -137,10 +137,10 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
             found: list[tuple[int, int]] = []
             for group in range(len(archive.namelist())):
                 with archive.open(f"{group}.npy") as stream:
-                    (rows, cols), _ = read_header(stream, str(path), (*FLOATS, *INTEGERS))
+                    (rows, cols), _ = read_header(stream, str(path), (*FLOAT_TYPES, *INTEGER_TYPES))
                     found.append((rows, cols))
             return found
-    except (*UNREADABLE, KeyError, UserError):
+    except (*ZIP_ERRORS, KeyError, UserError):
         return None
 
 
@@ -157,14 +157,14 @@ def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
 # The chip and its network table.
 
 
-def _chip(source: Path, arch: str | Path | None) -> Chip | None:
+def _chip(source: Path, arch: str | Path | None) -> ArchitectureFile | None:
     if arch is not None:
         return read_chip(arch)
     beside = source / files.ARCH if source.is_dir() else None
     return read_chip(beside) if beside is not None and beside.is_file() else None
 
 
-def read_network(subject: Subject, chip: Chip) -> None:
+def read_network(subject: CheckSubject, chip: ArchitectureFile) -> None:
     """Reads the network table that an architecture file names. Sets `network_fault` if it cannot be read."""
     path = Path(chip.path).parent / (chip.network_file or NETWORK_FILE)
     try:

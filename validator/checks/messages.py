@@ -7,19 +7,19 @@ from typing import cast
 import numpy as np
 
 from validator.checks.columns import Column
-from validator.checks.findings import Hit, Indices, Severity, Topic, hits
-from validator.checks.rules import rule
-from validator.checks.subject import Subject
+from validator.checks.findings import Indices, RuleHit, RuleTopic, Severity, hits
+from validator.checks.rules import register_rule
+from validator.checks.subject import CheckSubject
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
-TOPIC = Topic.MESSAGES
+TOPIC = RuleTopic.MESSAGES
 
 _SHOWN = 6
 _EVENTS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Communication:
+class CommunicationResult:
     """Result of executing the communication of a program: the steps of all cores, and where each core stopped.
 
     `index` is the instruction of each step; `reached[core]` is the step that `core` could not do, or its end.
@@ -33,12 +33,12 @@ class Communication:
     reached: Indices
     blocked: Column
 
-    def stuck(self) -> Indices:
+    def stuck_cores(self) -> Indices:
         """Returns the cores that do not finish."""
         return np.flatnonzero(self.reached < self.starts[1:])
 
 
-@rule(
+@register_rule(
     "core-range",
     ERROR,
     TOPIC,
@@ -47,9 +47,9 @@ class Communication:
     "from one, or a send to -10, hangs",
     advice="name a core from 0 to core_cnt - 1 that has a stream; the global memory is reached by ld and st",
 )
-def core_range(subject: Subject) -> Iterator[Hit]:
+def core_range(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    at = s.where("send", "recv", "sync")
+    at = s.find_named("send", "recv", "sync")
     known = np.zeros(s.core_count, np.bool_)
     known[: len(subject.instantiated)] = subject.instantiated
     inside = (s.a[at] >= 0) & (s.a[at] < s.core_count)
@@ -58,10 +58,10 @@ def core_range(subject: Subject) -> Iterator[Hit]:
         (at[inside][~known[s.a[at][inside]]], "which has no stream"),
     ):
         if len(wrong):
-            yield Hit(f"core={s.a[wrong[0]]}, {why}", wrong)
+            yield RuleHit(f"core={s.a[wrong[0]]}, {why}", wrong)
 
 
-@rule(
+@register_rule(
     "self-message",
     ERROR,
     TOPIC,
@@ -69,13 +69,13 @@ def core_range(subject: Subject) -> Iterator[Hit]:
     effect="a rendezvous needs two cores: the core hangs",
     advice="copy within a core with lmv",
 )
-def self_message(subject: Subject) -> Iterator[Hit]:
+def self_message(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    at = s.where("send", "recv")
+    at = s.find_named("send", "recv")
     yield from hits("", at[s.a[at] == s.core[at]])
 
 
-@rule(
+@register_rule(
     "event-range",
     ERROR,
     TOPIC,
@@ -84,25 +84,25 @@ def self_message(subject: Subject) -> Iterator[Hit]:
     "at the end); a negative wait_value gives tokens instead of taking them",
     advice="use event registers 0 to 31 and wait values of at least 0",
 )
-def event_range(subject: Subject) -> Iterator[Hit]:
+def event_range(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    at = s.where("sync", "wait")
+    at = s.find_named("sync", "wait")
     wrong = at[(s.b[at] < 0) | (s.b[at] >= _EVENTS)]
     if len(wrong):
-        yield Hit(f"event_register={s.b[wrong[0]]}", wrong)
-    waits = s.where("wait")
+        yield RuleHit(f"event_register={s.b[wrong[0]]}", wrong)
+    waits = s.find_named("wait")
     wrong = waits[s.c[waits] < 0]
     if len(wrong):
-        yield Hit(f"wait_value={s.c[wrong[0]]}", wrong)
+        yield RuleHit(f"wait_value={s.c[wrong[0]]}", wrong)
 
 
-def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
+def _pairs(subject: CheckSubject, name: str) -> tuple[Indices, Indices]:
     """Returns the sends or receives, each with the number of its pair (sender, receiver).
 
     They are sorted by pair, and within a pair in program order.
     """
     s = subject.columns
-    at = s.where(name)
+    at = s.find_named(name)
     at = at[(s.a[at] >= 0) & (s.a[at] < s.core_count) & (s.a[at] != s.core[at])]
     here, there = s.core[at].astype(np.int64), s.a[at].astype(np.int64)
     key = here * s.core_count + there if name == "send" else there * s.core_count + here
@@ -110,7 +110,7 @@ def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
     return at[order], key[order]
 
 
-@rule(
+@register_rule(
     "message-count",
     ERROR,
     TOPIC,
@@ -119,7 +119,7 @@ def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
     "that mean nothing",
     advice="give every send one recv on the other core",
 )
-def message_count(subject: Subject) -> Iterator[Hit]:
+def message_count(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
     (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
     pairs = np.union1d(send_keys, recv_keys)
@@ -133,14 +133,14 @@ def message_count(subject: Subject) -> Iterator[Hit]:
     last = instructions[np.searchsorted(keys, pairs[pair], side="right") - 1]
     more = f", and {len(different) - 1} more pairs" if len(different) > 1 else ""
     fact = f"core {source} sends {sent[pair]} times to core {target}, which receives {received[pair]} times{more}"
-    yield Hit(fact, np.array([last]))
+    yield RuleHit(fact, np.array([last]))
 
 
 def _counts(keys: Indices, pairs: Indices) -> Indices:
     return np.searchsorted(keys, pairs, side="right") - np.searchsorted(keys, pairs, side="left")
 
 
-@rule(
+@register_rule(
     "message-size",
     ERROR,
     TOPIC,
@@ -149,39 +149,39 @@ def _counts(keys: Indices, pairs: Indices) -> Indices:
     "lost or overwritten",
     advice="give both the same size",
 )
-def message_size(subject: Subject) -> Iterator[Hit]:
+def message_size(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
     (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
     if len(sends) != len(recvs) or (send_keys != recv_keys).any():
         return  # sends cannot be matched with receives; the rule message-count reports this
     wrong = np.flatnonzero(s.d[sends] != s.d[recvs])
     if len(wrong):
-        core, pc, _ = s.place(int(recvs[wrong[0]]))
+        core, pc, _ = s.locate_instruction(int(recvs[wrong[0]]))
         fact = f"sends {s.d[sends[wrong[0]]]} bytes, core {core} receives {s.d[recvs[wrong[0]]]} at {pc}"
-        yield Hit(fact, sends[wrong])
+        yield RuleHit(fact, sends[wrong])
 
 
-def communication(subject: Subject) -> Communication:
+def execute_communication(subject: CheckSubject) -> CommunicationResult:
     """Executes the sends, receives and tokens of the program, once; returns where each core stops."""
     from validator.checks.check_kernels import (
         FREE,
         ON_RECV,
         ON_SEND,
         ON_WAIT,
-        communicate,
+        run_communication,
     )
 
-    known: Communication | None = subject.computed.get("_communication")
+    known: CommunicationResult | None = subject.computed.get("_communication")
     if known is not None:
         return known
     s = subject.columns
-    tokens_of_nowhere = s.is_("sync", "wait") & ((s.b < 0) | (s.b >= _EVENTS))
-    index = np.flatnonzero(s.is_("send", "recv", "wait", "sync") & ~tokens_of_nowhere)
+    tokens_of_nowhere = s.named_mask("sync", "wait") & ((s.b < 0) | (s.b >= _EVENTS))
+    index = np.flatnonzero(s.named_mask("send", "recv", "wait", "sync") & ~tokens_of_nowhere)
     kind = np.full(len(index), FREE, np.int32)
     for name, code in (("send", ON_SEND), ("recv", ON_RECV), ("wait", ON_WAIT)):
-        kind[s.is_(name)[index]] = code
+        kind[s.named_mask(name)[index]] = code
     waits = kind == ON_WAIT
-    result = Communication(
+    result = CommunicationResult(
         starts=np.searchsorted(index, s.starts).astype(np.int64),
         index=index,
         partner=np.where(waits, -1, s.a[index]).astype(np.int32),
@@ -192,13 +192,13 @@ def communication(subject: Subject) -> Communication:
     )
     tokens = np.zeros((max(s.core_count, 1), _EVENTS), np.int64)
     value = np.where(waits, s.c[index], 0)
-    communicate(result.starts, kind, result.partner, value, result.event, result.reached, result.blocked, tokens)
+    run_communication(result.starts, kind, result.partner, value, result.event, result.reached, result.blocked, tokens)
     subject.computed["_communication"] = result
     subject.computed["_tokens"] = tokens
     return result
 
 
-def _waits_for(c: Communication, core: int) -> list[int]:
+def _waits_for(c: CommunicationResult, core: int) -> list[int]:
     """Returns the other cores that could release `core`: its partner, or cores that still have tokens for its event."""
     from validator.checks.check_kernels import FREE, ON_WAIT
 
@@ -210,7 +210,7 @@ def _waits_for(c: Communication, core: int) -> list[int]:
     return [int(other) for other in owner[(gives >= c.reached[owner]) & (owner != core)]]
 
 
-@rule(
+@register_rule(
     "deadlock",
     ERROR,
     TOPIC,
@@ -219,16 +219,16 @@ def _waits_for(c: Communication, core: int) -> list[int]:
     "with figures that mean nothing",
     advice="emit sends, receives and waits of every core in one global order of all messages",
 )
-def deadlock(subject: Subject) -> Iterator[Hit]:
+def deadlock(subject: CheckSubject) -> Iterator[RuleHit]:
     """Exact: sends and receives are rendezvous with fixed partners, so the order of execution makes no difference."""
-    c = communication(subject)
+    c = execute_communication(subject)
     for circle in _circles(c):
-        yield Hit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
+        yield RuleHit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
 
 
-def _circles(c: Communication) -> Iterator[list[int]]:
+def _circles(c: CommunicationResult) -> Iterator[list[int]]:
     """Yields a cycle of each group of cores that wait for each other, from the core where a search enters the group."""
-    stuck: list[int] = c.stuck().tolist()
+    stuck: list[int] = c.stuck_cores().tolist()
     if not stuck:
         return
     import networkx as nx  # takes 0.1 s
@@ -249,14 +249,14 @@ def _circles(c: Communication) -> Iterator[list[int]]:
         yield [core for core, _ in edges]
 
 
-def _circle(subject: Subject, c: Communication, circle: list[int]) -> str:
-    places = [subject.columns.place(int(c.index[c.reached[core]])) for core in circle[:_SHOWN]]
+def _circle(subject: CheckSubject, c: CommunicationResult, circle: list[int]) -> str:
+    places = [subject.columns.locate_instruction(int(c.index[c.reached[core]])) for core in circle[:_SHOWN]]
     steps = ", ".join(f"core {core} at {pc} ({text.split(' ', 1)[0]})" for core, pc, text in places)
     more = f" and {len(circle) - _SHOWN} more" if len(circle) > _SHOWN else ""
     return f"{steps}{more} wait for each other"
 
 
-@rule(
+@register_rule(
     "wait-starved",
     ERROR,
     TOPIC,
@@ -264,16 +264,16 @@ def _circle(subject: Subject, c: Communication, circle: list[int]) -> str:
     effect="the core hangs: latency mode ends by its timeout, throughput mode exits 0 with figures that mean nothing",
     advice="sync to this core and event register as many times as its waits take tokens",
 )
-def wait_starved(subject: Subject) -> Iterator[Hit]:
+def wait_starved(subject: CheckSubject) -> Iterator[RuleHit]:
     from validator.checks.check_kernels import ON_WAIT
 
-    c = communication(subject)
-    for core in (int(core) for core in c.stuck()):
+    c = execute_communication(subject)
+    for core in (int(core) for core in c.stuck_cores()):
         if c.kind[c.reached[core]] == ON_WAIT and not _waits_for(c, core):
-            yield Hit(f"event_register {c.event[c.reached[core]]}", np.array([c.index[c.reached[core]]]))
+            yield RuleHit(f"event_register {c.event[c.reached[core]]}", np.array([c.index[c.reached[core]]]))
 
 
-@rule(
+@register_rule(
     "sync-unused",
     WARNING,
     TOPIC,
@@ -281,21 +281,21 @@ def wait_starved(subject: Subject) -> Iterator[Hit]:
     effect="they stay in the event register; when the streams loop in throughput mode they release later waits early",
     advice="take as many tokens with wait as are given with sync",
 )
-def sync_unused(subject: Subject) -> Iterator[Hit]:
-    c = communication(subject)
-    if len(c.stuck()):
+def sync_unused(subject: CheckSubject) -> Iterator[RuleHit]:
+    c = execute_communication(subject)
+    if len(c.stuck_cores()):
         return
     left = np.argwhere(subject.computed["_tokens"] > 0)
     if len(left):
         core, event = int(left[0][0]), int(left[0][1])
         s = subject.columns
-        at = np.flatnonzero(s.is_("sync") & (s.a == core) & (s.b == event))
-        yield Hit(
+        at = np.flatnonzero(s.named_mask("sync") & (s.a == core) & (s.b == event))
+        yield RuleHit(
             f"{subject.computed['_tokens'][core, event]} tokens left in event_register {event} of core {core}", at
         )
 
 
-@rule(
+@register_rule(
     "event-shared",
     WARNING,
     TOPIC,
@@ -303,15 +303,15 @@ def sync_unused(subject: Subject) -> Iterator[Hit]:
     effect="the streams loop, and a token of the next round can release a wait early: the count of rounds is wrong",
     advice="use one event register for each producer, or send and recv",
 )
-def event_shared(subject: Subject) -> Iterator[Hit]:
+def event_shared(subject: CheckSubject) -> Iterator[RuleHit]:
     if subject.chip is None or subject.chip.target.simulator.is_latency_mode:
         return
     s = subject.columns
-    at = s.where("sync")
+    at = s.find_named("sync")
     at = at[(s.b[at] >= 0) & (s.b[at] < _EVENTS)]
     event = s.a[at].astype(np.int64) * _EVENTS + s.b[at]
     for shared in np.unique(event):
         givers = at[event == shared]
         if len(np.unique(s.core[givers])) > 1:
             fact = f"event_register {shared % _EVENTS} of core {shared // _EVENTS} has several producers"
-            yield Hit(fact, givers)
+            yield RuleHit(fact, givers)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from validator.checks.findings import Finding, Hit, Severity, Topic
-from validator.checks.subject import Subject
+from validator.checks.findings import Finding, RuleHit, RuleTopic, Severity
+from validator.checks.subject import CheckSubject
 
-Check = Callable[[Subject], Iterator[Hit]]
+Check = Callable[[CheckSubject], Iterator[RuleHit]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CheckRule:
     """A rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
 
     docs/reference/checks.md is generated from the rules and from the docstrings of their `check`.
@@ -20,40 +20,40 @@ class Rule:
 
     id: str
     severity: Severity
-    topic: Topic
+    topic: RuleTopic
     title: str
     effect: str
     advice: str
     check: Check
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, CheckRule] = {}
 
 
-def rule(
-    id: str, severity: Severity, topic: Topic, title: str, *, effect: str, advice: str
+def register_rule(
+    id: str, severity: Severity, topic: RuleTopic, title: str, *, effect: str, advice: str
 ) -> Callable[[Check], Check]:
     """Registers a check in `RULES`, the only list of rules. Raises `ValueError` if the id is in use."""
 
     def register(check: Check) -> Check:
         if id in RULES:
             raise ValueError(f"two rules are called {id}")
-        RULES[id] = Rule(id, severity, topic, title, effect, advice, check)
+        RULES[id] = CheckRule(id, severity, topic, title, effect, advice, check)
         return check
 
     return register
 
 
-def run_rule(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def run_rule(rule: CheckRule, subject: CheckSubject) -> Iterator[Finding]:
     """Runs one rule and yields its findings."""
     return (_finding(rule, hit, subject) for hit in rule.check(subject))
 
 
-def _finding(rule: Rule, hit: Hit, subject: Subject) -> Finding:
+def _finding(rule: CheckRule, hit: RuleHit, subject: CheckSubject) -> Finding:
     streams = subject.columns
     core, pc, text, count, cores = hit.core, None, "", hit.count, 0 if hit.core is None else 1
     if len(hit.at):
-        core, pc, text = streams.place(int(hit.at[0]))
+        core, pc, text = streams.locate_instruction(int(hit.at[0]))
         count, cores = len(hit.at), len(np.unique(streams.core[hit.at]))
     return Finding(
         rule=rule.id,

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from validator.checks.findings import Hit, Indices, Severity, Topic, hits
-from validator.checks.rules import rule
-from validator.checks.subject import Subject
+from validator.checks.findings import Indices, RuleHit, RuleTopic, Severity, hits
+from validator.checks.rules import register_rule
+from validator.checks.subject import CheckSubject
 from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, TextFaults, missing_key_names
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
-TOPIC = Topic.FILES
+TOPIC = RuleTopic.FILES
 
 _NAME = re.compile(r"core_([0-9]+)\.(json|pim)")
 
 
-@rule(
+@register_rule(
     "core-file-name",
     ERROR,
     TOPIC,
@@ -26,11 +26,11 @@ _NAME = re.compile(r"core_([0-9]+)\.(json|pim)")
     advice="move it into a folder of its own, or rename it; streams are core_<id>.json or core_<id>.pim with an id "
     "below core_cnt",
 )
-def core_file_name(subject: Subject) -> Iterator[Hit]:
+def core_file_name(subject: CheckSubject) -> Iterator[RuleHit]:
     odd = [name for name in subject.names if not _is_stream(name, subject.core_count)]
     if odd:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-        yield Hit(f"{odd[0]}{more}", file=odd[0], count=len(odd))
+        yield RuleHit(f"{odd[0]}{more}", file=odd[0], count=len(odd))
 
 
 def _is_stream(name: str, cores: int) -> bool:
@@ -38,7 +38,7 @@ def _is_stream(name: str, cores: int) -> bool:
     return match is not None and int(match[1]) < cores
 
 
-@rule(
+@register_rule(
     "core-file-missing",
     ERROR,
     TOPIC,
@@ -46,16 +46,16 @@ def _is_stream(name: str, cores: int) -> bool:
     effect="pimsim-nn refuses the directory: every core from 0 to core_cnt - 1 needs a file",
     advice="write [] for a core without work, or lower core_cnt",
 )
-def core_file_missing(subject: Subject) -> Iterator[Hit]:
+def core_file_missing(subject: CheckSubject) -> Iterator[RuleHit]:
     if not subject.directory:
         return
     missing = [core for core, name in enumerate(subject.core_files) if not name]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield Hit(f"core_{missing[0]}.json{more}", core=missing[0], count=len(missing))
+        yield RuleHit(f"core_{missing[0]}.json{more}", core=missing[0], count=len(missing))
 
 
-@rule(
+@register_rule(
     "core-file-alias",
     WARNING,
     TOPIC,
@@ -63,17 +63,17 @@ def core_file_missing(subject: Subject) -> Iterator[Hit]:
     effect="numbers are read without leading zeros, so both names mean one core and one of the files is not used",
     advice="delete the one that is not meant",
 )
-def core_file_alias(subject: Subject) -> Iterator[Hit]:
+def core_file_alias(subject: CheckSubject) -> Iterator[RuleHit]:
     by_core: dict[tuple[int, str], list[str]] = {}
     for name in subject.names:
         if match := _NAME.fullmatch(name):
             by_core.setdefault((int(match[1]), match[2]), []).append(name)
     for (core, _), names in by_core.items():
         if len(names) > 1 and core < subject.core_count:
-            yield Hit(" and ".join(names), core=core, file=names[0])
+            yield RuleHit(" and ".join(names), core=core, file=names[0])
 
 
-@rule(
+@register_rule(
     "core-file-padded",
     WARNING,
     TOPIC,
@@ -81,13 +81,13 @@ def core_file_alias(subject: Subject) -> Iterator[Hit]:
     effect="the simulator reads it as the core without the zeros; other tools may not find it",
     advice="rename it to core_<id> without leading zeros",
 )
-def core_file_padded(subject: Subject) -> Iterator[Hit]:
+def core_file_padded(subject: CheckSubject) -> Iterator[RuleHit]:
     padded = [name for name in subject.names if (match := _NAME.fullmatch(name)) and str(int(match[1])) != match[1]]
     if padded:
-        yield Hit(padded[0], file=padded[0], count=len(padded))
+        yield RuleHit(padded[0], file=padded[0], count=len(padded))
 
 
-@rule(
+@register_rule(
     "core-ignored",
     WARNING,
     TOPIC,
@@ -95,12 +95,14 @@ def core_file_padded(subject: Subject) -> Iterator[Hit]:
     effect="a single-file program may hold more streams than core_cnt says; they are not run and nobody is told",
     advice="raise core_cnt, or drop the stream",
 )
-def core_ignored(subject: Subject) -> Iterator[Hit]:
-    if subject.ignored:
-        yield Hit(f"{subject.ignored[0]}, with core_cnt {subject.core_count}", count=len(subject.ignored))
+def core_ignored(subject: CheckSubject) -> Iterator[RuleHit]:
+    if subject.ignored_streams:
+        yield RuleHit(
+            f"{subject.ignored_streams[0]}, with core_cnt {subject.core_count}", count=len(subject.ignored_streams)
+        )
 
 
-@rule(
+@register_rule(
     "json-unknown-key",
     WARNING,
     TOPIC,
@@ -108,13 +110,13 @@ def core_ignored(subject: Subject) -> Iterator[Hit]:
     effect="the simulator ignores it; a misspelt operand counts as 0",
     advice="correct or drop the key",
 )
-def json_unknown_key(subject: Subject) -> Iterator[Hit]:
+def json_unknown_key(subject: CheckSubject) -> Iterator[RuleHit]:
     names = {faults.unknown for faults in subject.text.values() if faults.unknown}
     if names:
-        yield Hit(f"keys such as {min(names)!r}", _odd(subject, UNKNOWN_KEY))
+        yield RuleHit(f"keys such as {min(names)!r}", _odd(subject, UNKNOWN_KEY))
 
 
-@rule(
+@register_rule(
     "json-fraction",
     WARNING,
     TOPIC,
@@ -122,11 +124,11 @@ def json_unknown_key(subject: Subject) -> Iterator[Hit]:
     effect="the simulator cuts the fraction off silently",
     advice="write integers",
 )
-def json_fraction(subject: Subject) -> Iterator[Hit]:
+def json_fraction(subject: CheckSubject) -> Iterator[RuleHit]:
     yield from hits("an operand is not an integer", _odd(subject, FRACTION))
 
 
-@rule(
+@register_rule(
     "json-wrapped",
     ERROR,
     TOPIC,
@@ -135,15 +137,15 @@ def json_fraction(subject: Subject) -> Iterator[Hit]:
     advice="keep operands within -2147483648 to 2147483647; the low word of a global address is written as a signed "
     "number",
 )
-def json_wrapped(subject: Subject) -> Iterator[Hit]:
+def json_wrapped(subject: CheckSubject) -> Iterator[RuleHit]:
     yield from hits("an operand does not fit 32 bits", _odd(subject, WRAPPED))
 
 
-def _odd(subject: Subject, fault: int) -> Indices:
+def _odd(subject: CheckSubject, fault: int) -> Indices:
     return _faulty(subject, lambda faults: faults.odd & fault)
 
 
-def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.integer]]) -> Indices:
+def _faulty(subject: CheckSubject, mask: Callable[[TextFaults], npt.NDArray[np.integer]]) -> Indices:
     """Returns the instructions whose text has faults; `mask` returns for a core an array that is not 0 at these."""
     found = [
         np.flatnonzero(mask(faults)) + int(subject.columns.starts[core])
@@ -152,7 +154,7 @@ def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.intege
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
-@rule(
+@register_rule(
     "json-missing-key",
     WARNING,
     TOPIC,
@@ -160,7 +162,7 @@ def _faulty(subject: Subject, mask: Callable[[TextFaults], npt.NDArray[np.intege
     effect="the simulator takes 0: register 0, core 0, group 0, no bytes",
     advice="write every operand of an instruction",
 )
-def json_missing_key(subject: Subject) -> Iterator[Hit]:
+def json_missing_key(subject: CheckSubject) -> Iterator[RuleHit]:
     """One finding for each operation and set of keys."""
     s = subject.columns
     at = _faulty(subject, lambda faults: faults.missing)
@@ -168,11 +170,11 @@ def json_missing_key(subject: Subject) -> Iterator[Hit]:
     kinds = np.concatenate([np.zeros(0, np.int64), *lacking]) * 256 + s.opcode[at]
     for kind in np.unique(kinds):
         here = at[kinds == kind]
-        name = s.place(int(here[0]))[2].split(" ", 1)[0]
-        yield Hit(f"{name} without {', '.join(missing_key_names(int(kind) // 256))}", here)
+        name = s.locate_instruction(int(here[0]))[2].split(" ", 1)[0]
+        yield RuleHit(f"{name} without {', '.join(missing_key_names(int(kind) // 256))}", here)
 
 
-@rule(
+@register_rule(
     "pim-rs2",
     ERROR,
     TOPIC,
@@ -180,8 +182,8 @@ def json_missing_key(subject: Subject) -> Iterator[Hit]:
     effect="the binary form has no place for rs2 of sadd, ssub and smul: the simulator reads r0",
     advice="write this core as JSON, or use saddi, smuli and sldi",
 )
-def pim_rs2(subject: Subject) -> Iterator[Hit]:
+def pim_rs2(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
     binary = np.array([name.endswith(".pim") for name in subject.core_files] or [False], np.bool_)
-    at = s.where("sadd", "ssub", "smul")
+    at = s.find_named("sadd", "ssub", "smul")
     yield from hits("", at[binary[s.core[at]]] if len(binary) > 1 or binary[0] else at[:0])

@@ -12,43 +12,43 @@ from raptor.target.isa import (
     REGISTER_COUNT,
     WIDTH_SETTERS,
 )
-from raptor.target.lookups import NotALookupError
+from raptor.target.lookups import ComputedLoadError
 from raptor.target.opcode_tables import (
     HAS_OFFSET,
     IS_SIZED,
     NEEDS_WIDTH,
     NO_REGISTER,
     PAIR,
+    REGISTER_SLOTS,
     ROLES,
     SCALAR,
-    SLOTS,
     UNIT,
     USE,
 )
-from validator.checks.columns import Bytes, Column, flags_of, spec_of
-from validator.checks.findings import Hit, Indices, Severity, Topic, hits
-from validator.checks.rules import rule
-from validator.checks.subject import Subject
+from validator.checks.columns import Bytes, Column, instruction_spec, opcode_mask
+from validator.checks.findings import Indices, RuleHit, RuleTopic, Severity, hits
+from validator.checks.rules import register_rule
+from validator.checks.subject import CheckSubject
 from validator.checks.text import OFFSET_VALUE
-from validator.lookups import row_counts
+from validator.lookups import find_row_counts
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-TOPIC = Topic.STREAMS
+TOPIC = RuleTopic.STREAMS
 
 _OPERAND = {"rd": "rd", "rs1": "rs1", "a": "rs2"}
-_EXTENSIONS = flags_of(*(i.name for i in INSTRUCTIONS if i.extension))
+_EXTENSIONS = opcode_mask(*(i.name for i in INSTRUCTIONS if i.extension))
 _SELF_SOURCE = ("sadd", "ssub", "smul", "saddi", "smuli")
 _SIZED = {i.opcode: o.name for i in INSTRUCTIONS for o in i.operands if o.slot == "d"}
 
 
-def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
+def _by_op(subject: CheckSubject, at: Indices) -> Iterator[tuple[str, Indices]]:
     """Yields the instructions `at`, grouped by name."""
     found = subject.columns.opcode[at]
     for opcode in np.unique(found):
-        yield spec_of(int(opcode)).name, at[found == opcode]
+        yield instruction_spec(int(opcode)).name, at[found == opcode]
 
 
-@rule(
+@register_rule(
     "width-unset",
     ERROR,
     TOPIC,
@@ -58,18 +58,18 @@ def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
     advice="start the stream of every core that has matrix or vector instructions with setbw; one on another core "
     "does not help",
 )
-def width_unset(subject: Subject) -> Iterator[Hit]:
+def width_unset(subject: CheckSubject) -> Iterator[RuleHit]:
     """Per core: everything that needs a width before the first setbw."""
     s = subject.columns
-    needs = s.of_opcodes(NEEDS_WIDTH)
-    sets = s.where(*WIDTH_SETTERS)
+    needs = s.look_up_opcodes(NEEDS_WIDTH)
+    sets = s.find_named(*WIDTH_SETTERS)
     for first in np.unique(s.core[sets], return_index=True)[1].tolist():
         needs[sets[first] : s.starts[s.core[sets[first]] + 1]] = False
     at = np.flatnonzero(needs)
     yield from hits(f"no setbw before {len(at)} matrix and vector instructions", at)
 
 
-@rule(
+@register_rule(
     "width-range",
     ERROR,
     TOPIC,
@@ -77,16 +77,16 @@ def width_unset(subject: Subject) -> Iterator[Hit]:
     effect="the simulator takes any number: 0 bits make work free, others times and energies of no real machine",
     advice="give setbw an ibiw and obiw of 1 to 32 bits",
 )
-def width_range(subject: Subject) -> Iterator[Hit]:
+def width_range(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    sets = s.where(*WIDTH_SETTERS)
+    sets = s.find_named(*WIDTH_SETTERS)
     for name, column in (("ibiw", s.b), ("obiw", s.c)):
         at = sets[(column[sets] < 1) | (column[sets] > 32)]
         if len(at):
-            yield Hit(f"{name}={column[at[0]]}", at)
+            yield RuleHit(f"{name}={column[at[0]]}", at)
 
 
-@rule(
+@register_rule(
     "weight-width",
     ERROR,
     TOPIC,
@@ -94,15 +94,15 @@ def width_range(subject: Subject) -> Iterator[Hit]:
     effect="mbiw 0 ends the simulator with a division by zero (SIGFPE, no message); others give a nonsense output size",
     advice="give mvmul the bits of a weight, 1 to 32, in mbiw",
 )
-def weight_width(subject: Subject) -> Iterator[Hit]:
+def weight_width(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    products = s.where("mvmul")
+    products = s.find_named("mvmul")
     at = products[(s.a[products] < 1) | (s.a[products] > 32)]
     if len(at):
-        yield Hit(f"mbiw={s.a[at[0]]}", at)
+        yield RuleHit(f"mbiw={s.a[at[0]]}", at)
 
 
-@rule(
+@register_rule(
     "stream-end",
     ERROR,
     TOPIC,
@@ -110,7 +110,7 @@ def weight_width(subject: Subject) -> Iterator[Hit]:
     effect="in latency mode the core never counts as finished and the run ends by its timeout (exit 1)",
     advice="drop what follows the last vector, matrix or transfer instruction",
 )
-def stream_end(subject: Subject) -> Iterator[Hit]:
+def stream_end(subject: CheckSubject) -> Iterator[RuleHit]:
     last = _last(subject)
     s = subject.columns
     scalar_only = np.zeros(s.core_count, np.bool_)
@@ -119,7 +119,7 @@ def stream_end(subject: Subject) -> Iterator[Hit]:
     yield from hits("", at)
 
 
-@rule(
+@register_rule(
     "scalar-only",
     ERROR,
     TOPIC,
@@ -127,27 +127,27 @@ def stream_end(subject: Subject) -> Iterator[Hit]:
     effect="in latency mode the core never counts as finished and the run ends by its timeout (exit 1)",
     advice="write an empty stream for a core without work",
 )
-def scalar_only(subject: Subject) -> Iterator[Hit]:
+def scalar_only(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
     cores = _scalar_only(subject)
     at = s.starts[:-1][cores]
     yield from hits("", at[s.opcode[at] != OPCODE["nop"]])
 
 
-def _last(subject: Subject) -> Indices:
+def _last(subject: CheckSubject) -> Indices:
     s = subject.columns
-    return (s.starts[1:] - 1)[s.lengths() > 0]
+    return (s.starts[1:] - 1)[s.stream_lengths() > 0]
 
 
-def _scalar_only(subject: Subject) -> Indices:
+def _scalar_only(subject: CheckSubject) -> Indices:
     """Returns the cores that have instructions, all of them scalar."""
     s = subject.columns
-    scalar = s.of_opcodes(UNIT == SCALAR)
+    scalar = s.look_up_opcodes(UNIT == SCALAR)
     only = [scalar[first:end].all() for first, end in pairwise(s.starts.tolist())]
-    return np.flatnonzero((s.lengths() > 0) & only)
+    return np.flatnonzero((s.stream_lengths() > 0) & only)
 
 
-@rule(
+@register_rule(
     "nop",
     ERROR,
     TOPIC,
@@ -156,11 +156,11 @@ def _scalar_only(subject: Subject) -> Indices:
     "(SIGSEGV)",
     advice="drop it; there is nothing to wait for in this machine",
 )
-def nop(subject: Subject) -> Iterator[Hit]:
-    yield from hits("", subject.columns.where("nop"))
+def nop(subject: CheckSubject) -> Iterator[RuleHit]:
+    yield from hits("", subject.columns.find_named("nop"))
 
 
-@rule(
+@register_rule(
     "extension-op",
     ERROR,
     TOPIC,
@@ -168,14 +168,14 @@ def nop(subject: Subject) -> Iterator[Hit]:
     effect="pimsim-nn refuses to load the program",
     advice="compile with --isa base, which lists the nodes that need such instructions; vrequant: with --requant exact",
 )
-def extension_op(subject: Subject) -> Iterator[Hit]:
+def extension_op(subject: CheckSubject) -> Iterator[RuleHit]:
     """Only a note if the compiler's user allowed extensions: the validator executes them."""
     s = subject.columns
-    for name, at in _by_op(subject, np.flatnonzero(s.of_opcodes(_EXTENSIONS))):
-        yield Hit(f"{name} is not in the published set", at, severity=NOTE if subject.extended else None)
+    for name, at in _by_op(subject, np.flatnonzero(s.look_up_opcodes(_EXTENSIONS))):
+        yield RuleHit(f"{name} is not in the published set", at, severity=NOTE if subject.allows_extensions else None)
 
 
-@rule(
+@register_rule(
     "scalar-self-source",
     ERROR,
     TOPIC,
@@ -183,15 +183,15 @@ def extension_op(subject: Subject) -> Iterator[Hit]:
     effect="it is executed again in every cycle in which decode is stalled: r1 = r1 + 1 has been seen to add 302",
     advice="write the result to another register",
 )
-def scalar_self_source(subject: Subject) -> Iterator[Hit]:
+def scalar_self_source(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    same = s.is_(*_SELF_SOURCE) & (s.rd == s.rs1)
-    same |= s.is_("sadd", "ssub", "smul") & (s.rd == s.a)
+    same = s.named_mask(*_SELF_SOURCE) & (s.rd == s.rs1)
+    same |= s.named_mask("sadd", "ssub", "smul") & (s.rd == s.a)
     for name, at in _by_op(subject, np.flatnonzero(same)):
-        yield Hit(f"{name} reads and writes r{s.rd[at[0]]}", at)
+        yield RuleHit(f"{name} reads and writes r{s.rd[at[0]]}", at)
 
 
-@rule(
+@register_rule(
     "sld",
     ERROR,
     TOPIC,
@@ -200,19 +200,19 @@ def scalar_self_source(subject: Subject) -> Iterator[Hit]:
     advice="compute the value with sldi; or use it for the global address of an ld only, as sld, smuli, saddi, ld, and "
     "name the table of the rows loaded in memory.json",
 )
-def sld(subject: Subject) -> Iterator[Hit]:
+def sld(subject: CheckSubject) -> Iterator[RuleHit]:
     """Lookups in a table that memory.json names are accepted: their time does not depend on the address."""
     s = subject.columns
     tables = subject.memory.tables if subject.memory else ()
-    cores: list[int] = np.unique(s.core[s.where("sld")]).tolist()
+    cores: list[int] = np.unique(s.core[s.find_named("sld")]).tolist()
     for core in cores:
         try:
-            row_counts(s.streams[core], tables)
-        except NotALookupError as e:
-            yield Hit(e.reason if tables else "", np.array([s.starts[core] + e.pc]))
+            find_row_counts(s.streams[core], tables)
+        except ComputedLoadError as e:
+            yield RuleHit(e.reason if tables else "", np.array([s.starts[core] + e.pc]))
 
 
-@rule(
+@register_rule(
     "register-unset",
     WARNING,
     TOPIC,
@@ -220,22 +220,22 @@ def sld(subject: Subject) -> Iterator[Hit]:
     effect="the simulator starts all registers at 0, real hardware need not; the address is then 0",
     advice="write the register with sldi first",
 )
-def register_unset(subject: Subject) -> Iterator[Hit]:
-    unset = subject.trace.unset
-    for slot, field in enumerate(SLOTS):
+def register_unset(subject: CheckSubject) -> Iterator[RuleHit]:
+    unset = subject.trace.unset_registers
+    for slot, field in enumerate(REGISTER_SLOTS):
         for name, at in _by_op(subject, np.flatnonzero(unset & (1 << slot))):
             register = int(_column(subject, field)[at[0]])
             paired = ROLES[OPCODE[name], slot] == PAIR
             what = f"r{register} and r{register + 1}" if paired else f"r{register}"
             which = "at least one of which" if paired else "which"
-            yield Hit(f"{name} reads {what} ({_OPERAND[field]}), {which} nothing has written", at)
+            yield RuleHit(f"{name} reads {what} ({_OPERAND[field]}), {which} nothing has written", at)
 
 
-def _column(subject: Subject, slot: str) -> Column | Bytes:
+def _column(subject: CheckSubject, slot: str) -> Column | Bytes:
     return {"rd": subject.columns.rd, "rs1": subject.columns.rs1, "a": subject.columns.a}[slot]
 
 
-@rule(
+@register_rule(
     "register-range",
     ERROR,
     TOPIC,
@@ -244,16 +244,16 @@ def _column(subject: Subject, slot: str) -> Column | Bytes:
     "crashes",
     advice="use registers 0 to 31",
 )
-def register_range(subject: Subject) -> Iterator[Hit]:
+def register_range(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    for slot, field in enumerate(SLOTS):
+    for slot, field in enumerate(REGISTER_SLOTS):
         column = _column(subject, field)
-        used = s.of_opcodes(ROLES[:, slot] != NO_REGISTER)
+        used = s.look_up_opcodes(ROLES[:, slot] != NO_REGISTER)
         for name, at in _by_op(subject, np.flatnonzero(used & ((column < 0) | (column >= REGISTER_COUNT)))):
-            yield Hit(f"{name} names register {column[at[0]]} as {_OPERAND[field]}", at)
+            yield RuleHit(f"{name} names register {column[at[0]]} as {_OPERAND[field]}", at)
 
 
-@rule(
+@register_rule(
     "register-pair",
     WARNING,
     TOPIC,
@@ -262,19 +262,19 @@ def register_range(subject: Subject) -> Iterator[Hit]:
     "and 31 reads beyond the last register",
     advice="put the high word in an even register below 31 and the low word in the next one",
 )
-def register_pair(subject: Subject) -> Iterator[Hit]:
+def register_pair(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    for slot, field in enumerate(SLOTS):
+    for slot, field in enumerate(REGISTER_SLOTS):
         column = _column(subject, field)
-        pairs = np.flatnonzero(s.of_opcodes(ROLES[:, slot] == PAIR))
+        pairs = np.flatnonzero(s.look_up_opcodes(ROLES[:, slot] == PAIR))
         odd = pairs[column[pairs] % 2 == 1]
         for beyond in (True, False):
             where = odd[(column[odd] == REGISTER_COUNT - 1) == beyond]
             for name, at in _by_op(subject, where):
-                yield Hit(f"{name} takes the pair from r{column[at[0]]}", at, severity=ERROR if beyond else None)
+                yield RuleHit(f"{name} takes the pair from r{column[at[0]]}", at, severity=ERROR if beyond else None)
 
 
-@rule(
+@register_rule(
     "offset-misread",
     WARNING,
     TOPIC,
@@ -283,18 +283,18 @@ def register_pair(subject: Subject) -> Iterator[Hit]:
     "says: the hazard check sees another address",
     advice="add the offset to the register with sldi and leave offset_value 0",
 )
-def offset_misread(subject: Subject) -> Iterator[Hit]:
+def offset_misread(subject: CheckSubject) -> Iterator[RuleHit]:
     """ld and st are left to the hazard rules, because an offset in them avoids another fault of the simulator."""
     s = subject.columns
-    able = np.flatnonzero(s.of_opcodes(HAS_OFFSET & ~flags_of("ld", "st", "vmv")) & (s.c != 0))
+    able = np.flatnonzero(s.look_up_opcodes(HAS_OFFSET & ~opcode_mask("ld", "st", "vmv")) & (s.c != 0))
     wrong = np.zeros(len(able), np.bool_)
     for slot, bit in ((1, 2), (2, 4)):
         wrong |= (ROLES[s.opcode[able], slot] == USE) & ((s.b[able] & bit) != (s.c[able] & bit))
     for name, at in _by_op(subject, able[wrong]):
-        yield Hit(f"{name} with offset_select={s.b[at[0]]}, offset_value={s.c[at[0]]}", at)
+        yield RuleHit(f"{name} with offset_select={s.b[at[0]]}, offset_value={s.c[at[0]]}", at)
 
 
-@rule(
+@register_rule(
     "offset-ignored",
     WARNING,
     TOPIC,
@@ -302,18 +302,18 @@ def offset_misread(subject: Subject) -> Iterator[Hit]:
     effect="mvmul and vmv have no offset in the simulator: the register's address alone counts",
     advice="add the offset to the register with sldi",
 )
-def offset_ignored(subject: Subject) -> Iterator[Hit]:
+def offset_ignored(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    yield from hits("vmv with an offset", np.flatnonzero(s.is_("vmv") & (s.c != 0)))
+    yield from hits("vmv with an offset", np.flatnonzero(s.named_mask("vmv") & (s.c != 0)))
     for core, faults in subject.text.items():
         first = int(s.starts[core])
         given = np.flatnonzero(faults.odd & OFFSET_VALUE) + first
         given = given[s.opcode[given] == OPCODE["mvmul"]]
         if len(given):
-            yield Hit("mvmul with an offset", given)
+            yield RuleHit("mvmul with an offset", given)
 
 
-@rule(
+@register_rule(
     "size-range",
     ERROR,
     TOPIC,
@@ -321,17 +321,17 @@ def offset_ignored(subject: Subject) -> Iterator[Hit]:
     effect="a negative one hangs the core or moves nothing; with 0 nothing is moved, in a few cycles",
     advice="give the number of elements (vector instructions) or bytes (transfers), at least 1",
 )
-def size_range(subject: Subject) -> Iterator[Hit]:
+def size_range(subject: CheckSubject) -> Iterator[RuleHit]:
     s = subject.columns
-    sized = s.of_opcodes(IS_SIZED)
+    sized = s.look_up_opcodes(IS_SIZED)
     for severity, wrong in ((ERROR, s.d < 0), (WARNING, s.d == 0)):
         for name, at in _by_op(subject, np.flatnonzero(sized & wrong)):
-            yield Hit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)
-    at = np.flatnonzero(s.is_("lldi") & (s.d == INT32_MAX))
+            yield RuleHit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)
+    at = np.flatnonzero(s.named_mask("lldi") & (s.d == INT32_MAX))
     yield from hits(f"lldi of {INT32_MAX} bytes", at)
 
 
-@rule(
+@register_rule(
     "throughput-single",
     WARNING,
     TOPIC,
@@ -339,8 +339,8 @@ def size_range(subject: Subject) -> Iterator[Hit]:
     effect="such a core runs its stream once and stops, so the rounds counted are 1 at most",
     advice="use latency mode, or repeat the instruction",
 )
-def throughput_single(subject: Subject) -> Iterator[Hit]:
+def throughput_single(subject: CheckSubject) -> Iterator[RuleHit]:
     if subject.chip is None or subject.chip.target.simulator.is_latency_mode:
         return
     s = subject.columns
-    yield from hits("", s.starts[:-1][s.lengths() == 1])
+    yield from hits("", s.starts[:-1][s.stream_lengths() == 1])

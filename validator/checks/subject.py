@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from raptor.output.files import Memory
+from raptor.output.files import MemoryMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
-from raptor.target.opcode_tables import RULES, Bytes
-from validator.checks.columns import Column, Columns, columns_of
+from raptor.target.opcode_tables import OPCODE_RULES, Bytes
+from validator.checks.columns import Column, InstructionTable, make_instruction_table
 from validator.checks.findings import Indices
 from validator.checks.text import TextFaults
 from validator.network import NetworkTable
 
-Shapes = Sequence[Sequence[tuple[int, int]] | None]
+GroupShapes = Sequence[Sequence[tuple[int, int]] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class ArchitectureFile:
     """An architecture file as the simulator reads it.
 
     `target`: what it describes, with defaults for impossible values. `unknown`: names of fields that do not exist, with
@@ -31,23 +31,23 @@ class Chip:
 
     path: str
     target: Target
-    unknown: tuple[tuple[str, str], ...] = ()
-    impossible: tuple[tuple[str, str], ...] = ()
+    unknown_fields: tuple[tuple[str, str], ...] = ()
+    impossible_fields: tuple[tuple[str, str], ...] = ()
     network_file: str | None = None
     core_memory_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+class RegisterTrace:
     """Registers and widths at each instruction (see `check_kernels.trace`)."""
 
     values: Column
     widths: Bytes
-    unset: Bytes
+    unset_registers: Bytes
 
 
 @dataclass(eq=False)
-class Subject:
+class CheckSubject:
     """A program to check; parts that do not exist are None.
 
     `streams` has one entry per core; `groups` too, None if the array_group_map has no entry. `load_faults`: reasons why
@@ -65,15 +65,15 @@ class Subject:
     directory: bool = True
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     names: Sequence[str] = ()
-    ignored: Sequence[str] = ()
+    ignored_streams: Sequence[str] = ()
     load_faults: Sequence[str] = ()
-    chip: Chip | None = None
-    memory: Memory | None = None
-    shapes: Shapes | None = None
+    chip: ArchitectureFile | None = None
+    memory: MemoryMap | None = None
+    shapes: GroupShapes | None = None
     text: Mapping[int, TextFaults] = field(default_factory=dict[int, TextFaults])
-    extended: bool = False
-    compiled: bool = False
-    alone: bool = False
+    allows_extensions: bool = False
+    made_by_raptor: bool = False
+    is_chip_only: bool = False
     network: NetworkTable | None = None
     network_fault: str = ""
     computed: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -87,17 +87,31 @@ class Subject:
         return self.chip.target.rob_size if self.chip else 1
 
     @cached_property
-    def columns(self) -> Columns:
-        return columns_of(self.streams)
+    def columns(self) -> InstructionTable:
+        return make_instruction_table(self.streams)
 
     @cached_property
-    def trace(self) -> Trace:
+    def trace(self) -> RegisterTrace:
         """Registers and widths at each instruction."""
-        from validator.checks.check_kernels import trace
+        from validator.checks.check_kernels import trace_registers
 
         s = self.columns
-        result = Trace(np.zeros((len(s), 3), np.int32), np.zeros((len(s), 3), np.uint8), np.zeros(len(s), np.uint8))
-        trace(s.starts, s.opcode, s.rd, s.rs1, s.a, s.b, s.c, RULES, result.values, result.widths, result.unset)
+        result = RegisterTrace(
+            np.zeros((len(s), 3), np.int32), np.zeros((len(s), 3), np.uint8), np.zeros(len(s), np.uint8)
+        )
+        trace_registers(
+            s.starts,
+            s.opcode,
+            s.rd,
+            s.rs1,
+            s.a,
+            s.b,
+            s.c,
+            OPCODE_RULES,
+            result.values,
+            result.widths,
+            result.unset_registers,
+        )
         return result
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.isa import BY_NAME, INSTRUCTIONS
-from raptor.target.typed_json import OPTIONAL, UNREADABLE, decode_plain, is_plain
+from raptor.target.typed_json import DECODE_ERRORS, OPTIONAL_KEYS, decode_plain, is_plain
 
 Masks = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -35,7 +35,7 @@ class TextFaults:
     unknown: str
 
 
-def text_faults(content: bytes) -> TextFaults | None:
+def find_text_faults(content: bytes) -> TextFaults | None:
     """Finds faults in the text of one stream. None if there are none, or if it is not a list of JSON objects."""
     if decode_plain(content) is not None:
         return None
@@ -46,7 +46,7 @@ def text_faults(content: bytes) -> TextFaults | None:
             for row, text in enumerate(rows)
             if not is_plain(text)
         }
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     missing, oddities, unknown = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8), ""
     for row, instruction in odd.items():
@@ -109,6 +109,6 @@ def _needed() -> dict[str, int]:
     """Returns for each mnemonic the mask of the keys that an instruction should have."""
     bits = _key_bits()
     return {
-        name: sum(1 << bits[o.json[0]] for o in spec.operands if o.json[0] not in OPTIONAL)
+        name: sum(1 << bits[o.json[0]] for o in spec.operands if o.json[0] not in OPTIONAL_KEYS)
         for name, spec in BY_NAME.items()
     }

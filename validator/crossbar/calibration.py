@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from validator.crossbar.arrays import Crossbars
-from validator.program import Program
-from validator.run import execute, prepare
+from validator.crossbar.arrays import ProgrammedChip
+from validator.program import LoadedProgram
+from validator.run import execute_machine, prepare_machine
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 
-def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Program:
+def calibrate_converters(program: LoadedProgram, inputs: Iterable[Mapping[str, Array]]) -> LoadedProgram:
     """Returns the program with converter ranges that cover the sums of some inputs.
 
     The sums are computed on this chip, with its noise, before conversion.
@@ -29,14 +29,14 @@ def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Progr
     return replace(program, crossbars=chip.with_ranges(_by_array(chip, low), _by_array(chip, high)))
 
 
-def _sum_extremes(program: Program, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
+def _sum_extremes(program: LoadedProgram, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
     """Returns the lowest and the highest sum at each converter for one input."""
-    state = prepare(program, inputs, sample=number, watch=True)
-    execute(state, engine="numba", schedule="block")
+    state = prepare_machine(program, inputs, sample=number, watch=True)
+    execute_machine(state, engine="numba", schedule="block")
     return state.work[7], state.work[8]
 
 
-def _by_array(chip: Crossbars, values: Floats) -> list[Floats]:
+def _by_array(chip: ProgrammedChip, values: Floats) -> list[Floats]:
     ends = np.cumsum([a.factor.size for a in chip.arrays])
     parts = np.split(values, ends[:-1])
     return [part.reshape(a.factor.shape) for part, a in zip(parts, chip.arrays, strict=True)]

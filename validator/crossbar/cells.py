@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.analog import Cells, Spread
+from raptor.target.analog import CellModel, ConductanceSpread
 from validator.crossbar import chance
-from validator.crossbar.setup import Setup
-from validator.crossbar.wires import seen_conductances
+from validator.crossbar.setup import ChipSetup
+from validator.crossbar.wires import effective_conductances
 
 Floats = npt.NDArray[np.float64]
 _MICRO = 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Programmed:
+class ProgrammedCells:
     """Cells of an array after programming, in levels. `variance`: variance of a read.
 
     `fresh`: the levels just after programming; None unless drift is compensated.
@@ -30,7 +30,9 @@ class Programmed:
     fresh: Floats | None
 
 
-def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Programmed:
+def program_cells(
+    levels: npt.NDArray[np.integer], setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]
+) -> ProgrammedCells:
     """Returns the cells [planes, rows, cols] after `levels` are written. `place`: core, array group, side of a pair."""
     step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
     target = cells.off + step * levels.astype(np.float64)
@@ -38,51 +40,53 @@ def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: 
     variance = _read_variance(held, setup, cells)
     is_compared = setup.compensation != "none"
     fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place) if is_compared else None
-    return Programmed(
+    return ProgrammedCells(
         levels=(_through_wires(held, setup, cells) - cells.off) / step,
         variance=None if variance is None else variance / step**2,
         fresh=None if fresh is None else (_through_wires(fresh, setup, cells) - cells.off) / step,
     )
 
 
-def _held_conductances(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _held_conductances(target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
     written = _after_programming(target, setup, cells, place)
     return _with_stuck_cells(_after_drift(written, target, setup, cells, place), setup, cells, place)
 
 
-def _after_programming(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _after_programming(target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
     spread = _programming_error(cells, setup.seconds)
     if spread is None:
         return target
-    key = chance.key_of(setup.seed, chance.PROGRAMMING, *place)
+    key = chance.make_key(setup.seed, chance.PROGRAMMING, *place)
     return np.maximum(target + spread.std(target) * _normals(key, target), 0.0)
 
 
-def _programming_error(cells: Cells, seconds: float) -> Spread | None:
+def _programming_error(cells: CellModel, seconds: float) -> ConductanceSpread | None:
     """Returns the programming error that holds after `seconds`: the last that has begun, or else the first."""
     begun = [s for s in cells.programming if s.after_s <= seconds] or cells.programming[:1]
     return max(begun, key=lambda s: s.after_s) if begun else None
 
 
-def _after_drift(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _after_drift(
+    held: Floats, target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]
+) -> Floats:
     drift = cells.drift
     if drift is None or setup.seconds <= drift.t0_s:
         return held
     share = target / cells.on
-    key = chance.key_of(setup.seed, chance.DRIFT, *place)
+    key = chance.make_key(setup.seed, chance.DRIFT, *place)
     nu = np.abs(drift.mean.at(share) + drift.std.at(share) * _normals(key, held))
     return held * (setup.seconds / drift.t0_s) ** -nu
 
 
-def _with_stuck_cells(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+def _with_stuck_cells(held: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
     if not cells.stuck_off and not cells.stuck_on:
         return held
-    drawn = chance.uniforms(chance.key_of(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)
+    drawn = chance.draw_uniforms(chance.make_key(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)
     at_off, at_on = drawn < cells.stuck_off, drawn > 1 - cells.stuck_on
     return np.where(at_off, cells.off, np.where(at_on, cells.on, held))
 
 
-def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
+def _read_variance(held: Floats, setup: ChipSetup, cells: CellModel) -> Floats | None:
     """Returns the variance of a read of each cell, or None if reads have no noise."""
     parts: list[Floats] = []
     if cells.read is not None:
@@ -92,16 +96,16 @@ def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
     return sum((std**2 for std in parts), np.zeros_like(held)) if parts else None
 
 
-def _through_wires(held: Floats, setup: Setup, cells: Cells) -> Floats:
+def _through_wires(held: Floats, setup: ChipSetup, cells: CellModel) -> Floats:
     """Returns the conductances seen through the wires: cells of a weight are neighbours, crossbars cut the columns."""
     if not cells.wire_ohm:
         return held
     planes, rows, cols = held.shape
     beside = held.transpose(1, 2, 0).reshape(rows, cols * planes)
     width, wire_us = setup.xbar[1], _MICRO / cells.wire_ohm
-    parts = [seen_conductances(beside[:, k : k + width], wire_us) for k in range(0, beside.shape[1], width)]
+    parts = [effective_conductances(beside[:, k : k + width], wire_us) for k in range(0, beside.shape[1], width)]
     return np.concatenate(parts, axis=1).reshape(rows, cols, planes).transpose(2, 0, 1)
 
 
 def _normals(key: np.uint64, like: Floats) -> Floats:
-    return chance.normals(key, like.size).reshape(like.shape)
+    return chance.draw_normals(key, like.size).reshape(like.shape)

@@ -33,7 +33,7 @@ _D = 7.784695709041462e-3, 0.3224671290700398, 2.445134137142996, 3.754408661907
 
 
 @bare_helper
-def mixed(key, number):
+def mix_key(key, number):
     """Returns a new key, mixed from a key and a number."""
     z = key + (_U(number) + _U(1)) * _GOLDEN
     z = (z ^ (z >> _SHIFTS[0])) * _M1
@@ -42,15 +42,15 @@ def mixed(key, number):
 
 
 @bare_helper
-def uniform(key, number):
+def draw_uniform(key, number):
     """Returns the `number`-th uniform random number of a key, strictly between 0 and 1."""
-    return (np.float64(mixed(key, number) >> _SHIFTS[3]) + 0.5) * 1.1102230246251565e-16
+    return (np.float64(mix_key(key, number) >> _SHIFTS[3]) + 0.5) * 1.1102230246251565e-16
 
 
 @bare_helper
-def normal(key, number):
+def draw_normal(key, number):
     """Returns the `number`-th standard normal random number of a key."""
-    p = uniform(key, number)
+    p = draw_uniform(key, number)
     q = min(p, 1.0 - p)
     if q < _TAIL:
         r = np.sqrt(-2.0 * np.log(q))
@@ -67,35 +67,35 @@ def normal(key, number):
 @bare_kernel
 def _fill(key: Any, found: Any, is_normal: bool) -> None:
     for i in range(found.size):
-        found[i] = normal(key, i) if is_normal else uniform(key, i)
+        found[i] = draw_normal(key, i) if is_normal else draw_uniform(key, i)
 
 
 @bare_kernel
 def _key(seed: Any, numbers: Any) -> Any:
     key = seed
     for number in numbers:
-        key = mixed(key, number)
+        key = mix_key(key, number)
     return key
 
 
-def key_of(seed: int, *numbers: int) -> np.uint64:
+def make_key(seed: int, *numbers: int) -> np.uint64:
     """Returns the key of a seed and non-negative numbers."""
-    return key_after(_U(seed), *numbers)
+    return extend_key(_U(seed), *numbers)
 
 
-def key_after(key: np.uint64, *numbers: int) -> np.uint64:
+def extend_key(key: np.uint64, *numbers: int) -> np.uint64:
     """Returns a new key, mixed from a key and further numbers."""
     return _U(_key(key, np.array(numbers, np.uint64)))
 
 
-def normals(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def draw_normals(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Returns the first `count` standard normal numbers of a key."""
     found = np.empty(count)
     _fill(key, found, True)
     return found
 
 
-def uniforms(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def draw_uniforms(key: np.uint64, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Returns the first `count` uniform numbers of a key, strictly between 0 and 1."""
     found = np.empty(count)
     _fill(key, found, False)

@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class CodeRange:
     """The range of codes of all converters of a chip."""
 
     low: float
@@ -20,7 +20,7 @@ class Codes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class ConverterRanges:
     """Ranges of the converters of an array: code k stands for the sum `base` + k x `step`, each [planes, cols].
 
     A step of 0 is an ideal converter, which passes on the sum unchanged.
@@ -30,30 +30,30 @@ class Ranges:
     step: Floats
 
 
-def codes_of(adc: Adc | None, *, signed: bool) -> Codes:
+def make_code_range(adc: Adc | None, *, signed: bool) -> CodeRange:
     """Returns the codes of a converter. `signed`: it converts differences, with as many codes below 0 as above."""
     if adc is None:
-        return Codes(-math.inf, math.inf)
+        return CodeRange(-math.inf, math.inf)
     if not signed:
-        return Codes(0.0, float((1 << adc.bits) - 1))
+        return CodeRange(0.0, float((1 << adc.bits) - 1))
     half = max(1, (1 << adc.bits - 1) - 1)
-    return Codes(-float(half), float(half))
+    return CodeRange(-float(half), float(half))
 
 
-def fixed_ranges(adc: Adc | None, codes: Codes, largest: float, shape: tuple[int, int]) -> Ranges:
+def make_fixed_ranges(adc: Adc | None, codes: CodeRange, largest: float, shape: tuple[int, int]) -> ConverterRanges:
     """Returns ranges that do not depend on data. `largest`: upper bound on the sums of any matrix."""
     step = 0.0 if adc is None else 1.0 if adc.range == "unit" else max(1.0, largest / codes.high)
-    return Ranges(np.zeros(shape), np.full(shape, step))
+    return ConverterRanges(np.zeros(shape), np.full(shape, step))
 
 
-def calibrated_ranges(codes: Codes, lowest: Floats, highest: Floats) -> Ranges:
+def make_calibrated_ranges(codes: CodeRange, lowest: Floats, highest: Floats) -> ConverterRanges:
     """Returns ranges from the lowest to the highest sum, with steps of at least one level."""
     if codes.low < 0:
-        return Ranges(np.zeros_like(lowest), np.maximum(1.0, np.maximum(-lowest, highest) / codes.high))
-    return Ranges(np.floor(lowest), np.maximum(1.0, (highest - np.floor(lowest)) / codes.high))
+        return ConverterRanges(np.zeros_like(lowest), np.maximum(1.0, np.maximum(-lowest, highest) / codes.high))
+    return ConverterRanges(np.floor(lowest), np.maximum(1.0, (highest - np.floor(lowest)) / codes.high))
 
 
-def convert(sums: Floats, ranges: Ranges, codes: Codes) -> Floats:
+def convert_sums(sums: Floats, ranges: ConverterRanges, codes: CodeRange) -> Floats:
     """Converts sums [planes, cols]: returns the value of the nearest code, clipped to the range."""
     step = np.where(ranges.step == 0, 1.0, ranges.step)
     found = ranges.base + step * np.clip(np.rint((sums - ranges.base) / step), codes.low, codes.high)

@@ -4,37 +4,39 @@ import numpy as np
 import numpy.typing as npt
 
 from validator.crossbar import chance
-from validator.crossbar.arrays import Array, Crossbars
-from validator.crossbar.converters import convert
-from validator.crossbar.inputs import digits, raised_by
-from validator.crossbar.tables import reading_key
+from validator.crossbar.arrays import CellArray, ProgrammedChip
+from validator.crossbar.converters import convert_sums
+from validator.crossbar.inputs import extract_digits, input_offset
+from validator.crossbar.tables import make_reading_key
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, read: int = 0) -> Ints:
+def multiply_on_crossbars(chip: ProgrammedChip, group: int, x: Ints, bits: int, sample: int = 0, read: int = 0) -> Ints:
     """Returns inputs `x` of `bits` bits times the matrix of a group. `sample`, `read`: select the noise."""
     array, setup = chip.arrays[group], chip.setup
     driven = np.stack([x, -x], axis=1).ravel() if array.planes.doubled else x
-    total = -float(0 if array.planes.doubled else raised_by(setup.inputs, bits)) * array.sums
-    for start in range(0, array.driven, array.rows_at_once):
+    total = -float(0 if array.planes.doubled else input_offset(setup.inputs, bits)) * array.sums
+    for start in range(0, array.driven_rows, array.rows_at_once):
         rows = slice(start, start + array.rows_at_once)
-        for t, step in enumerate(array.steps(setup, bits)):
-            entered = digits(driven[rows], step, bits)
+        for t, step in enumerate(array.input_steps(setup, bits)):
+            entered = extract_digits(driven[rows], step, bits)
             sums = _sums(chip, array, rows, entered, (group, sample, read, t))
-            for plane, factor in zip(convert(sums, array.ranges, chip.codes), array.factor, strict=True):
+            for plane, factor in zip(convert_sums(sums, array.ranges, chip.codes), array.factor, strict=True):
                 total = total + step.factor * factor * plane
             total = total + step.factor * array.planes.digit_factor * float(entered.sum())
-    return np.clip(np.rint(total), *array.bounds(x)).astype(np.int64)
+    return np.clip(np.rint(total), *array.product_bounds(x)).astype(np.int64)
 
 
-def _sums(chip: Crossbars, array: Array, rows: slice, entered: Ints, place: tuple[int, int, int, int]) -> Floats:
+def _sums(
+    chip: ProgrammedChip, array: CellArray, rows: slice, entered: Ints, place: tuple[int, int, int, int]
+) -> Floats:
     """Returns the inputs of the converters, [planes, cols]: in a noisy chip, float32 numbers added row by row."""
-    if array.held is None:
+    if array.held_levels is None:
         minus = 0 if array.planes.minus is None else array.planes.minus[:, rows].astype(np.int64)
         return np.tensordot(entered, array.planes.plus[:, rows].astype(np.int64) - minus, (0, 1)).astype(np.float64)
-    held, single = array.held[:, rows], entered.astype(np.float32)
+    held, single = array.held_levels[:, rows], entered.astype(np.float32)
     found = np.zeros((held.shape[0], held.shape[2]), np.float32)
     spread = np.zeros_like(found)
     for r, digit in enumerate(single):
@@ -45,12 +47,16 @@ def _sums(chip: Crossbars, array: Array, rows: slice, entered: Ints, place: tupl
 
 
 def _noise(
-    chip: Crossbars, array: Array, spread: npt.NDArray[np.float32], start: int, place: tuple[int, int, int, int]
+    chip: ProgrammedChip,
+    array: CellArray,
+    spread: npt.NDArray[np.float32],
+    start: int,
+    place: tuple[int, int, int, int],
 ) -> Floats:
     group, sample, read, t = place
     of_converter = (chip.setup.adc.noise_lsb if chip.setup.adc is not None else 0.0) * array.ranges.step
     std = np.sqrt(spread.astype(np.float64) + of_converter**2)
-    key = chance.key_after(reading_key(chip.setup.seed, chip.arrays[group]), sample, read, start)
+    key = chance.extend_key(make_reading_key(chip.setup.seed, chip.arrays[group]), sample, read, start)
     first = t * std.size
-    drawn = chance.normals(key, first + std.size)[first:].reshape(std.shape)
+    drawn = chance.draw_normals(key, first + std.size)[first:].reshape(std.shape)
     return np.where(std > 0, std * drawn, 0.0)

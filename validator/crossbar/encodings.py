@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Planes:
+class CellPlanes:
     """A matrix [rows, cols] in cells.
 
     `plus` [planes, driven rows, cols]: levels; `minus`: levels to be subtracted, or None if cells are single. `bits`:
@@ -41,58 +41,58 @@ class Planes:
         return len(self.bits) * (1 if self.minus is None else 2) * (2 if self.doubled else 1)
 
 
-def encode(encoding: str, matrix: npt.NDArray[np.integer], weight_bits: int, cell_bits: int) -> Planes:
+def encode_weights(encoding: str, matrix: npt.NDArray[np.integer], weight_bits: int, cell_bits: int) -> CellPlanes:
     """Returns the cells of a matrix of weights of `weight_bits`. Raises `UserError` for weights it cannot encode."""
     return _ENCODERS[encoding](matrix.astype(np.int64), weight_bits, cell_bits)
 
 
-def _offset(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _offset(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Adds 2^(bits - 1) to each weight, so that none is negative."""
     half = 1 << weight_bits - 1
     levels, bits, powers = _sliced(w + half, weight_bits, cell_bits)
-    return Planes(levels, None, bits, _powers_per_column(powers, w), _constant_per_column(w, -half))
+    return CellPlanes(levels, None, bits, _powers_per_column(powers, w), _constant_per_column(w, -half))
 
 
-def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Stores the complement of a column of cells if its sum is smaller, so that a converter needs one bit less."""
     plain = _offset(w, weight_bits, cell_bits)
     highest = (1 << np.array(plain.bits))[:, None] - 1
     flips = 2 * plain.plus.sum(axis=1) > len(w) * highest
     stored = np.where(flips[:, None], highest[:, None] - plain.plus, plain.plus)
     more = (flips * plain.factor * highest).sum(axis=0)
-    return Planes(stored, None, plain.bits, np.where(flips, -plain.factor, plain.factor), plain.digit_factor + more)
+    return CellPlanes(stored, None, plain.bits, np.where(flips, -plain.factor, plain.factor), plain.digit_factor + more)
 
 
-def _differential(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _differential(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Stores positive and negative weights in separate columns, which are converted separately."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
     factor = np.concatenate([_powers_per_column(powers, w), -_powers_per_column(powers, w)])
-    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _constant_per_column(w, 0))
+    return CellPlanes(np.concatenate([plus, minus]), None, bits * 2, factor, _constant_per_column(w, 0))
 
 
-def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Stores positive and negative weights in pairs of cells; the converter sees the difference of their currents."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
-    return Planes(plus, minus, bits, _powers_per_column(powers, w), _constant_per_column(w, 0))
+    return CellPlanes(plus, minus, bits, _powers_per_column(powers, w), _constant_per_column(w, 0))
 
 
-def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Stores the bits of two's complement; the sign bits are a plane of their own, which is subtracted."""
     sign = (w < 0).astype(np.int64)[None]
     powers = [-(1 << weight_bits - 1)]
     if weight_bits == 1:
-        return Planes(sign, None, (1,), _powers_per_column(powers, w), _constant_per_column(w, 0))
+        return CellPlanes(sign, None, (1,), _powers_per_column(powers, w), _constant_per_column(w, 0))
     levels, bits, low = _sliced(w & (1 << weight_bits - 1) - 1, weight_bits - 1, cell_bits)
     factor = _powers_per_column([*low, *powers], w)
-    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _constant_per_column(w, 0))
+    return CellPlanes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _constant_per_column(w, 0))
 
 
-def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> CellPlanes:
     """Stores weights of 1 and -1 in two cells; the input's sign drives one of them: 2 x (equal signs) - inputs."""
     if not (np.abs(w) == 1).all():
         raise UserError("encoding xnor: for weights of 1 and -1 only; take another encoding, or a binary network")
     levels = np.stack([w > 0, w < 0], axis=1).reshape(1, 2 * len(w), -1).astype(np.int64)
-    return Planes(levels, None, (1,), _powers_per_column([2], w), _constant_per_column(w, -1), doubled=True)
+    return CellPlanes(levels, None, (1,), _powers_per_column([2], w), _constant_per_column(w, -1), doubled=True)
 
 
 def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, ...], list[int]]:
@@ -118,7 +118,7 @@ def _powers_per_column(powers: list[int], w: Ints) -> Ints:
     return np.repeat(np.array(powers, np.int64)[:, None], w.shape[1], axis=1)
 
 
-_ENCODERS: dict[str, Callable[[Ints, int, int], Planes]] = {
+_ENCODERS: dict[str, Callable[[Ints, int, int], CellPlanes]] = {
     "offset": _offset,
     "flipped": _flipped,
     "differential": _differential,

@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 MOST_INPUT_BITS = 32
 
 
-class Source(IntEnum):
+class DigitSource(IntEnum):
     """Source of the digits: x in two's complement, x + 2^(bits - 1), or the part of x of one sign as a magnitude."""
 
     BITS = 0
@@ -26,68 +26,68 @@ class Source(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InputStep:
     """A step of the input. `most`: the largest digit that occurs in it."""
 
-    source: Source
+    source: DigitSource
     shift: int
     mask: int
     factor: int
     most: int
 
 
-SIGN = (Step(Source.POSITIVE, 0, 1, 1, 1),)
+SIGN_STEPS = (InputStep(DigitSource.POSITIVE, 0, 1, 1, 1),)
 """The only step of an encoding with doubled rows."""
 
 
-def steps(coding: str, bits: int, dac_bits: int) -> tuple[Step, ...]:
+def make_input_steps(coding: str, bits: int, dac_bits: int) -> tuple[InputStep, ...]:
     """Returns the steps of an input of `bits` bits."""
     return _CODINGS[coding](bits, dac_bits)
 
 
-def raised_by(coding: str, bits: int) -> int:
+def input_offset(coding: str, bits: int) -> int:
     """Returns the number that is added to each input; its product with the weights is subtracted afterwards."""
     return 1 << bits - 1 if coding == "offset" else 0
 
 
-def digits(x: Ints, step: Step, bits: int) -> Ints:
+def extract_digits(x: Ints, step: InputStep, bits: int) -> Ints:
     """Returns the digits of inputs in one step."""
     source = {
-        Source.BITS: x,
-        Source.RAISED: x + (1 << bits - 1),
-        Source.POSITIVE: np.maximum(x, 0),
-        Source.NEGATIVE: np.maximum(-x, 0),
+        DigitSource.BITS: x,
+        DigitSource.RAISED: x + (1 << bits - 1),
+        DigitSource.POSITIVE: np.maximum(x, 0),
+        DigitSource.NEGATIVE: np.maximum(-x, 0),
     }[step.source]
     return (source >> step.shift) & step.mask
 
 
-def _twos_complement(bits: int, dac_bits: int) -> tuple[Step, ...]:
+def _twos_complement(bits: int, dac_bits: int) -> tuple[InputStep, ...]:
     """The sign bit is a step of its own, which is subtracted."""
-    magnitude = _cut(Source.BITS, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
-    return (*magnitude, Step(Source.BITS, bits - 1, 1, -(1 << bits - 1), 1))
+    magnitude = _cut(DigitSource.BITS, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
+    return (*magnitude, InputStep(DigitSource.BITS, bits - 1, 1, -(1 << bits - 1), 1))
 
 
-def _offset(bits: int, dac_bits: int) -> tuple[Step, ...]:
+def _offset(bits: int, dac_bits: int) -> tuple[InputStep, ...]:
     """Half of the range is added to each input."""
-    return _cut(Source.RAISED, bits, dac_bits, (1 << bits) - 1, 1)
+    return _cut(DigitSource.RAISED, bits, dac_bits, (1 << bits) - 1, 1)
 
 
-def _two_passes(bits: int, dac_bits: int) -> tuple[Step, ...]:
+def _two_passes(bits: int, dac_bits: int) -> tuple[InputStep, ...]:
     """Positive inputs come first, then the magnitudes of negative ones."""
-    positive = _cut(Source.POSITIVE, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
-    return (*positive, *_cut(Source.NEGATIVE, bits, dac_bits, 1 << bits - 1, -1))
+    positive = _cut(DigitSource.POSITIVE, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
+    return (*positive, *_cut(DigitSource.NEGATIVE, bits, dac_bits, 1 << bits - 1, -1))
 
 
-def _cut(source: Source, bits: int, dac_bits: int, highest: int, sign: int) -> tuple[Step, ...]:
+def _cut(source: DigitSource, bits: int, dac_bits: int, highest: int, sign: int) -> tuple[InputStep, ...]:
     """Cuts numbers of `bits` bits, up to `highest`, into digits of `dac_bits` bits."""
-    found: list[Step] = []
+    found: list[InputStep] = []
     for shift in range(0, bits, dac_bits):
         mask = (1 << min(dac_bits, bits - shift)) - 1
-        found.append(Step(source, shift, mask, sign << shift, min(mask, highest >> shift)))
+        found.append(InputStep(source, shift, mask, sign << shift, min(mask, highest >> shift)))
     return tuple(found)
 
 
-_CODINGS: dict[str, Callable[[int, int], tuple[Step, ...]]] = {
+_CODINGS: dict[str, Callable[[int, int], tuple[InputStep, ...]]] = {
     "twos_complement": _twos_complement,
     "offset": _offset,
     "two_passes": _two_passes,

@@ -1,9 +1,8 @@
 """Compiled products of crossbars; `definition` specifies them.
 
-`tables` describe a programmed chip (`tables.tables_of`), `work` is the scratch space of one run (`tables.work_for`).
-The sliced chip stores weights in words of 64 rows, so a step is a population count of the bits set in both inputs and
-weights. The noisy chip stores float32 cells, which are added row by row.
-"""
+`tables` describe a programmed chip (`tables.make_kernel_tables`), `work` is the scratch space of one run
+(`tables.make_work_space`). The sliced chip stores weights in words of 64 rows, so a step is a population count of the
+bits set in both inputs and weights. The noisy chip stores float32 cells, which are added row by row."""
 
 # Kernels are untyped for numba's sake.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -17,8 +16,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from raptor.common.jit import bare_helper, bare_kernel
-from validator.crossbar.chance import mixed, normal
-from validator.crossbar.inputs import Source
+from validator.crossbar.chance import draw_normal, mix_key
+from validator.crossbar.inputs import DigitSource
 
 SLICED, NOISY = 1, 2
 """Kinds of chips, as `tables` encode them."""
@@ -29,7 +28,7 @@ SOURCE, SHIFT, MASK, FACTOR = range(4)
 WORD = 64
 _U = np.uint64
 _ONE = _U(1)
-_BITS, _RAISED, _POSITIVE = int(Source.BITS), int(Source.RAISED), int(Source.POSITIVE)
+_BITS, _RAISED, _POSITIVE = int(DigitSource.BITS), int(DigitSource.RAISED), int(DigitSource.POSITIVE)
 
 
 _intrinsic: Any = intrinsic
@@ -46,7 +45,7 @@ def _count(typingctx: Any, word: Any) -> Any:  # pyright: ignore[reportUnusedPar
 
 
 @bare_helper
-def analog_product(g, x, bits, tables, work, found):
+def multiply_vector(g, x, bits, tables, work, found):
     """Computes found = x times the matrix of array group `g`, as the crossbars do.
 
     Returns -1, or the index of the first element of `x` that the encoding cannot drive.
@@ -214,7 +213,7 @@ def _noisy_part(g, at, start, n, width, tables, work, total):
                 _add_row(digit, levels, first, _U(entries), sums, _U(t * entries))
                 if noisy:
                     _add_row(digit * digit, variance, first, _U(entries), spread, _U(t * entries))
-    key = mixed(mixed(mixed(tables[5][g], work[1][0]), work[0][g]), start)
+    key = mix_key(mix_key(mix_key(tables[5][g], work[1][0]), work[0][g]), start)
     for t in range(count):
         factor = np.float64(steps[t][FACTOR])
         for j in range(at[PLANES]):
@@ -240,17 +239,17 @@ def _convert_floats(at, t, j, key, factor, tables, work, total):
         value, of_step = np.float64(work[9][first + c]), of_converter * width[e]
         std = np.sqrt(np.float64(work[10][first + c]) + of_step * of_step)
         if std > 0.0:
-            value += std * normal(key, first + c)
+            value += std * draw_normal(key, first + c)
         if watched:
             work[7][e], work[8][e] = min(work[7][e], value), max(work[8][e], value)
         total[c] += factor * factors[e] * _converted(value, base[e], width[e], low, high)
 
 
 @bare_kernel
-def products(g: Any, vectors: Any, bits: Any, tables: Any, work: Any, found: Any) -> Any:
-    """Multiplies vectors [n, rows] with the matrix of an array group; returns the same as `analog_product`."""
+def multiply_vectors(g: Any, vectors: Any, bits: Any, tables: Any, work: Any, found: Any) -> Any:
+    """Multiplies vectors [n, rows] with the matrix of an array group; returns the same as `multiply_vector`."""
     for k in range(len(vectors)):
-        wrong = analog_product(g, vectors[k], bits, tables, work, found[k])
+        wrong = multiply_vector(g, vectors[k], bits, tables, work, found[k])
         if wrong >= 0:
             return wrong
     return np.int64(-1)

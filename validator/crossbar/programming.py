@@ -9,36 +9,36 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.isa import OPCODE, Records
 from raptor.target.opcode_tables import SETS_WIDTH
-from validator.crossbar.arrays import Crossbars, Use, build
+from validator.crossbar.arrays import GroupUse, ProgrammedChip, program_chip
 from validator.crossbar.proof import with_lossless_rows
-from validator.crossbar.setup import Setup
-from validator.program import Program
+from validator.crossbar.setup import ChipSetup
+from validator.program import LoadedProgram
 
 _UNUSED_BITS = 8
 """Widths of an array group without products."""
 
 
-def with_crossbars(program: Program, setup: Setup) -> Program:
+def program_crossbars(program: LoadedProgram, setup: ChipSetup) -> LoadedProgram:
     """Returns the program with products computed by a simulated chip. Raises `UserError` for a program of floats."""
     if not program.has_integers:
         raise UserError(
             f"{program.folder}: a program of float32 numbers has no bits to put into cells; quantise the float "
             "model with raptor quantize, its activations too, and compile that"
         )
-    return replace(program, crossbars=chip_for(program, setup))
+    return replace(program, crossbars=make_programmed_chip(program, setup))
 
 
-def chip_for(program: Program, setup: Setup) -> Crossbars:
+def make_programmed_chip(program: LoadedProgram, setup: ChipSetup) -> ProgrammedChip:
     """Returns the programmed crossbars of a program."""
-    uses = uses_of(program)
-    chip = build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
+    uses = list_group_uses(program)
+    chip = program_chip([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
     return with_lossless_rows(chip) if setup.lossless_rows else chip
 
 
-def uses_of(program: Program) -> list[Use]:
+def list_group_uses(program: LoadedProgram) -> list[GroupUse]:
     """Returns the use of each array group of a program, core by core."""
     layers = _layers(program)
-    found: list[Use] = []
+    found: list[GroupUse] = []
     for core, records in enumerate(program.streams):
         at = np.flatnonzero(records["opcode"] == OPCODE["mvmul"])
         inputs = _input_bits(records, at)
@@ -48,7 +48,7 @@ def uses_of(program: Program) -> list[Use]:
             weight_bits = int(records["a"][at[mine]].max(initial=0)) or _UNUSED_BITS
             layer = layers.get((core, int(at[mine[0]])), "") if len(mine) else ""
             bits = int(inputs[mine].max(initial=0)) or _UNUSED_BITS
-            found.append(Use(core, group, weight_bits, bits, layer or f"core {core}, group {group}"))
+            found.append(GroupUse(core, group, weight_bits, bits, layer or f"core {core}, group {group}"))
     return found
 
 
@@ -58,11 +58,11 @@ def _input_bits(records: Records, at: "np.ndarray[tuple[int], np.dtype[np.int64]
     return records["b"][setters[np.searchsorted(setters, at) - 1]] if len(at) else at
 
 
-def _layers(program: Program) -> dict[tuple[int, int], str]:
+def _layers(program: LoadedProgram) -> dict[tuple[int, int], str]:
     """Returns the ONNX node of each `mvmul`, keyed by core and instruction; empty if there is no `steps.json`."""
     if files.STEPS not in program.manifest.files:
         return {}
-    steps = storage.read(files.Steps, program.folder, files.STEPS)
+    steps = storage.read_json_file(files.StepTable, program.folder, files.STEPS)
     found: dict[tuple[int, int], str] = {}
     for core in steps.cores:
         if core.core >= program.core_count or (core.ends and core.ends[-1] != len(program.streams[core.core])):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from validator.crossbar.arrays import Array, Crossbars
+from validator.crossbar.arrays import CellArray, ProgrammedChip
 
 Floats = npt.NDArray[np.float64]
 _NEAR = 1e-9
@@ -42,31 +42,31 @@ class LayerProof:
         return self.losing == 0
 
 
-def bounds(array: Array, most_digit: int) -> tuple[Floats, Floats]:
+def bound_sums(array: CellArray, most_digit: int) -> tuple[Floats, Floats]:
     """Returns the lowest and the highest sum at each converter, [parts, planes, cols]."""
     found = [_sum_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
     low, high = zip(*found, strict=True)
     return np.stack(low) * float(most_digit), np.stack(high) * float(most_digit)
 
 
-def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
+def find_lossy_converters(chip: ProgrammedChip, array: CellArray) -> npt.NDArray[np.bool_]:
     """Returns the converters [parts, planes, cols] that cannot convert every sum exactly.
 
     A sum is exact if it is in the range and a multiple of the step. So each level must be a multiple of the step,
     because a row may be driven alone.
     """
-    low, high = bounds(array, _most_digit(chip, array))
+    low, high = bound_sums(array, _most_digit(chip, array))
     base, step = array.ranges.base, np.where(array.ranges.step == 0, 1.0, array.ranges.step)
     is_cut = (low < base + chip.codes.low * step) | (high > base + chip.codes.high * step)
     between = np.stack([_is_off_grid(part, step[:, None]).any(axis=1) for _, part in _parts(array)])
     return (is_cut | between | _is_off_grid(base, step)) & (array.ranges.step != 0) & ((low < high) | (base != 0))
 
 
-def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _parts(array: CellArray) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yields the first row of each part that is driven at once, and the levels of its rows, pairs subtracted."""
     planes = array.planes
     net = planes.plus.astype(np.int64) - (0 if planes.minus is None else planes.minus)
-    for start in range(0, array.driven, array.rows_at_once):
+    for start in range(0, array.driven_rows, array.rows_at_once):
         yield start, net[:, start : start + array.rows_at_once]
 
 
@@ -88,41 +88,41 @@ def _sum_extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> t
     return low.astype(np.float64), high.astype(np.float64)
 
 
-def _most_digit(chip: Crossbars, array: Array) -> int:
-    return max(step.most for step in array.steps(chip.setup, array.use.input_bits))
+def _most_digit(chip: ProgrammedChip, array: CellArray) -> int:
+    return max(step.most for step in array.input_steps(chip.setup, array.use.input_bits))
 
 
-def prove(chip: Crossbars) -> tuple[LayerProof, ...]:
+def prove_layers(chip: ProgrammedChip) -> tuple[LayerProof, ...]:
     """Returns the proof for each layer, in the order of the array groups."""
     layers = dict.fromkeys(a.use.layer for a in chip.arrays)
     return tuple(_proof(chip, layer, [a for a in chip.arrays if a.use.layer == layer]) for layer in layers)
 
 
-def _proof(chip: Crossbars, layer: str, arrays: Sequence[Array]) -> LayerProof:
-    lost = [losing(chip, a) for a in arrays]
-    extremes = [bounds(a, _most_digit(chip, a)) for a in arrays]
+def _proof(chip: ProgrammedChip, layer: str, arrays: Sequence[CellArray]) -> LayerProof:
+    lost = [find_lossy_converters(chip, a) for a in arrays]
+    extremes = [bound_sums(a, _most_digit(chip, a)) for a in arrays]
     largest = int(max(max(high.max(), -low.min()) for low, high in extremes))
     return LayerProof(
         layer=layer,
         matrices=len(arrays),
         rows_at_once=max(a.rows_at_once for a in arrays),
-        parts=max(a.parts for a in arrays),
+        parts=max(a.row_parts for a in arrays),
         columns=sum(one.shape[1] * one.shape[2] for one in lost),
         losing=sum(int(one.any(axis=0).sum()) for one in lost),
         largest=largest,
         needed_bits=largest.bit_length() + (1 if chip.setup.is_signed else 0),
-        conversions=sum(a.conversions(chip.setup) for a in arrays),
+        conversions=sum(a.count_conversions(chip.setup) for a in arrays),
     )
 
 
-def with_lossless_rows(chip: Crossbars) -> Crossbars:
+def with_lossless_rows(chip: ProgrammedChip) -> ProgrammedChip:
     """Returns the chip with fewer rows driven at once in the layers whose converters lose something.
 
     Rows are halved until nothing is lost, or only one row is driven at once.
     """
     for layer in dict.fromkeys(a.use.layer for a in chip.arrays):
         rows = chip.setup.rows_at_once
-        while rows > 1 and any(losing(chip, a).any() for a in chip.arrays if a.use.layer == layer):
+        while rows > 1 and any(find_lossy_converters(chip, a).any() for a in chip.arrays if a.use.layer == layer):
             rows = -(-rows // 2)
             chip = chip.with_rows(layer, rows)
     return chip

@@ -14,27 +14,27 @@ from raptor.target.analog import (
     Adc,
     AdcRange,
     AdcScope,
-    Cells,
+    CellModel,
+    ConductanceSpread,
     ReadOut,
-    Spread,
 )
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
-from validator.crossbar.setup import Compensation, Setup
+from validator.crossbar.setup import ChipSetup, Compensation
 
 _BITS = tuple(map(str, range(1, 9)))
-_IDEAL = Cells(off=0.0, on=1.0)
+_IDEAL = CellModel(off=0.0, on=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ChipSetting:
     """A setting: its meaning, and a function that applies a value to a setup.
 
     `values`: allowed texts; if empty, a number is expected. `low`, `high`: its range. `whole`: it has no fraction.
     """
 
     meaning: str
-    apply: Callable[[Setup, Any], Setup]
+    apply: Callable[[ChipSetup, Any], ChipSetup]
     values: tuple[str, ...] = ()
     low: float = 0.0
     high: float = math.inf
@@ -56,12 +56,12 @@ class Setting:
         return value
 
 
-def _field(name: str, change: Callable[[Any], Any] = lambda value: value) -> Callable[[Setup, Any], Setup]:
+def _field(name: str, change: Callable[[Any], Any] = lambda value: value) -> Callable[[ChipSetup, Any], ChipSetup]:
     return lambda setup, value: replace(setup, **{name: change(value)})
 
 
-def _adc(name: str) -> Callable[[Setup, Any], Setup]:
-    def apply(setup: Setup, value: Any) -> Setup:
+def _adc(name: str) -> Callable[[ChipSetup, Any], ChipSetup]:
+    def apply(setup: ChipSetup, value: Any) -> ChipSetup:
         if setup.adc is None and name != "bits":
             raise UserError(f"adc_{name}={value}: converters are ideal; say adc_bits, or take a device file that does")
         base = setup.adc or Adc(bits=1)
@@ -70,67 +70,67 @@ def _adc(name: str) -> Callable[[Setup, Any], Setup]:
     return apply
 
 
-def _cells(change: Callable[[Cells, float], Mapping[str, Any]]) -> Callable[[Setup, Any], Setup]:
-    def apply(setup: Setup, value: float) -> Setup:
+def _cells(change: Callable[[CellModel, float], Mapping[str, Any]]) -> Callable[[ChipSetup, Any], ChipSetup]:
+    def apply(setup: ChipSetup, value: float) -> ChipSetup:
         cells = setup.cells or _IDEAL
         return replace(setup, cells=cells.model_copy(update=dict(change(cells, value))))
 
     return apply
 
 
-def _constant(cells: Cells, share: float) -> Spread:
+def _constant(cells: CellModel, share: float) -> ConductanceSpread:
     """Returns a spread that is a constant share of the range of conductances."""
-    return Spread(polynomial=(share * (cells.on - cells.off),))
+    return ConductanceSpread(polynomial=(share * (cells.on - cells.off),))
 
 
-def _wires(cells: Cells, ohm: float) -> Mapping[str, Any]:
+def _wires(cells: CellModel, ohm: float) -> Mapping[str, Any]:
     if cells is _IDEAL or cells.unit != "uS":
         raise UserError(f"wire_ohm={ohm:g}: needs a device file with conductances in uS")
     return {"wire_ohm": ohm}
 
 
-SETTINGS: dict[str, Setting] = {
-    "encoding": Setting("weights as levels of cells", _field("encoding"), ENCODINGS),
-    "inputs": Setting("signed inputs as steps", _field("inputs"), INPUT_CODINGS),
-    "cell_bits": Setting("bits of a cell", _field("cell_bits", int), _BITS),
-    "dac_bits": Setting("bits of a step of the input", _field("dac_bits", int), _BITS),
-    "rows_at_once": Setting("rows driven at the same time", _field("rows_at_once"), low=1, high=2**20, whole=True),
-    "lossless_rows": Setting(
+CHIP_SETTINGS: dict[str, ChipSetting] = {
+    "encoding": ChipSetting("weights as levels of cells", _field("encoding"), ENCODINGS),
+    "inputs": ChipSetting("signed inputs as steps", _field("inputs"), INPUT_CODINGS),
+    "cell_bits": ChipSetting("bits of a cell", _field("cell_bits", int), _BITS),
+    "dac_bits": ChipSetting("bits of a step of the input", _field("dac_bits", int), _BITS),
+    "rows_at_once": ChipSetting("rows driven at the same time", _field("rows_at_once"), low=1, high=2**20, whole=True),
+    "lossless_rows": ChipSetting(
         "drive fewer rows at once in layers whose converters lose something",
         _field("lossless_rows", "yes".__eq__),
         ("yes", "no"),
     ),
-    "adc_bits": Setting("bits of a converter", _adc("bits"), low=1, high=MOST_ADC_BITS, whole=True),
-    "adc_range": Setting("what the codes reach over", _adc("range"), get_args(AdcRange)),
-    "adc_scope": Setting("what shares a calibrated range", _adc("scope"), get_args(AdcScope)),
-    "adc_noise": Setting("standard deviation of a conversion, in its steps", _adc("noise_lsb")),
-    "programming_noise": Setting(
+    "adc_bits": ChipSetting("bits of a converter", _adc("bits"), low=1, high=MOST_ADC_BITS, whole=True),
+    "adc_range": ChipSetting("what the codes reach over", _adc("range"), get_args(AdcRange)),
+    "adc_scope": ChipSetting("what shares a calibrated range", _adc("scope"), get_args(AdcScope)),
+    "adc_noise": ChipSetting("standard deviation of a conversion, in its steps", _adc("noise_lsb")),
+    "programming_noise": ChipSetting(
         "standard deviation of a written cell, share of the range of conductances",
         _cells(lambda cells, share: {"programming": (_constant(cells, share),)}),
     ),
-    "read_noise": Setting(
+    "read_noise": ChipSetting(
         "standard deviation of a read of a cell, share of the range of conductances",
         _cells(lambda cells, share: {"read": _constant(cells, share), "flicker": None}),
     ),
-    "stuck_off": Setting("share of cells stuck at off", _cells(lambda _, share: {"stuck_off": share}), high=1),
-    "stuck_on": Setting("share of cells stuck at on", _cells(lambda _, share: {"stuck_on": share}), high=1),
-    "wire_ohm": Setting("resistance of the wire between two cells", _cells(_wires)),
-    "seconds": Setting("time since programming", _field("seconds")),
-    "compensation": Setting("what shares a factor against drift", _field("compensation"), get_args(Compensation)),
-    "cut_weights": Setting(
+    "stuck_off": ChipSetting("share of cells stuck at off", _cells(lambda _, share: {"stuck_off": share}), high=1),
+    "stuck_on": ChipSetting("share of cells stuck at on", _cells(lambda _, share: {"stuck_on": share}), high=1),
+    "wire_ohm": ChipSetting("resistance of the wire between two cells", _cells(_wires)),
+    "seconds": ChipSetting("time since programming", _field("seconds")),
+    "compensation": ChipSetting("what shares a factor against drift", _field("compensation"), get_args(Compensation)),
+    "cut_weights": ChipSetting(
         "largest weight that is stored, share of the largest of its matrix", _field("cut"), low=0.01, high=1
     ),
-    "seed": Setting("seed of the chip", _field("seed"), high=2**62, whole=True),
+    "seed": ChipSetting("seed of the chip", _field("seed"), high=2**62, whole=True),
 }
 """Settings by name, in the order in which they are applied."""
 
 
-def setup_for(
+def make_setup(
     kind: Literal["sliced", "noisy"], target: Target, device: DeviceFile | None, given: Mapping[str, str]
-) -> Setup:
+) -> ChipSetup:
     """Returns the setup of a chip: settings, else the device file, else the architecture file, else ideal."""
     converters, read_out = target.core.xbar.converters, device.read_out if device else ReadOut()
-    setup = Setup(
+    setup = ChipSetup(
         kind=kind,
         encoding=read_out.encoding,
         inputs=read_out.inputs,
@@ -141,22 +141,22 @@ def setup_for(
         adc=read_out.adc,
         cells=device.cells if device else None,
     )
-    return changed(setup, given)
+    return apply_settings(setup, given)
 
 
-def changed(setup: Setup, given: Mapping[str, str]) -> Setup:
+def apply_settings(setup: ChipSetup, given: Mapping[str, str]) -> ChipSetup:
     """Returns a setup with changed settings. Raises `UserError` for settings that are invalid or have no effect."""
     _check_names(given)
-    for name in (name for name in SETTINGS if name in given):
+    for name in (name for name in CHIP_SETTINGS if name in given):
         if setup.kind == "sliced" and name in _NOISES:
             raise UserError(f"{name}={given[name]}: a sliced crossbar has no noise; take --crossbar noisy")
-        setup = SETTINGS[name].apply(setup, SETTINGS[name].parse(name, given[name]))
+        setup = CHIP_SETTINGS[name].apply(setup, CHIP_SETTINGS[name].parse(name, given[name]))
     if setup.is_signed and setup.adc is not None and setup.adc.bits < 2:
         raise UserError(f"adc_bits={setup.adc.bits}: converters of differences need at least 2 bits, one is the sign")
     return setup
 
 
-def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+def parse_settings(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Splits texts NAME=VALUE. Raises `UserError` for other texts, unknown names and repeated names."""
     found: dict[str, str] = {}
     for text in texts:
@@ -173,18 +173,18 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 def check_setting(name: str, text: str) -> None:
     """Raises `UserError` for an unknown setting, and for a value that the setting cannot have."""
     _check_names({name: text})
-    SETTINGS[name].parse(name, text)
+    CHIP_SETTINGS[name].parse(name, text)
 
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name not in SETTINGS:
-            close = get_close_matches(name, SETTINGS, 1)
-            hint = f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(SETTINGS)}"
+        if name not in CHIP_SETTINGS:
+            close = get_close_matches(name, CHIP_SETTINGS, 1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(CHIP_SETTINGS)}"
             raise UserError(f"{name}: no setting of a crossbar{hint}")
 
 
-_NOISES = frozenset(SETTINGS) - {
+_NOISES = frozenset(CHIP_SETTINGS) - {
     *("encoding", "inputs", "cell_bits", "dac_bits", "rows_at_once", "lossless_rows"),
     *("adc_bits", "adc_range", "adc_scope", "cut_weights"),
 }

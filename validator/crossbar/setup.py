@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from raptor.target.analog import Adc, Cells
+from raptor.target.analog import Adc, CellModel
 
 Compensation = Literal["none", "chip", "layer", "column"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ChipSetup:
     """Parameters of the crossbars of a chip.
 
     `sliced`: slices, steps and converters, with perfect cells. `noisy`: with errors of `cells` and converters.
@@ -26,7 +26,7 @@ class Setup:
     rows_at_once: int
     xbar: tuple[int, int]
     adc: Adc | None = None
-    cells: Cells | None = None
+    cells: CellModel | None = None
     seconds: float = 0.0
     seed: int = 0
     compensation: Compensation = "none"

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from validator.crossbar import chance, kernels
-from validator.crossbar.arrays import Array, Crossbars
-from validator.crossbar.inputs import MOST_INPUT_BITS, SIGN, raised_by, steps
+from validator.crossbar.arrays import CellArray, ProgrammedChip
+from validator.crossbar.inputs import MOST_INPUT_BITS, SIGN_STEPS, input_offset, make_input_steps
 from validator.crossbar.kernels import WORD
 
 _MOST_STEPS = 2 * MOST_INPUT_BITS
@@ -16,11 +16,11 @@ _WIDE = 8
 
 
 @lru_cache(maxsize=2)
-def tables_of(chip: Crossbars) -> tuple[Any, ...]:
+def make_kernel_tables(chip: ProgrammedChip) -> tuple[Any, ...]:
     """Returns the description of a chip that the kernels read."""
     arrays, setup = chip.arrays, chip.setup
     is_sliced = setup.kind == "sliced"
-    cells = [_pack_levels(a, setup.cell_bits) if is_sliced else _by_row(a.held) for a in arrays]
+    cells = [_pack_levels(a, setup.cell_bits) if is_sliced else _by_row(a.held_levels) for a in arrays]
     variance = [_by_row(a.variance) for a in arrays if a.variance is not None]
     noise = setup.adc.noise_lsb if setup.adc is not None and not is_sliced else 0.0
     return (
@@ -44,16 +44,16 @@ def tables_of(chip: Crossbars) -> tuple[Any, ...]:
             _flat([a.negative for a in arrays], np.float64),
         ),
         np.array([chip.codes.low, chip.codes.high, noise]),
-        np.array([reading_key(setup.seed, a) for a in arrays], np.uint64),
+        np.array([make_reading_key(setup.seed, a) for a in arrays], np.uint64),
     )
 
 
-def reading_key(seed: int, array: Array) -> np.uint64:
+def make_reading_key(seed: int, array: CellArray) -> np.uint64:
     """Returns the key of the read noise of an array."""
-    return chance.key_of(seed, chance.READING, array.use.core, array.use.group)
+    return chance.make_key(seed, chance.READING, array.use.core, array.use.group)
 
 
-def work_for(tables: tuple[Any, ...], *, sample: int = 0, watch: bool = False) -> tuple[Any, ...]:
+def make_work_space(tables: tuple[Any, ...], *, sample: int = 0, watch: bool = False) -> tuple[Any, ...]:
     """Returns the scratch space of a run. `watch`: keep the lowest and the highest sum at each converter, too."""
     shapes = tables[0][1]
     driven, cols, planes = (int(shapes[:, k].max(initial=1)) for k in (kernels.DRIVEN, kernels.COLS, kernels.PLANES))
@@ -76,38 +76,38 @@ def work_for(tables: tuple[Any, ...], *, sample: int = 0, watch: bool = False) -
     )
 
 
-def _shapes(arrays: tuple[Array, ...], cells: list[Any]) -> Any:
+def _shapes(arrays: tuple[CellArray, ...], cells: list[Any]) -> Any:
     rows: list[tuple[int, ...]] = []
     firsts = [0, 0, 0, 0]
     for a, held in zip(arrays, cells, strict=True):
         planes, sides = len(a.planes.bits), 1 if a.planes.minus is None else 2
-        rows.append((a.rows, a.driven, a.cols, planes, sides, a.rows_at_once, int(a.planes.doubled), *firsts))
+        rows.append((a.rows, a.driven_rows, a.cols, planes, sides, a.rows_at_once, int(a.planes.doubled), *firsts))
         firsts = [f + more for f, more in zip(firsts, (held.size, planes, planes * a.cols, a.cols), strict=True)]
     return np.array(rows, np.int64).reshape(len(rows), 11)
 
 
-def _steps(chip: Crossbars) -> tuple[Any, Any, Any]:
+def _steps(chip: ProgrammedChip) -> tuple[Any, Any, Any]:
     """Returns steps, number of steps and offset of inputs, indexed by the bits of inputs (0: doubled rows)."""
     setup = chip.setup
     table = np.zeros((MOST_INPUT_BITS + 1, _MOST_STEPS, 4), np.int64)
     counts = np.zeros(MOST_INPUT_BITS + 1, np.int64)
     raised = np.zeros(MOST_INPUT_BITS + 1, np.int64)
     for bits in range(MOST_INPUT_BITS + 1):
-        found = steps(setup.inputs, bits, setup.dac_bits) if bits else SIGN
-        counts[bits], raised[bits] = len(found), raised_by(setup.inputs, bits) if bits else 0
+        found = make_input_steps(setup.inputs, bits, setup.dac_bits) if bits else SIGN_STEPS
+        counts[bits], raised[bits] = len(found), input_offset(setup.inputs, bits) if bits else 0
         for t, step in enumerate(found):
             table[bits, t] = step.source, step.shift, step.mask, step.factor
     return table, counts, raised
 
 
-def _pack_levels(array: Array, cell_bits: int) -> Any:
+def _pack_levels(array: CellArray, cell_bits: int) -> Any:
     """Packs levels into words of 64 rows: [parts, planes, sides, bits of a cell, words, cols]."""
     planes = array.planes
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
     levels = np.stack(sides, axis=1).astype(np.uint8)  # [planes, sides, driven, cols]
     per_part = -(-array.rows_at_once // WORD) * WORD
     parts: list[Any] = []
-    for start in range(0, array.driven, array.rows_at_once):
+    for start in range(0, array.driven_rows, array.rows_at_once):
         part = levels[:, :, start : start + array.rows_at_once]
         full = np.zeros((*levels.shape[:2], per_part, array.cols), np.uint8)
         full[:, :, : part.shape[2]] = part

@@ -24,7 +24,7 @@ _NEAR = 1e-9
 _DIVERGED = 1e6
 
 
-def seen_conductances(cells: Floats, wire_siemens: float) -> Floats:
+def effective_conductances(cells: Floats, wire_siemens: float) -> Floats:
     """Returns the conductances [rows, cols] that appear at the ends of the wires, in the unit of `cells`.
 
     `wire_siemens`: conductance of the wire between two cells. Raises `UserError` if the iteration does not converge.

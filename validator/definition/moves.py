@@ -11,7 +11,7 @@ from validator.definition.values import Array, Doubles
 from validator.model.node import Opsets, attributes_of
 from validator.model.node_models import by_reference, model_of
 
-MOVES = frozenset([
+MOVE_OPERATORS = frozenset([
     "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
     "ReverseSequence", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 ])  # fmt: skip
@@ -20,15 +20,15 @@ _DENOMINATOR = 2**10
 """Interpolation weights that are multiples of 1 / `_DENOMINATOR` are exact."""
 
 
-def evaluator(node: NodeProto, opsets: Opsets) -> Callable[[Mapping[str, Array]], list[Array]]:
+def make_evaluator(node: NodeProto, opsets: Opsets) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Returns a function that computes a node by onnx's reference implementation."""
     inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(node.input) if name]
     return by_reference(model_of([node], inputs, filter(None, node.output), opsets))
 
 
-def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> Callable[[Array], Array]:
+def make_mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> Callable[[Array], Array]:
     """Returns the function that a node of `MOVES` applies to its first operand."""
-    run = evaluator(node, opsets)
+    run = make_evaluator(node, opsets)
 
     def move(x: Array) -> Array:
         # The reference implementation knows no types of 4 bits.
@@ -39,7 +39,7 @@ def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> C
     return move
 
 
-def split(node: NodeProto, parameters: Mapping[str, Array], x: Array) -> list[Array]:
+def split_array(node: NodeProto, parameters: Mapping[str, Array], x: Array) -> list[Array]:
     """Returns the parts of a Split."""
     given = attributes_of(node)
     axis, named = given.get("axis", 0), len(node.input) > 1 and node.input[1]
@@ -51,7 +51,7 @@ def split(node: NodeProto, parameters: Mapping[str, Array], x: Array) -> list[Ar
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-def resize_matrices(
+def make_resize_matrices(
     node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], shape: Sequence[int]
 ) -> dict[int, Doubles] | None:
     """Returns the matrix [new, old] of each axis that a Resize changes; None if it is not linear along single axes.
@@ -77,13 +77,13 @@ def resize_matrices(
         one = helper.make_node("Resize", inputs if not old_form else ["x", "scales"], ["y"])
         one.op_type = node.op_type
         one.attribute.extend(a for a in node.attribute if a.name != "axes")
-        matrix = evaluator(one, opsets)(feed)[0].T.astype(np.float64)
+        matrix = make_evaluator(one, opsets)(feed)[0].T.astype(np.float64)
         if matrix.shape[0] != matrix.shape[1] or not np.array_equal(matrix, np.eye(len(matrix))):
             found[axis] = matrix
     return found
 
 
-def denominator(matrices: Sequence[Doubles]) -> int | None:
+def find_denominator(matrices: Sequence[Doubles]) -> int | None:
     """Returns the smallest power of two that makes all weights integers; None if it is too large."""
     for bits in range(_DENOMINATOR.bit_length()):
         if all(np.array_equal(m * 2**bits, np.rint(m * 2**bits)) for m in matrices):
@@ -91,11 +91,11 @@ def denominator(matrices: Sequence[Doubles]) -> int | None:
     return None
 
 
-def along(matrix: Array, axis: int, x: Array) -> Array:
+def multiply_axis(matrix: Array, axis: int, x: Array) -> Array:
     """Multiplies one axis of x with a matrix [new, old]."""
     return np.moveaxis(np.tensordot(matrix, x, (1, axis)), 0, axis)
 
 
-def selected(matrix: Doubles, axis: int, x: Array) -> Array:
+def select_along_axis(matrix: Doubles, axis: int, x: Array) -> Array:
     """Selects elements along an axis by a matrix that has one 1 in each row."""
     return np.take(x, matrix.argmax(axis=1), axis)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import UserError
-from validator.definition.rounding import Target
+from validator.definition.rounding import QuantizeTarget
 from validator.definition.values import (
-    BITS,
-    ONE,
+    CODE_BITS,
+    UNIT_DIVISOR,
     Array,
+    ExactReal,
     Ints,
-    Real,
-    Rounded,
+    RoundedCodes,
+    ScaledTerm,
     Singles,
-    Term,
     Value,
     along,
     first_index,
@@ -24,47 +24,47 @@ from validator.definition.values import (
 )
 from validator.model.node import ModelNode
 
-Result = Sequence[Value | Rounded] | None
+OperatorResult = Sequence[Value | RoundedCodes] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node(ModelNode):
+class OperatorNode(ModelNode):
     """A node with the values of its operands (None: absent or in a float section). `fixed`: which are constants."""
 
     operands: Sequence[Value | None]
-    fixed: Sequence[bool]
+    constant_operands: Sequence[bool]
 
     @classmethod
-    def applied(cls, node: ModelNode, operands: Sequence[Value | None], fixed: Sequence[bool]) -> "Node":
+    def applied(cls, node: ModelNode, operands: Sequence[Value | None], fixed: Sequence[bool]) -> "OperatorNode":
         """Returns a node of the model with its operands."""
         return cls(node.proto, node.opsets, node.reads, node.writes, operands, fixed)
 
-    def get(self, index: int) -> Value | None:
+    def operand(self, index: int) -> Value | None:
         return self.operands[index] if index < len(self.operands) else None
 
-    def array(self, index: int, what: str) -> Array:
+    def array_operand(self, index: int, what: str) -> Array:
         """Returns an operand that must be an array. Raises `UserError` if it is missing or not an array."""
-        value = self.get(index)
+        value = self.operand(index)
         if not isinstance(value, np.ndarray):
             raise UserError(f"{self.where}: {what} is {'missing' if value is None else 'not an array of the model'}")
         return value
 
-    def codes(self, index: int, what: str) -> Array:
+    def code_operand(self, index: int, what: str) -> Array:
         """Returns an operand that must be a quantised tensor. Raises `UserError` for other types."""
-        array = self.array(index, what)
+        array = self.array_operand(index, what)
         if not is_codes(array):
             raise UserError(f"{self.where}: {what} is {array.dtype.name}, expected integers of 2 to 32 bits")
         return array
 
-    def parameters(self) -> Mapping[str, Array]:
+    def array_parameters(self) -> Mapping[str, Array]:
         """Returns all array operands after the first, keyed by name."""
         pairs = zip(self.proto.input[1:], self.operands[1:], strict=False)
         return {name: value for name, value in pairs if name and isinstance(value, np.ndarray)}
 
 
-def scale_of(node: Node, index: int, what: str) -> Singles:
+def read_scale(node: OperatorNode, index: int, what: str) -> Singles:
     """Returns a scale as float32. Raises `UserError` unless it is positive and finite."""
-    scale = node.array(index, f"the scale of {what}")
+    scale = node.array_operand(index, f"the scale of {what}")
     if scale.dtype.kind != "f" and scale.dtype.name != "bfloat16":
         raise UserError(f"{node.where}: the scale of {what} is {scale.dtype.name}, expected a float")
     numbers = scale.astype(np.float32)
@@ -76,9 +76,9 @@ def scale_of(node: Node, index: int, what: str) -> Singles:
     return numbers
 
 
-def zero_of(node: Node, index: int, what: str, dtype: "np.dtype[Any] | None", scale: Singles) -> Array:
+def read_zero_point(node: OperatorNode, index: int, what: str, dtype: "np.dtype[Any] | None", scale: Singles) -> Array:
     """Returns a zero point in its own type, or zeros if it is left out. Raises `UserError` for another type or size."""
-    zero = node.get(index)
+    zero = node.operand(index)
     if zero is None:
         return np.zeros(scale.shape, dtype or np.uint8)
     if not is_codes(zero):
@@ -93,9 +93,9 @@ def zero_of(node: Node, index: int, what: str, dtype: "np.dtype[Any] | None", sc
     return zero
 
 
-def one_zero(node: Node, index: int, what: str, dtype: "np.dtype[Any]", scale: Singles) -> Array:
+def read_single_zero_point(node: OperatorNode, index: int, what: str, dtype: "np.dtype[Any]", scale: Singles) -> Array:
     """Returns a zero point. Raises `UserError` if it has several entries that differ."""
-    zero = zero_of(node, index, what, dtype, scale)
+    zero = read_zero_point(node, index, what, dtype, scale)
     numbers = zero.astype(np.int64).ravel()
     if numbers.size and (numbers != numbers[0]).any():
         other = int(numbers[(numbers != numbers[0]).argmax()])
@@ -103,7 +103,7 @@ def one_zero(node: Node, index: int, what: str, dtype: "np.dtype[Any]", scale: S
     return zero
 
 
-def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Array:
+def broadcast_parameter(node: OperatorNode, parameter: Array, shape: Sequence[int], what: str) -> Array:
     """Reshapes a scale or zero point to broadcast to a tensor: one entry, one for each index of `axis`, or blocks."""
     if parameter.size == 1:
         return parameter.reshape(())
@@ -125,7 +125,7 @@ def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Arr
     raise UserError(f"{node.where}: scales of shape {list(parameter.shape)} do not fit {what} of shape {list(shape)}")
 
 
-def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Real:
+def dequantize_exactly(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> ExactReal:
     """Returns (codes - zero) * scale. `raw`: onnxruntime multiplies codes and zero points separately."""
     units = codes.astype(np.int64) - zero.astype(np.int64)
     apart = np.abs(zero.astype(np.int64))
@@ -133,20 +133,24 @@ def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Rea
     def size() -> Ints:
         return np.abs(codes.astype(np.int64)) + apart if raw else np.abs(units)
 
-    return Real((Term(units, scale, ONE, size),), "plain")
+    return ExactReal((ScaledTerm(units, scale, UNIT_DIVISOR, size),), "plain")
 
 
-def target(node: Node, scale: int, zero: int, dtype: "np.dtype[Any]", steps: int) -> Target:
+def make_output_target(node: OperatorNode, scale: int, zero: int, dtype: "np.dtype[Any]", steps: int) -> QuantizeTarget:
     """Returns the target of a QLinear operator. `scale`, `zero`: operand indices; `dtype`: type without zero point."""
-    factor = scale_of(node, scale, "the output")
-    point = zero_of(node, zero, "the output", None, factor) if node.get(zero) is not None else np.zeros((), dtype)
+    factor = read_scale(node, scale, "the output")
+    point = (
+        read_zero_point(node, zero, "the output", None, factor)
+        if node.operand(zero) is not None
+        else np.zeros((), dtype)
+    )
     if point.size != 1 or factor.size != 1:
         raise UserError(f"{node.where}: the output has {max(point.size, factor.size)} scales, expected one")
-    if BITS[point.dtype.name] == 32:
+    if CODE_BITS[point.dtype.name] == 32:
         raise UserError(f"{node.where}: the output is {point.dtype.name}, expected 2 to 16 bits")
-    return Target(
+    return QuantizeTarget(
         factor.reshape(()), point.reshape(()).astype(np.int64), point.dtype, node.where, steps, with_zero=True
     )
 
 
-Operator = Callable[[Node], Result]
+ExactOperator = Callable[[OperatorNode], OperatorResult]

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from validator.definition import elementwise, pools, shapes, sums
-from validator.definition.moves import MOVES
-from validator.definition.nodes import Operator
+from validator.definition.moves import MOVE_OPERATORS
+from validator.definition.nodes import ExactOperator
 
-EXACT: Mapping[str, Operator] = MappingProxyType(
+EXACT_OPERATORS: Mapping[str, ExactOperator] = MappingProxyType(
     {
         "Add": elementwise.add,
         "AveragePool": pools.average_pool,
@@ -34,9 +34,9 @@ EXACT: Mapping[str, Operator] = MappingProxyType(
         "Resize": shapes.resize,
         "Split": shapes.split,
         "Sub": elementwise.sub,
-        "Sum": elementwise.total,
+        "Sum": elementwise.sum_operands,
         "Upsample": shapes.resize,
-        **dict.fromkeys(MOVES, shapes.move),
+        **dict.fromkeys(MOVE_OPERATORS, shapes.move),
     }
 )
 """Functions that compute ONNX's operators on exact numbers, keyed by operator type."""

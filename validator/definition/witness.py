@@ -1,7 +1,7 @@
 """Compares the definition with onnxruntime, each node alone: all nodes read the definition's integers.
 
 So a difference of one does not grow from layer to layer. Where onnxruntime finds another integer, the exact number must
-be so near to a tie that its float32 arithmetic cannot decide (`Rounded.explains`).
+be so near to a tie that its float32 arithmetic cannot decide (`RoundedCodes.explains`).
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ import onnx
 from onnx import ModelProto, helper
 
 from raptor.common.errors import UserError
-from validator.definition.definition import Definition, Known
-from validator.definition.sections import entrance, fed, narrow
-from validator.definition.values import Array, Rounded, first_index
-from validator.difference import Difference
-from validator.session import run, session
+from validator.definition.definition import DefinitionRun, ModelDefinition
+from validator.definition.sections import is_narrow_type, make_model_input, to_runtime_type
+from validator.definition.values import Array, RoundedCodes, first_index
+from validator.difference import IntegerDifference
+from validator.session import create_session, run
 
 _SUFFIX = ".as_defined"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Witness:
+class NodewiseSession:
     """An onnxruntime session in which every integer tensor is computed from given integers."""
 
     session: Any
@@ -33,9 +33,9 @@ class Witness:
 
     def run(self, inputs: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
         """Returns every integer tensor as onnxruntime computes it from the given integers."""
-        feed = {_input_name(f"{name}{_SUFFIX}", given[name]): fed(given[name]) for name in self.tensors}
+        feed = {_input_name(f"{name}{_SUFFIX}", given[name]): to_runtime_type(given[name]) for name in self.tensors}
         asked = {i.name for i in self.session.get_inputs()}
-        feed |= {name: fed(array) for name, array in inputs.items()}
+        feed |= {name: to_runtime_type(array) for name, array in inputs.items()}
         names = [_output_name(name, self.types[name]) for name in self.tensors]
         if not names:  # a model may have no inner integers, and onnxruntime refuses to compute nothing
             return {}
@@ -44,25 +44,25 @@ class Witness:
 
 
 def _input_name(name: str, array: Array) -> str:
-    return f"{name}.wide" if narrow(array.dtype.name) else name
+    return f"{name}.wide" if is_narrow_type(array.dtype.name) else name
 
 
 def _output_name(name: str, dtype: "np.dtype[Any]") -> str:
-    return f"{name}.out" if narrow(dtype.name) else name
+    return f"{name}.out" if is_narrow_type(dtype.name) else name
 
 
-def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
+def load_nodewise_session(definition: ModelDefinition, known: DefinitionRun, path: Path) -> NodewiseSession:
     """Opens the model, cut at its integer tensors, whose names and types `known` has."""
     types = {name: array.dtype for name, array in known.codes.items()}
     model = ModelProto.FromString(definition.model.SerializeToString())
-    doors = [entrance(f"{name}{_SUFFIX}", dtype) for name, dtype in types.items()]
+    doors = [make_model_input(f"{name}{_SUFFIX}", dtype) for name, dtype in types.items()]
     for node in model.graph.node:
         for k, name in enumerate(node.input):
             if name in types:
                 node.input[k] = f"{name}{_SUFFIX}"
     nodes = [cast for door in doors for cast in door[1]] + list(model.graph.node)
-    wide = [(name, dtype) for name, dtype in types.items() if narrow(dtype.name)]
-    to = {name: helper.np_dtype_to_tensor_dtype(fed(np.zeros(1, dtype)).dtype) for name, dtype in wide}
+    wide = [(name, dtype) for name, dtype in types.items() if is_narrow_type(dtype.name)]
+    to = {name: helper.np_dtype_to_tensor_dtype(to_runtime_type(np.zeros(1, dtype)).dtype) for name, dtype in wide}
     nodes += [helper.make_node("Cast", [name], [f"{name}.out"], to=to[name]) for name, _ in wide]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -70,28 +70,30 @@ def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
     del model.graph.output[:]
     del model.graph.value_info[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=_output_name(name, dtype)) for name, dtype in types.items())
-    return Witness(session(model.SerializeToString(), path), tuple(types), types)
+    return NodewiseSession(create_session(model.SerializeToString(), path), tuple(types), types)
 
 
-def differences(definition: Definition, known: Known, computed: Mapping[str, Array]) -> list[Difference]:
+def find_differences(
+    definition: ModelDefinition, known: DefinitionRun, computed: Mapping[str, Array]
+) -> list[IntegerDifference]:
     """Compares each integer tensor. Each entry says how many elements differ, and how many of these are explained."""
     return [_difference(definition, known, name, computed[name]) for name in known.codes]
 
 
-def _difference(definition: Definition, known: Known, name: str, got: Array) -> Difference:
+def _difference(definition: ModelDefinition, known: DefinitionRun, name: str, got: Array) -> IntegerDifference:
     want, node = known.codes[name], definition.name_of(name)
     if got.shape != want.shape:
         raise UserError(f"{node}: {name!r} has shape {list(got.shape)} in onnxruntime, expected {list(want.shape)}")
     wrong = got != want
     count = int(wrong.sum())
     if not count:
-        return Difference(name, node, want.size)
-    explained = wrong & _explained(definition.rounded(name, known.values), got, wrong)
+        return IntegerDifference(name, node, want.size)
+    explained = wrong & _explained(definition.round_tensor(name, known.values), got, wrong)
     at = first_index(wrong & ~explained if (wrong & ~explained).any() else wrong)
-    return Difference(name, node, want.size, count, int(explained.sum()), at, int(got[at]), int(want[at]))
+    return IntegerDifference(name, node, want.size, count, int(explained.sum()), at, int(got[at]), int(want[at]))
 
 
-def _explained(rounded: Rounded | None, got: Array, wrong: Array) -> Array:
+def _explained(rounded: RoundedCodes | None, got: Array, wrong: Array) -> Array:
     found = np.zeros(wrong.shape, np.bool_)
     if rounded is not None:
         found[wrong] = rounded.explains(got, wrong)

@@ -13,20 +13,20 @@ from validator.model.convolution import convolve
 from validator.model.float_types import floats_as, node_in
 from validator.model.node import Array, ModelNode
 from validator.model.node_models import by_reference, model_of
-from validator.session import session
+from validator.session import create_session
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 HALF_UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
 UNDERFLOW = 2.0**-126
 """Smallest normal float32; smaller numbers may become zero."""
-AGREE = 1e-3
+KERNEL_TOLERANCE = 1e-3
 """Allowed difference of another float64 kernel from onnxruntime's float32 kernel, relative to the largest value."""
-ROUNDING = 32
+ROUNDING_FACTOR = 32
 """Allowed difference, as a multiple of the change of the result if each operand changes by half a unit."""
 REFERENCE_ELEMENTS = 2**16
 """Largest result for the reference implementation, which is slow Python; above it the float32 kernel is used."""
-ROUND_NOTHING = frozenset([
+ROUNDING_FREE_OPERATORS = frozenset([
     "Abs", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant",
     "ConstantOfShape", "DepthToSpace", "Dropout", "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
     "GatherND", "GlobalMaxPool", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual",
@@ -35,21 +35,21 @@ ROUND_NOTHING = frozenset([
     "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ])  # fmt: skip
 """Operators that only move, select or clip elements, and so add no rounding error."""
-INNER_ONES = frozenset(
+OPERATORS_WITH_INNER_ONES = frozenset(
     [
         *("Acosh", "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus"),
         "Swish",
     ]
 )
 """Functions with intermediate results as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
-TRANSFORMS = frozenset(["DFT", "STFT"])
+FOURIER_OPERATORS = frozenset(["DFT", "STFT"])
 """Sums of a signal times rounded factors up to 1, which make results near 0 as inexact as large ones."""
 EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
 """Index of the first operand that is a parameter and gets no error: exponents and scales must stay exact."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class NodeKernel:
     """Function that computes a node.
 
     `error`: relative size of the random errors; a float32 kernel needs more, because it rounds half a unit away.
@@ -63,7 +63,7 @@ class Kernel:
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
         """Computes the results `names` of the node. With `rng`, adds errors to operands and results, if it rounds."""
-        if rng is None or self.proto.op_type in ROUND_NOTHING:
+        if rng is None or self.proto.op_type in ROUNDING_FREE_OPERATORS:
             return dict(zip(names, self.run(inputs), strict=True))
         kept = frozenset(self.proto.input[EXACT_PARAMETERS.get(self.proto.op_type, len(self.proto.input)) :])
         disturbed = {n: a if n in kept else _with_errors(a, rng, self.error) for n, a in inputs.items()}
@@ -74,11 +74,11 @@ class Kernel:
 
 def _rounding_floor(proto: NodeProto, operands: Mapping[str, Array]) -> float:
     """Returns the least size of the numbers that a node rounds inside, however small its result is."""
-    if proto.op_type in TRANSFORMS:
+    if proto.op_type in FOURIER_OPERATORS:
         return float(np.abs(operands[proto.input[0]]).max(initial=0.0))
     if proto.op_type == "Det":  # a sum of products of one element of each row
         return float(np.abs(operands[proto.input[0]]).max(axis=-1).prod(axis=-1).max(initial=0.0))
-    return float(proto.op_type in INNER_ONES)
+    return float(proto.op_type in OPERATORS_WITH_INNER_ONES)
 
 
 def _with_errors(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
@@ -109,10 +109,10 @@ class SingleNode:
     operands: Mapping[str, Array]
     fixed: frozenset[str]
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> NodeKernel:
         """Returns the kernel with the most digits that is right."""
         try:
-            kernel = Kernel(self.node.proto, self._by_onnxruntime(np.float64))
+            kernel = NodeKernel(self.node.proto, self._by_onnxruntime(np.float64))
             kernel.run(self.operands)
             return kernel
         except MemoryError:
@@ -128,47 +128,47 @@ class SingleNode:
         except Exception:  # the reference does not know the operator, or this version of it
             return single
 
-    def float32_kernel(self) -> Kernel:
+    def float32_kernel(self) -> NodeKernel:
         inner = self._by_onnxruntime(np.float32)
 
         def run(values: Mapping[str, Array]) -> Sequence[Array]:
             results = inner({n: floats_as(a, np.float32) for n, a in values.items()})
             return [floats_as(a, np.float64) for a in results]
 
-        return Kernel(self.node.proto, run, 2 * HALF_UNIT)
+        return NodeKernel(self.node.proto, run, 2 * HALF_UNIT)
 
-    def _by_onnx(self, wanted: Sequence[Array]) -> Kernel | None:
+    def _by_onnx(self, wanted: Sequence[Array]) -> NodeKernel | None:
         proto = self.node.proto
         if proto.op_type == "Conv" and not proto.domain:
-            return Kernel(proto, lambda values: [convolve(proto, [values[n] if n else None for n in proto.input])])
+            return NodeKernel(proto, lambda values: [convolve(proto, [values[n] if n else None for n in proto.input])])
         if sum(w.size for w in wanted) > REFERENCE_ELEMENTS:
             return None
-        return Kernel(proto, by_reference(self._model(np.float64)))
+        return NodeKernel(proto, by_reference(self._model(np.float64)))
 
-    def _agrees(self, kernel: Kernel, wanted: Sequence[Array]) -> bool:
+    def _agrees(self, kernel: NodeKernel, wanted: Sequence[Array]) -> bool:
         """Tells whether the kernel agrees with onnxruntime's float32 result, except for rounding."""
         found = kernel.run(self.operands)
         if any((a.shape, a.dtype) != (w.shape, w.dtype) for a, w in zip(found, wanted, strict=True)):
             return False
-        off = [_gap(a, w) > AGREE * _gap(w, np.zeros_like(w)) for a, w in zip(found, wanted, strict=True)]
+        off = [_gap(a, w) > KERNEL_TOLERANCE * _gap(w, np.zeros_like(w)) for a, w in zip(found, wanted, strict=True)]
         if not any(off):
             return True
         moved = kernel.run(
             {n: _with_errors(a, np.random.default_rng(0), kernel.error) for n, a in self.operands.items()}
         )
-        within = (_gap(a, w) <= ROUNDING * _gap(a, m) for a, w, m in zip(found, wanted, moved, strict=True))
+        within = (_gap(a, w) <= ROUNDING_FACTOR * _gap(a, m) for a, w, m in zip(found, wanted, moved, strict=True))
         return all(near or not far for near, far in zip(within, off, strict=True))
 
     def _by_onnxruntime(self, dtype: type[np.floating]) -> Run:
         model, path = self._model(dtype), Path(self.node.proto.name)
         names = [value.name for value in model.graph.input]
         try:
-            opened = session(model.SerializeToString(), path)
+            opened = create_session(model.SerializeToString(), path)
         except UserError:  # Resize, for example, needs the number of sizes
             for value in model.graph.input:
                 for dim, size in zip(value.type.tensor_type.shape.dim, self.operands[value.name].shape, strict=True):
                     dim.dim_value = size
-            opened = session(model.SerializeToString(), path)
+            opened = create_session(model.SerializeToString(), path)
         return lambda values: cast(Sequence[Array], opened.run(None, {name: values[name] for name in names}))
 
     def _model(self, dtype: type[np.floating]) -> ModelProto:

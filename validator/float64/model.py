@@ -23,28 +23,28 @@ from raptor.common.errors import RaptorError
 from raptor.target.layout import Floats
 from validator.float64.kernels import SingleNode
 from validator.float64.normalisations import OPSET, steps
-from validator.float64.recurrent import Layer, NodeEvaluator, Recurrence
+from validator.float64.recurrent import NodeEvaluator, Recurrence, RecurrentLayer
 from validator.model import onnx_resize
-from validator.model.float_types import floats_as, inlined
+from validator.model.float_types import floats_as, inline_functions
 from validator.model.interpreter import Interpreter, NodeGraph
 from validator.model.node import Array, ModelNode, Opsets, constants_of, nodes_of
 
 _OF_SHAPES = frozenset(["Shape", "Size"])
 
 
-class UnknownError(RaptorError):
+class NoFloat64Error(RaptorError):
     """The model cannot be computed in float64; the message says why."""
 
 
 @contextmanager
 def _unknown_errors() -> Generator[None]:
-    """Raises `UnknownError` for any error: those of onnx, onnxruntime, protobuf and numpy have no common base."""
+    """Raises `NoFloat64Error` for any error: those of onnx, onnxruntime, protobuf and numpy have no common base."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as e:
-        raise UnknownError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
+        raise NoFloat64Error(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class Float64Model:
         """Returns the tensors `names` in float64. With `rng`, random errors are added at every node that rounds.
 
         The errors change operands and results by as much as one rounding to float32 can, with random sign and size, so
-        the results are about as wrong as float32 results. Raises `UnknownError` if the model cannot be computed.
+        the results are about as wrong as float32 results. Raises `NoFloat64Error` if the model cannot be computed.
         """
         with _unknown_errors(), np.errstate(all="ignore"):
             return self.compute({n: a.astype(self.types.get(n, np.float64)) for n, a in inputs.items()}, names, rng)
@@ -96,7 +96,7 @@ class Float64Model:
             return _as_model(protos)
         if node.proto.op_type == "If" and node.proto.input[0] in known:
             return _taken_branch(node, operands, {name: self.constants[name] for name in known})
-        if layer := Layer.of(node.proto, operands):
+        if layer := RecurrentLayer.from_node(node.proto, operands):
             return Recurrence(layer, [_as_model(layer.nodes(d)) for d in range(len(layer.reversed_directions))])
         return alone.kernel()
 
@@ -144,15 +144,15 @@ def load_float64(
     """Reads a model in which some inputs are `constants`. `shapes`: shapes of its inputs.
 
     Nodes in which onnxruntime deviates from ONNX's own suite are computed as in the suite, except those in `leave`.
-    Raises `UnknownError` for a model that cannot be computed node by node.
+    Raises `NoFloat64Error` for a model that cannot be computed node by node.
     """
     with _unknown_errors():
-        model = inlined(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
-        if shapes is not None and onnx_resize.may_depart(path):
-            onnx_resize.follow_suite(model, shapes, leave)
+        model = inline_functions(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
+        if shapes is not None and onnx_resize.may_need_rewrite(path):
+            onnx_resize.rewrite_resizes(model, shapes, leave)
         graph = model.graph
         if graph.sparse_initializer:
-            raise UnknownError("the model has sparse constants")
+            raise NoFloat64Error("the model has sparse constants")
         kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in graph.input}
         found = _model(graph.node, model.opset_import, constants, graph.initializer)
         return replace(found, types={name: kind for name, kind in kinds.items() if kind.kind in "iub"})

@@ -45,7 +45,7 @@ class NodeEvaluator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer. `writes`: its outputs by position, empty if unused. `attributes`: as set in the model."""
 
     op_type: str
@@ -54,7 +54,7 @@ class Layer:
     attributes: Mapping[str, Any]
 
     @classmethod
-    def of(cls, proto: NodeProto, operands: Mapping[str, Array]) -> "Layer | None":
+    def from_node(cls, proto: NodeProto, operands: Mapping[str, Array]) -> "RecurrentLayer | None":
         """Returns the recurrent layer that a node describes.
 
         Returns None for other operators, if sequences end before the last step, and for features that onnxruntime does
@@ -118,7 +118,7 @@ class Layer:
             found |= {f"p.{gate}": part for gate, part in zip(_PEEPHOLES, parts, strict=True)}
         return found
 
-    def initial(self, direction: int, operands: Mapping[str, Array], batch: int) -> dict[str, Array]:
+    def initial_state(self, direction: int, operands: Mapping[str, Array], batch: int) -> dict[str, Array]:
         """Returns the state before the first step: h and, for an LSTM, c, each [batch, hidden]."""
         hidden, found = operands[self.reads[2]].shape[-1], dict[str, Array]()
         for name, place in (("h", 5), ("c", 6)):
@@ -200,7 +200,7 @@ class _Nodes(NodeBuilder):
 class Recurrence:
     """A recurrent layer, and the evaluator of a step for each direction."""
 
-    layer: Layer
+    layer: RecurrentLayer
     steps: Sequence[NodeEvaluator]
 
     def compute(
@@ -220,7 +220,7 @@ class Recurrence:
         """Returns the hidden states [step, batch, hidden] of a direction, and its last state."""
         backwards = self.layer.reversed_directions[direction]
         weights = self.layer.weights(direction, operands)
-        state = self.layer.initial(direction, operands, sequence.shape[1])
+        state = self.layer.initial_state(direction, operands, sequence.shape[1])
         states: list[Array] = []
         for x in sequence[::-1] if backwards else sequence:
             nexts = self.steps[direction].compute({"x": x, **state, **weights}, [f"{n}.next" for n in state], rng)

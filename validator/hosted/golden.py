@@ -10,20 +10,20 @@ from onnx import ModelProto
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import Crossing
-from validator.bounds import Bounds, index_bounds, narrowed
+from raptor.output.files import BorderTensor
+from validator.bounds import IndexBounds, find_index_bounds, find_runnable_bounds
 from validator.coding import holds_floats, value_range
-from validator.constants import constant_inputs
-from validator.hosted.load import Hosted
+from validator.constants import read_constant_inputs
+from validator.hosted.load import SegmentedProgram
 from validator.hosted.run import check_inputs
-from validator.hosted.values import fits
-from validator.inputs import Given, given_for, read_files
-from validator.kinds import draw
+from validator.hosted.values import matches_sizes
+from validator.inputs import GivenInputs, inputs_for_sample, read_input_files
+from validator.kinds import draw_values
 from validator.model import onnx_resize
-from validator.model.types import dtype_of
-from validator.session import add_outputs, read, run, session
+from validator.model.types import parse_tensor_type
+from validator.session import add_outputs, create_session, read_model, run
 
-_OTHERS = Bounds(0, 1)
+_OTHERS = IndexBounds(0, 1)
 """Random integers where the model does not tell their range: right for most ids, lengths and flags."""
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
@@ -39,7 +39,7 @@ class WholeModel:
     session: Any
     names: tuple[str, ...]
     constants: Mapping[str, Any]
-    bounds: Mapping[str, Bounds]
+    bounds: Mapping[str, IndexBounds]
     by_suite: tuple[str, ...]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,14 +47,14 @@ class WholeModel:
         return run(self.session, self.names, {**inputs, **self.constants}, f"{self.path}: onnxruntime: ")
 
 
-def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,)) -> WholeModel:
+def load_whole_model(hosted: SegmentedProgram, given: GivenInputs = (), numbers: Sequence[int] = (0,)) -> WholeModel:
     """Opens the original model. Raises `UserError` if it does not match `segments.json`.
 
     `given`: inputs; if there are none, the bounds of random integers are narrowed until the model runs for all seeds
     `numbers`.
     """
-    path, listed = hosted.folder / files.MODEL, hosted.listed
-    model = read(path)
+    path, listed = hosted.folder / files.MODEL, hosted.segments
+    model = read_model(path)
     by_suite = _follow_suite(model, hosted)
     computed = {o for node in model.graph.node for o in node.output if o}
     outputs = {v.name for v in model.graph.output}
@@ -63,67 +63,67 @@ def load_whole(hosted: Hosted, given: Given = (), numbers: Sequence[int] = (0,))
         raise UserError(f"{path}: output {missing[0]!r} is not in both, the model and {files.SEGMENTS}")
     made = dict.fromkeys(name for segment in listed.segments for name in segment.makes)
     added = add_outputs(model, [name for name in made if name in computed])
-    opened = session(model.SerializeToString(), path)
-    constants = constant_inputs(listed.options, opened.get_inputs())
+    opened = create_session(model.SerializeToString(), path)
+    constants = read_constant_inputs(listed.options, opened.get_inputs())
     names = tuple(dict.fromkeys([*(o.name for o in listed.outputs), *added]))
     whole = WholeModel(path, opened, names, constants, _bounds(model, hosted), by_suite)
     integers = [t.name for t in listed.inputs if t.type in _INTEGERS]
     if given or not integers:
         return whole
 
-    def attempt(bounds: Mapping[str, Bounds]) -> None:
+    def attempt(bounds: Mapping[str, IndexBounds]) -> None:
         for number in numbers:
-            whole.run(inputs_for(hosted, replace(whole, bounds=bounds), (), number))
+            whole.run(make_sample_inputs(hosted, replace(whole, bounds=bounds), (), number))
 
-    return replace(whole, bounds=narrowed(whole.bounds, integers, attempt))
+    return replace(whole, bounds=find_runnable_bounds(whole.bounds, integers, attempt))
 
 
-def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
+def _follow_suite(model: ModelProto, hosted: SegmentedProgram) -> tuple[str, ...]:
     """Rewrites chip nodes in which onnxruntime deviates from ONNX's own suite; nodes on the host stay as they are."""
-    if not hosted.programs or not onnx_resize.may_depart(hosted.folder / files.MODEL):
+    if not hosted.programs or not onnx_resize.may_need_rewrite(hosted.folder / files.MODEL):
         return ()
-    shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.listed.inputs}
-    on_host = {n.node for n in hosted.listed.host_nodes}
+    shapes = {c.name: [size or 1 for size in c.shape] for c in hosted.segments.inputs}
+    on_host = {n.node for n in hosted.segments.host_nodes}
     return onnx_resize.followed(model, hosted.folder / files.MODEL, shapes, on_host)
 
 
-def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, Bounds]:
+def _bounds(model: ModelProto, hosted: SegmentedProgram) -> dict[str, IndexBounds]:
     """Returns the bounds of inputs: indices within the tables that they index, integers within what the chip takes."""
     places = [p for program in hosted.programs.values() for p in program.memory.inputs]
-    taken = {p.name: Bounds(*value_range(p.coding)) for p in places if p.coding and not holds_floats(p.coding)}
-    taken = {name: Bounds(max(found.low, 0), found.high) for name, found in taken.items()}
-    chosen = index_bounds(model)
-    return {**taken, **{n: taken[n].meet(b) if n in taken else b for n, b in chosen.items()}}
+    taken = {p.name: IndexBounds(*value_range(p.coding)) for p in places if p.coding and not holds_floats(p.coding)}
+    taken = {name: IndexBounds(max(found.low, 0), found.high) for name, found in taken.items()}
+    chosen = find_index_bounds(model)
+    return {**taken, **{n: taken[n].intersect(b) if n in taken else b for n, b in chosen.items()}}
 
 
-def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> dict[str, Any]:
+def make_sample_inputs(hosted: SegmentedProgram, whole: WholeModel, given: GivenInputs, number: int) -> dict[str, Any]:
     """Returns the inputs of one sample, in the types of the model: given ones, or random ones from the seed `number`.
 
     Random numbers are uniform within `whole.bounds`; without bounds, floats are standard normal and integers 0 or 1.
     """
-    found, tensors = given_for(given, number), hosted.listed.inputs
+    found, tensors = inputs_for_sample(given, number), hosted.segments.inputs
     if isinstance(found, Mapping):
         return check_inputs(hosted, found)
     if found:
-        return check_inputs(hosted, read_files(tensors, found))
+        return check_inputs(hosted, read_input_files(tensors, found))
     rng = np.random.default_rng(number)
     return check_inputs(hosted, {tensor.name: _random(tensor, whole, rng) for tensor in tensors})
 
 
-def inputs_of_kind(hosted: Hosted, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
+def make_kind_inputs(hosted: SegmentedProgram, whole: WholeModel, kind: str, number: int) -> dict[str, Any]:
     """Returns one sample of a kind of inputs (`validator.kinds`), in the types of the model."""
     rng = np.random.default_rng(number)
-    return check_inputs(hosted, {t.name: _random(t, whole, rng, kind) for t in hosted.listed.inputs})
+    return check_inputs(hosted, {t.name: _random(t, whole, rng, kind) for t in hosted.segments.inputs})
 
 
-def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator, kind: str = "") -> Any:
-    dtype, shape = dtype_of(tensor.type), [size for size in tensor.shape if size is not None]
-    if dtype is None or dtype.kind == "O" or not fits(shape, tensor.shape):
+def _random(tensor: BorderTensor, whole: WholeModel, rng: np.random.Generator, kind: str = "") -> Any:
+    dtype, shape = parse_tensor_type(tensor.type), [size for size in tensor.shape if size is not None]
+    if dtype is None or dtype.kind == "O" or not matches_sizes(shape, tensor.shape):
         raise UserError(f"input {tensor.name!r} is {tensor.type}: random values are not possible; give it with --input")
     bounds = whole.bounds.get(tensor.name) or (_OTHERS if dtype.kind in "iu" else None)
     if kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
-            return draw(kind, shape, bounds, rng).astype(dtype)
+            return draw_values(kind, shape, bounds, rng).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
     if bounds is None:

@@ -20,22 +20,22 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import SegmentFile
-from validator.compare import Comparison
-from validator.golden import Golden, load_golden
-from validator.hosted.compare import Sides
-from validator.hosted.golden import WholeModel, inputs_for, inputs_of_kind, load_whole
-from validator.hosted.load import Hosted
-from validator.hosted.run import HostedResult, at_borders, run_hosted, run_session
-from validator.hosted.values import parts_of
-from validator.inputs import Given
-from validator.judging import validate_program, with_kinds
-from validator.kinds import tried
-from validator.options import FEWEST_SAMPLES, Settings
-from validator.samples import quick_count
-from validator.session import session
+from validator.compare import TensorComparison
+from validator.golden import GoldenModel, load_golden_model
+from validator.hosted.compare import HostedRuns
+from validator.hosted.golden import WholeModel, load_whole_model, make_kind_inputs, make_sample_inputs
+from validator.hosted.load import SegmentedProgram
+from validator.hosted.run import SegmentedResult, run_segment_session, run_segmented, select_border_values
+from validator.hosted.values import flatten_value
+from validator.inputs import GivenInputs
+from validator.judging import add_kind_verdicts, validate_program
+from validator.kinds import kinds_to_try
+from validator.options import FEWEST_SAMPLES, ValidationSettings
+from validator.samples import count_quick_samples
+from validator.session import create_session
 from validator.validation_report import SegmentVerdict, ValidationReport
 
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+TensorPairs = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Computed and wanted tensors, keyed by name."""
 
 
@@ -53,20 +53,20 @@ class ReferenceValues:
 
 
 @dataclass(slots=True, eq=False)
-class Judge:
+class SegmentJudge:
     """Validates a program in segments against its whole model, on the samples `numbers`."""
 
-    hosted: Hosted
+    hosted: SegmentedProgram
     whole: WholeModel
-    given: Given
+    given: GivenInputs
     numbers: Sequence[int]
-    settings: Settings
+    settings: ValidationSettings
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0})
     _goldens: dict[str, Any] = field(default_factory=dict[str, Any])
     _known: dict[int, ReferenceValues] = field(default_factory=dict[int, ReferenceValues])
-    _runs: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
+    _runs: dict[int, SegmentedResult] = field(default_factory=dict[int, SegmentedResult])
 
-    def known(self, number: int) -> ReferenceValues:
+    def find_reference(self, number: int) -> ReferenceValues:
         """Returns the reference values of a sample; each is computed once."""
         if number not in self._known:
             start = perf_counter()
@@ -75,11 +75,11 @@ class Judge:
         return self._known[number]
 
     def _compute(self, number: int) -> ReferenceValues:
-        inputs = inputs_for(self.hosted, self.whole, self.given, number)
+        inputs = make_sample_inputs(self.hosted, self.whole, self.given, number)
         wanted = self.whole.run(inputs)
-        borders, made = at_borders(self.hosted, inputs), dict[str, dict[str, Any]]()
-        there = at_borders(self.hosted, wanted)
-        for segment in self.hosted.listed.segments:
+        borders, made = select_border_values(self.hosted, inputs), dict[str, dict[str, Any]]()
+        there = select_border_values(self.hosted, wanted)
+        for segment in self.hosted.segments.segments:
             made[segment.path] = self._in_onnxruntime(segment, borders)
             # Segments make the tensors that the original model does not name: inner tensors of functions and loops.
             borders |= made[segment.path] | {n: there[n] for n in segment.makes if n in there}
@@ -87,30 +87,30 @@ class Judge:
 
     def _in_onnxruntime(self, segment: SegmentFile, borders: Mapping[str, Any]) -> dict[str, Any]:
         if segment.kind == "host":
-            return run_session(self.hosted.sessions[segment.path], segment, borders)
+            return run_segment_session(self.hosted.sessions[segment.path], segment, borders)
         program = self.hosted.programs[segment.path]
         if segment.path not in self._goldens:
             path = program.folder / files.MODEL
             floats = program.manifest.numbers == "float"
-            self._goldens[segment.path] = load_golden(program) if floats else session(str(path), path)
+            self._goldens[segment.path] = load_golden_model(program) if floats else create_session(str(path), path)
         golden = self._goldens[segment.path]
-        if isinstance(golden, Golden):
+        if isinstance(golden, GoldenModel):
             found = golden.run({name: borders[name] for name in segment.reads}, list(segment.makes))
-            return at_borders(self.hosted, found)
-        return run_session(golden, segment, borders)
+            return select_border_values(self.hosted, found)
+        return run_segment_session(golden, segment, borders)
 
-    def ran(self, number: int) -> HostedResult:
+    def run_sample(self, number: int) -> SegmentedResult:
         """Returns the run of all segments one after another; each sample is run once."""
         if number not in self._runs:
-            inputs, start = self.known(number).inputs, perf_counter()
-            self._runs[number] = run_hosted(self.hosted, inputs, **self.settings.running)
+            inputs, start = self.find_reference(number).inputs, perf_counter()
+            self._runs[number] = run_segmented(self.hosted, inputs, **self.settings.run_options)
             self.seconds["run"] += perf_counter() - start
         return self._runs[number]
 
-    def report(self, seed: int | None, loading: float) -> ValidationReport:
-        segments = tuple(map(self._segment, self.hosted.listed.segments))
-        names = [o.name for o in self.hosted.listed.outputs]
-        outputs, why = self._sides(names, self._whole_pair).compared(self.settings)
+    def make_report(self, seed: int | None, loading: float) -> ValidationReport:
+        segments = tuple(map(self._segment, self.hosted.segments.segments))
+        names = [o.name for o in self.hosted.segments.outputs]
+        outputs, why = self._sides(names, self._whole_pair).compare_all(self.settings)
         right = all(s.passed for s in segments)
         if right and not all(o.passed for o in outputs) and self._is_right_in_sequence():
             outputs, why = tuple(map(_excused, outputs)), _excuse(outputs, "the host" if self._has_host else "a tie")
@@ -118,7 +118,7 @@ class Judge:
         return ValidationReport(
             verdict="pass" if right and all(o.passed for o in outputs) else "mismatch",
             tolerance=self.settings.tolerance,
-            model=self.hosted.listed.model,
+            model=self.hosted.segments.model,
             seed=seed,
             samples=len(self.numbers),
             cores=self.hosted.core_count,
@@ -131,47 +131,49 @@ class Judge:
             segments=segments,
         )
 
-    def of_kind(self, seed: int, kind: str) -> ValidationReport | None:
+    def judge_kind(self, seed: int, kind: str) -> ValidationReport | None:
         """Validates one input of another kind; None if onnxruntime computes no finite outputs from it."""
 
         def given(number: int) -> dict[str, Any]:
-            return inputs_of_kind(self.hosted, self.whole, kind, number)
+            return make_kind_inputs(self.hosted, self.whole, kind, number)
 
-        other = Judge(self.hosted, self.whole, given, [seed], self.settings, _goldens=self._goldens)
+        other = SegmentJudge(self.hosted, self.whole, given, [seed], self.settings, _goldens=self._goldens)
         try:
-            wanted = other.known(seed).wanted
+            wanted = other.find_reference(seed).wanted
         except UserError:
             return None
-        floats = [array for o in self.hosted.listed.outputs for array in parts_of(o.name, wanted[o.name]).values()]
+        floats = [
+            array for o in self.hosted.segments.outputs for array in flatten_value(o.name, wanted[o.name]).values()
+        ]
         if not all(np.isfinite(array).all() for array in floats if array.dtype.kind == "f"):
             return None
-        return other.report(seed, 0.0)
+        return other.make_report(seed, 0.0)
 
-    def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
+    def _sides(self, names: Sequence[str], run_both: Callable[[int], TensorPairs]) -> HostedRuns:
         """Returns the two computations of `run_both`, whose float64 reference is the whole model."""
-        whole, on_host = self.whole, frozenset(n.node for n in self.hosted.listed.host_nodes)
-        listed = self.hosted.listed
+        whole, on_host = self.whole, frozenset(n.node for n in self.hosted.segments.host_nodes)
+        listed = self.hosted.segments
         shapes = frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
 
         def inputs(number: int) -> dict[str, Any]:
-            return self.known(number).inputs
+            return self.find_reference(number).inputs
 
-        return Sides(names, self.numbers, run_both, inputs, whole.path, whole.constants, shapes, on_host)
+        return HostedRuns(names, self.numbers, run_both, inputs, whole.path, whole.constants, shapes, on_host)
 
-    def _whole_pair(self, number: int) -> Pair:
-        return self.ran(number).outputs, self.known(number).wanted
+    def _whole_pair(self, number: int) -> TensorPairs:
+        return self.run_sample(number).outputs, self.find_reference(number).wanted
 
-    def _cut_pair(self, segment: SegmentFile, number: int) -> Pair:
-        known = self.known(number)
-        return known.made[segment.path], at_borders(self.hosted, known.wanted)
+    def _cut_pair(self, segment: SegmentFile, number: int) -> TensorPairs:
+        known = self.find_reference(number)
+        return known.made[segment.path], select_border_values(self.hosted, known.wanted)
 
     def _segment(self, segment: SegmentFile) -> SegmentVerdict:
         names = [name for name in segment.makes if name in self.whole.names]
-        cut, why = self._sides(names, partial(self._cut_pair, segment)).compared(self.settings)
+        cut, why = self._sides(names, partial(self._cut_pair, segment)).compare_all(self.settings)
         verdict = SegmentVerdict(segment.path, segment.kind, all(c.passed for c in cut), cut, reason=why)
         if segment.kind == "host":
             return verdict
-        found = self._program(segment, lambda number: self.known(number).borders)
+        found = self._program(segment, lambda number: self.find_reference(number).borders)
         return replace(
             verdict,
             passed=verdict.passed and found.passed,
@@ -196,20 +198,22 @@ class Judge:
 
         False without a host and without integers: nothing else turns a difference within rounding into another value.
         """
-        chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
+        chips = (s for s in self.hosted.segments.segments if s.kind == "chip")
         turns = self._has_host or any(p.has_integers for p in self.hosted.programs.values())
-        return turns and all(self._program(s, lambda number: self.ran(number).values).passed for s in chips)
+        return turns and all(
+            self._program(s, lambda number: self.run_sample(number).border_values).passed for s in chips
+        )
 
     @property
     def _has_host(self) -> bool:
-        return any(s.kind == "host" for s in self.hosted.listed.segments)
+        return any(s.kind == "host" for s in self.hosted.segments.segments)
 
 
-def _excused(output: Comparison) -> Comparison:
+def _excused(output: TensorComparison) -> TensorComparison:
     return replace(output, passed=True)
 
 
-def _excuse(outputs: Sequence[Comparison], who: str) -> str:
+def _excuse(outputs: Sequence[TensorComparison], who: str) -> str:
     names = ", ".join(o.name for o in outputs if not o.passed)
     return (
         f"{names}: differs from the whole model, because {who} turns differences within rounding into other values; "
@@ -217,12 +221,12 @@ def _excuse(outputs: Sequence[Comparison], who: str) -> str:
     )
 
 
-def validate_hosted(
-    hosted: Hosted,
-    given: Given,
+def validate_segmented(
+    hosted: SegmentedProgram,
+    given: GivenInputs,
     seed: int,
     samples: int | None,
-    settings: Settings,
+    settings: ValidationSettings,
     loading: float = 0.0,
     *,
     kinds: bool = False,
@@ -231,8 +235,8 @@ def validate_hosted(
 
     `kinds`: validate other kinds of inputs than standard normal numbers as well.
     """
-    quick = min((quick_count(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
+    quick = min((count_quick_samples(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
     numbers = range(seed, seed + (1 if given else samples or quick))
-    judge = Judge(hosted, load_whole(hosted, given, numbers), given, numbers, settings)
-    report = judge.report(None if given else seed, loading)
-    return with_kinds(report, tried(len(numbers)) if kinds else (), partial(judge.of_kind, seed))
+    judge = SegmentJudge(hosted, load_whole_model(hosted, given, numbers), given, numbers, settings)
+    report = judge.make_report(None if given else seed, loading)
+    return add_kind_verdicts(report, kinds_to_try(len(numbers)) if kinds else (), partial(judge.judge_kind, seed))

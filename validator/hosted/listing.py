@@ -5,30 +5,30 @@ from pathlib import Path
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import SegmentFile, Segments
+from raptor.output.files import SegmentFile, SegmentList
 
 
-def is_hosted(folder: str | Path) -> bool:
+def has_segments(folder: str | Path) -> bool:
     """Checks whether a directory holds a program in segments."""
     return (Path(folder) / files.SEGMENTS).is_file()
 
 
 def has_rounds(folder: str | Path) -> bool:
     """Checks whether a directory holds a program whose segments take turns on the chip."""
-    return is_hosted(folder) and (Path(folder) / files.ROUNDS).is_file()
+    return has_segments(folder) and (Path(folder) / files.ROUNDS).is_file()
 
 
-def read_segments(folder: Path) -> Segments:
+def read_segments(folder: Path) -> SegmentList:
     """Reads `segments.json` only."""
-    return storage.read(Segments, folder, files.SEGMENTS)
+    return storage.read_json_file(SegmentList, folder, files.SEGMENTS)
 
 
 def chip_folders(folder: Path) -> list[Path]:
     """Returns the directories of the segments of the chip. Raises `UserError` if one is missing."""
-    return [directory(folder, s) for s in read_segments(folder).segments if s.kind == "chip"]
+    return [segment_folder(folder, s) for s in read_segments(folder).segments if s.kind == "chip"]
 
 
-def directory(folder: Path, segment: SegmentFile) -> Path:
+def segment_folder(folder: Path, segment: SegmentFile) -> Path:
     """Returns the directory of a segment of the chip. Raises `UserError` if it is missing or a symbolic link."""
     path = folder / segment.path
     if path.is_symlink() or not path.is_dir():
@@ -36,15 +36,15 @@ def directory(folder: Path, segment: SegmentFile) -> Path:
     return path
 
 
-def one_segment(folder: str | Path, what: str) -> None:
+def require_one_segment(folder: str | Path, what: str) -> None:
     """Raises `UserError` for a program in segments if `what` needs one program; the message names the segments."""
-    if is_hosted(folder):
+    if has_segments(folder):
         found = chip_folders(Path(folder))
         there = f"one of {', '.join(map(str, found))}" if found else "it has none for the chip"
         raise UserError(f"{folder}: a program in segments, but {what} is of one segment of the chip: {there}")
 
 
-def not_modelled(listed: Segments) -> str:
+def describe_host_nodes(listed: SegmentList) -> str:
     """Describes the nodes whose time and energy no figure includes; empty without a host."""
     if not listed.host_nodes:
         return ""

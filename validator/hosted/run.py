@@ -7,54 +7,56 @@ from typing import Any
 from raptor.common.errors import UserError
 from raptor.output.files import SegmentFile
 from validator import session
-from validator.hosted.load import Hosted
-from validator.hosted.values import given, to_type
-from validator.run import run
+from validator.hosted.load import SegmentedProgram
+from validator.hosted.values import convert_input, convert_to_type
+from validator.run import run_program
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class HostedResult:
+class SegmentedResult:
     """Result of a run. `outputs` in the types of the model; `values`: border tensors; `instructions`: of the chip."""
 
     outputs: Values
-    values: Values
+    border_values: Values
     instructions: int
 
 
-def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> HostedResult:
+def run_segmented(hosted: SegmentedProgram, inputs: Mapping[str, Any], **options: Any) -> SegmentedResult:
     """Runs all segments in order. Options and errors: see `validator.run.run`."""
-    values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
-    for segment in hosted.listed.segments:
+    values, instructions = select_border_values(hosted, check_inputs(hosted, inputs)), 0
+    for segment in hosted.segments.segments:
         if segment.kind == "host":
-            values |= run_session(hosted.sessions[segment.path], segment, values)
+            values |= run_segment_session(hosted.sessions[segment.path], segment, values)
         else:
             program = hosted.programs[segment.path]
-            result = run(program, {name: values[name] for name in segment.reads}, **options)
+            result = run_program(program, {name: values[name] for name in segment.reads}, **options)
             instructions += result.instructions
-            values |= at_borders(hosted, result.outputs)
-    outputs = {o.name: to_type(values[o.name], o.type, f"output {o.name!r}") for o in hosted.listed.outputs}
-    return HostedResult(outputs, values, instructions)
+            values |= select_border_values(hosted, result.outputs)
+    outputs = {o.name: convert_to_type(values[o.name], o.type, f"output {o.name!r}") for o in hosted.segments.outputs}
+    return SegmentedResult(outputs, values, instructions)
 
 
-def check_inputs(hosted: Hosted, inputs: Mapping[str, Any]) -> Values:
+def check_inputs(hosted: SegmentedProgram, inputs: Mapping[str, Any]) -> Values:
     """Returns the inputs in the types of the model. Raises `UserError` for unknown, missing or invalid inputs."""
-    wanted = {tensor.name: tensor for tensor in hosted.listed.inputs}
+    wanted = {tensor.name: tensor for tensor in hosted.segments.inputs}
     if unknown := sorted(set(inputs) - set(wanted)):
         raise UserError(f"{unknown[0]!r} is no input of the model; its inputs: {', '.join(sorted(wanted))}")
     if missing := [name for name in wanted if name not in inputs]:
         raise UserError(f"input {missing[0]!r} is missing")
-    return {name: given(inputs[name], tensor) for name, tensor in wanted.items()}
+    return {name: convert_input(inputs[name], tensor) for name, tensor in wanted.items()}
 
 
-def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
+def select_border_values(hosted: SegmentedProgram, values: Mapping[str, Any]) -> Values:
     """Returns the tensors at borders of segments, converted to the types that they have there."""
-    types = {c.name: c.type for c in hosted.listed.crossings}
-    return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
+    types = {c.name: c.type for c in hosted.segments.crossings}
+    return {
+        name: convert_to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types
+    }
 
 
-def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
+def run_segment_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
     """Runs the ONNX model of a segment. Raises `UserError` if that fails."""
     feed = {name: values[name] for name in segment.reads}
     return session.run(opened, segment.makes, feed, f"{segment.path}: onnxruntime: ")

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onnx import NodeProto
 
 from validator.model.node import Array, attributes_of
-from validator.model.windows import pool_window
+from validator.model.windows import make_pool_window
 
 
 def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeLike | None = None) -> Array:
@@ -23,14 +23,14 @@ def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeL
     assert kernel is not None
     sizes, rank = kernel.shape[2:], kernel.ndim - 2
     given = attributes_of(node)
-    window, after = pool_window({**given, "kernel_shape": sizes}, image.shape[2:])
+    window, after = make_pool_window({**given, "kernel_shape": sizes}, image.shape[2:])
     padded = np.pad(image, [(0, 0), (0, 0), *zip(window.before, after, strict=True)])
     batch, groups, out = len(image), given.get("group", 1), window.out
     total = np.zeros((batch, groups, len(kernel) // groups, math.prod(out)), sums or image.dtype)
     by_group = kernel.reshape(groups, len(kernel) // groups, kernel.shape[1], *sizes)
     reach = (sizes[-1] - 1) * window.dilations[-1] + 1
     for at in itertools.product(*map(range, sizes[:-1])):
-        rows = window.slices((*at, 0))[:-1]
+        rows = window.tap_slices((*at, 0))[:-1]
         # [N, C, ..., output column, kernel column]
         lines = sliding_window_view(padded[(slice(None), slice(None), *rows)], reach, axis=-1)
         taps = np.moveaxis(lines[..., :: window.strides[-1], :: window.dilations[-1]], -1, 2)

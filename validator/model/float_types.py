@@ -36,12 +36,12 @@ def node_in(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
 
 def model_in(proto: onnx.ModelProto, dtype: type[np.floating]) -> onnx.ModelProto:
     """Returns a copy of the model that computes in `dtype`, with inputs and outputs of that type."""
-    copy = onnx.ModelProto.FromString(inlined(proto).SerializeToString())
+    copy = onnx.ModelProto.FromString(inline_functions(proto).SerializeToString())
     copy.graph.CopyFrom(_graph(copy.graph, dtype))
     return copy
 
 
-def other_floats(proto: onnx.ModelProto) -> bool:
+def has_other_floats(proto: onnx.ModelProto) -> bool:
     """Checks whether a model has floats of other types than float32."""
     kinds = {t.data_type for t in proto.graph.initializer}
     kinds |= {v.type.tensor_type.elem_type for v in (*proto.graph.input, *proto.graph.output)}
@@ -76,7 +76,7 @@ def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
     return copy
 
 
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with calls of its own functions replaced by their nodes."""
     if not model.functions:
         return model

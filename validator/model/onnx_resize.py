@@ -23,10 +23,10 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from validator.marks import has_mark
+from validator.marks import contains_name
 from validator.model.node import Array, attributes_of
 from validator.model.node_models import by_reference
-from validator.session import infer
+from validator.session import infer_types
 
 _ROUNDING = 1e-4
 _MARKS = (b"align_corners", b"tf_crop_and_resize")
@@ -36,12 +36,12 @@ _MOST_ELEMENTS = 2**24
 """Most elements of a matrix; onnxruntime computes nodes with larger ones."""
 
 
-def may_depart(path: Path) -> bool:
+def may_need_rewrite(path: Path) -> bool:
     """Checks whether the bytes of a file name a mode in which onnxruntime deviates."""
-    return has_mark(path, _MARKS)
+    return contains_name(path, _MARKS)
 
 
-def follow_suite(
+def rewrite_resizes(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], leave: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Rewrites the nodes in which onnxruntime deviates from the suite; returns their names.
@@ -68,9 +68,9 @@ def follow_suite(
 def followed(
     model: ModelProto, path: Path, shapes: Mapping[str, Sequence[int]], leave: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Calls `follow_suite`. Raises `UserError` that names `path` if it fails."""
+    """Calls `rewrite_resizes`. Raises `UserError` that names `path` if it fails."""
     try:
-        return follow_suite(model, shapes, leave)
+        return rewrite_resizes(model, shapes, leave)
     except Exception as e:  # exceptions of protobuf and onnx have no common base
         raise UserError(f"{path}: not an ONNX model: {e}") from e
 
@@ -109,7 +109,7 @@ class _Known:
         if asked:
             # Inferred by onnxruntime, whose results are compared: after an STFT, onnx infers other shapes, or none.
             # Scalars are never resized, so an empty shape from onnxruntime means that the shape is unknown.
-            more = infer(bound, asked)
+            more = infer_types(bound, asked)
             found |= {name: shape for name, (shape, _) in more.items() if shape}
             types |= {name: dtype for name, (_, dtype) in more.items()}
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}

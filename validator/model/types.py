@@ -16,7 +16,7 @@ def named_type(name: str) -> "np.dtype[Any]":
     return np.dtype(getattr(ml_dtypes, name) if name in _OF_ML_DTYPES else name)
 
 
-def dtype_of(type_: str) -> "np.dtype[Any] | None":
+def parse_tensor_type(type_: str) -> "np.dtype[Any] | None":
     """Returns numpy's type for `tensor(float)`; None if it is not a tensor of a known type."""
     if not type_.startswith("tensor("):
         return None
@@ -29,5 +29,5 @@ def dtype_of(type_: str) -> "np.dtype[Any] | None":
 
 def number_type(type_: str) -> "np.dtype[Any] | None":
     """Returns numpy's own type for a tensor of real numbers or booleans; None for any other type."""
-    dtype = dtype_of(type_)
+    dtype = parse_tensor_type(type_)
     return dtype if dtype is not None and dtype.isbuiltin == 1 and dtype.kind in "fiub" else None

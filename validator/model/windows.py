@@ -9,7 +9,7 @@ from raptor.common.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PoolWindow:
     """For each axis: kernel, strides, dilations, length of the input, padding before it, and number of windows."""
 
     kernel: tuple[int, ...]
@@ -20,7 +20,7 @@ class Window:
     out: tuple[int, ...]
 
     @property
-    def padded(self) -> tuple[int, ...]:
+    def padded_lengths(self) -> tuple[int, ...]:
         """Lengths of the padded image, which contains every window."""
         return tuple(
             max((o - 1) * s + (k - 1) * d + 1, b + n)
@@ -30,11 +30,11 @@ class Window:
         )
 
     @property
-    def inside(self) -> tuple[slice, ...]:
+    def image_slices(self) -> tuple[slice, ...]:
         """Place of the image in the padded image."""
         return tuple(slice(b, b + n) for b, n in zip(self.before, self.image, strict=True))
 
-    def slices(self, at: Sequence[int]) -> tuple[slice, ...]:
+    def tap_slices(self, at: Sequence[int]) -> tuple[slice, ...]:
         """Selects the pixel of each window at one kernel position."""
         return tuple(
             slice(k * d, k * d + (o - 1) * s + 1, s)
@@ -42,7 +42,7 @@ class Window:
         )
 
 
-def pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
+def make_pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[PoolWindow, tuple[int, ...]]:
     """Returns the windows of a pool, and the padding after the image along each axis."""
     kernel = tuple(given["kernel_shape"])
     rank = len(kernel)
@@ -55,14 +55,14 @@ def pool_window(given: Mapping[str, Any], image: Sequence[int]) -> tuple[Window,
         small = [t // 2 for t in totals]
         large = [t - t // 2 for t in totals]
         before, behind = (small, large) if how == "SAME_UPPER" else (large, small)
-        return Window(kernel, strides, dilations, tuple(image), tuple(before), tuple(out)), tuple(behind)
+        return PoolWindow(kernel, strides, dilations, tuple(image), tuple(before), tuple(out)), tuple(behind)
     pads = list(given.get("pads") or [0] * 2 * rank) if how == "NOTSET" else [0] * 2 * rank
     before, behind = pads[:rank], pads[rank:]
     out = [
         _count(n + b + e, r, s, n + b, ceil=bool(given.get("ceil_mode", 0)))
         for n, b, e, r, s in zip(image, before, behind, reach, strides, strict=True)
     ]
-    return Window(kernel, strides, dilations, tuple(image), tuple(before), tuple(out)), tuple(behind)
+    return PoolWindow(kernel, strides, dilations, tuple(image), tuple(before), tuple(out)), tuple(behind)
 
 
 def _count(length: int, reach: int, stride: int, ends: int, *, ceil: bool) -> int:
@@ -73,7 +73,7 @@ def _count(length: int, reach: int, stride: int, ends: int, *, ceil: bool) -> in
     return count - 1 if (count - 1) * stride >= ends else count
 
 
-def transposed_window(given: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int]) -> Window:
+def make_transposed_window(given: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int]) -> PoolWindow:
     """Returns the windows of a ConvTranspose with an input of lengths `image`. Its output is `Window.image`."""
     rank = len(kernel)
     strides, dilations = (tuple(given.get(name) or [1] * rank) for name in ("strides", "dilations"))
@@ -94,4 +94,4 @@ def transposed_window(given: Mapping[str, Any], image: Sequence[int], kernel: Se
         out = [w - b - e for w, b, e in zip(whole, before, pads[rank:], strict=True)]
     if min(out) < 1:
         raise UserError(f"a transposed convolution of {list(image)} with these pads has no output")
-    return Window(tuple(kernel), strides, dilations, tuple(out), tuple(before), tuple(image))
+    return PoolWindow(tuple(kernel), strides, dilations, tuple(out), tuple(before), tuple(image))

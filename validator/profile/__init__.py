@@ -30,22 +30,22 @@ def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
     """
     from validator.profile import cores, crossbars, memory, mesh, parts, source, timeline, traffic
 
-    read = source.read(path, arch)
+    read = source.read_profiled_program(path, arch)
     return Profile(
         program=str(path),
         instructions=len(read.machine.words),
         chip=read.chip,
-        mesh=mesh.mesh_of(read),
+        mesh=mesh.find_mesh(read),
         untimed=read.untimed,
-        estimate=source.estimate(read),
-        parts_are="node" if read.of.has_nodes else "instruction",
-        parts=parts.parts_of(read),
-        part_names=parts.part_names(read),
-        cores=cores.cores_of(read),
-        traffic=traffic.traffic_of(read),
-        timeline=timeline.timeline_of(read),
-        local_memory=memory.local_memory_of(read),
-        crossbars=crossbars.crossbars_of(read),
+        estimate=source.estimate_sample(read),
+        part_kind="node" if read.provenance.has_nodes else "instruction",
+        parts=parts.profile_parts(read),
+        part_names=parts.list_part_names(read),
+        cores=cores.profile_cores(read),
+        traffic=traffic.profile_traffic(read),
+        timeline=timeline.make_timeline(read),
+        local_memory=memory.profile_local_memory(read),
+        crossbars=crossbars.profile_crossbars(read),
         findings=read.findings,
         warnings=read.machine.warnings,
     )

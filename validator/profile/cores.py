@@ -3,26 +3,26 @@
 import numpy as np
 import numpy.typing as npt
 
-from validator.profile.facts import CoreFacts
-from validator.profile.parts import mixes, part_names
-from validator.profile.source import Source
-from validator.profile.traffic import partners
+from validator.profile.facts import CoreFigures
+from validator.profile.parts import count_opcodes, list_part_names
+from validator.profile.source import ProfiledProgram
+from validator.profile.traffic import find_partners
 from validator.simulate import builtin, energy
 from validator.simulate.simulation_report import CoreUse
 
 Ints = npt.NDArray[np.int64]
 
 
-def cores_of(read: Source) -> tuple[CoreFacts, ...]:
+def profile_cores(read: ProfiledProgram) -> tuple[CoreFigures, ...]:
     """Returns the facts of all cores that the program instantiates, idle ones included."""
     machine = read.machine
-    mix = mixes(machine.core_of, machine.opcodes, machine.count)
+    mix = count_opcodes(machine.core_index, machine.opcodes, machine.core_count)
     uses = _uses(read)
     parts = _parts(read)
     waits = _waits(read)
     local = read.subject.memory.local_bytes if read.subject.memory is not None else ()
     return tuple(
-        CoreFacts(
+        CoreFigures(
             core=int(core),
             xbars=sum(read.subject.groups[int(core)] or ()),
             local_bytes=local[int(core)] if int(core) < len(local) else None,
@@ -35,25 +35,28 @@ def cores_of(read: Source) -> tuple[CoreFacts, ...]:
     )
 
 
-def _uses(read: Source) -> dict[int, CoreUse]:
+def _uses(read: ProfiledProgram) -> dict[int, CoreUse]:
     if read.run is None:
         return {}
     latency_ns = read.run.last_tick * read.machine.period_ns
-    return {u.core: u for u in builtin.core_uses(read.machine, read.run, energy.counts(read.machine), latency_ns)}
+    return {
+        u.core: u
+        for u in builtin.measure_core_uses(read.machine, read.run, energy.count_uses(read.machine), latency_ns)
+    }
 
 
-def _parts(read: Source) -> dict[int, tuple[tuple[str, float], ...]]:
-    amounts = np.ones(len(read.part)) if read.run is None else read.run.busy / 1000
-    found, names = _ranked(read.machine.core_of, read.part, amounts), part_names(read)
+def _parts(read: ProfiledProgram) -> dict[int, tuple[tuple[str, float], ...]]:
+    amounts = np.ones(len(read.part_index)) if read.run is None else read.run.busy / 1000
+    found, names = _ranked(read.machine.core_index, read.part_index, amounts), list_part_names(read)
     return {i: tuple((names[k], amount) for k, amount in ranked) for i, ranked in found.items()}
 
 
-def _waits(read: Source) -> dict[int, tuple[tuple[int, float], ...]]:
+def _waits(read: ProfiledProgram) -> dict[int, tuple[tuple[int, float], ...]]:
     if read.run is None:
         return {}
-    partner = partners(read)
+    partner = find_partners(read)
     at = np.flatnonzero((read.run.waited > 0) & (partner >= 0))
-    found = _ranked(read.machine.core_of[at], partner[at], read.run.waited[at] / 1000)
+    found = _ranked(read.machine.core_index[at], partner[at], read.run.waited[at] / 1000)
     return {i: tuple((int(read.machine.cores[k]), ns) for k, ns in ranked) for i, ranked in found.items()}
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from raptor.target.arch import Target
 from validator.checks import Finding
-from validator.simulate.reloading import Reloading
+from validator.simulate.reloading import ReloadingFigures
 from validator.simulate.simulation_report import CoreUse
 
 Ints = npt.NDArray[np.int64]
@@ -21,14 +21,14 @@ Floats = npt.NDArray[np.float64]
 GLOBAL_MEMORY = -1
 """Number that stands for global memory in a `Flow`."""
 
-KINDS = ("matrix", "vector", "transfer", "wait to send", "wait to receive", "wait for token")
+ACTIVITY_KINDS = ("matrix", "vector", "transfer", "wait to send", "wait to receive", "wait for token")
 """Kinds of activity of a core: its units work, or it waits for another core."""
 
 NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SampleEstimate:
     """Time and energy of a sample, from the cycle model. `interval_ns`: time between samples in the steady state.
 
     `energy_pj`: energy of one sample alone; `interval_energy_pj`: energy per sample if `samples` follow one another;
@@ -50,7 +50,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartFigures:
     """Figures of an ONNX node, or of a kind of instruction. `critical_ns`: its time on the critical path.
 
     `moved_bytes`: bytes sent to other cores; `global_bytes`: bytes to and from global memory. `energy_pj`: energy that
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class CoreFacts:
+class CoreFigures:
     """A core of the program. `use` is None without times, and for a core without instructions.
 
     `parts`: names of parts with the ns that the core's units work for them, the largest first; without times, with the
@@ -93,19 +93,19 @@ class Mesh:
 
     rows: int
     cols: int
-    known: bool
+    is_known: bool
 
-    def place(self, core: int) -> tuple[int, int]:
+    def position(self, core: int) -> tuple[int, int]:
         return divmod(core, self.cols)
 
     def hops(self, a: int, b: int) -> int:
         """Returns the number of links on a shortest path through the mesh."""
-        (row_a, col_a), (row_b, col_b) = self.place(a), self.place(b)
+        (row_a, col_a), (row_b, col_b) = self.position(a), self.position(b)
         return abs(row_a - row_b) + abs(col_a - col_b)
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class MessageFlow:
     """Messages from one core to another, or from or to `GLOBAL_MEMORY` (then `hops` is None).
 
     `flit_ns`: latency of a flit between the two, from the network table; None if it is not known.
@@ -120,7 +120,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class CoreTimeline:
     """Activity of each core over time, in equal intervals (bins) of the latency.
 
     `shares[kind, core, bin]`: part of the interval that the core spends with the kind (an index of `KINDS`); array
@@ -136,12 +136,12 @@ class Timeline:
     partner: Ints
 
     @property
-    def bins(self) -> int:
+    def bin_count(self) -> int:
         return self.shares.shape[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalMemory:
+class LocalMemoryUse:
     """Use of local memory over time.
 
     `bytes[core, k]`: number of bytes in use at the time k * `step_ns`, that is, written before and read later.
@@ -155,7 +155,7 @@ class LocalMemory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crossbars:
+class CrossbarUse:
     """Columns of the crossbars in use, with one entry each. `rows`, `cols`: the part of the matrix that it holds.
 
     `fill`: share of its cells that the matrix covers, zeros included. `part`: index of the part that uses it, or -1.
@@ -176,25 +176,24 @@ class Crossbars:
 class Profile:
     """Profile of a program. `parts_are`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
-    `part_names`: names for the indices in `Timeline.part` and `Crossbars.part`, parts without instructions included.
-    `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture). `reloading`: only
-    for a program in rounds, whose estimate is for a batch with writing.
-    """
+    `part_names`: names for the indices in `CoreTimeline.part` and `Crossbars.part`, parts without instructions
+    included. `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture).
+    `reloading`: only for a program in rounds, whose estimate is for a batch with writing."""
 
     program: str
     instructions: int
     chip: Target | None
     mesh: Mesh
     untimed: str
-    estimate: Estimate | None
-    parts_are: Literal["node", "instruction"]
-    parts: tuple[Part, ...]
+    estimate: SampleEstimate | None
+    part_kind: Literal["node", "instruction"]
+    parts: tuple[PartFigures, ...]
     part_names: tuple[str, ...]
-    cores: tuple[CoreFacts, ...]
-    traffic: tuple[Flow, ...]
-    timeline: Timeline | None
-    local_memory: LocalMemory | None
-    crossbars: Crossbars | None
+    cores: tuple[CoreFigures, ...]
+    traffic: tuple[MessageFlow, ...]
+    timeline: CoreTimeline | None
+    local_memory: LocalMemoryUse | None
+    crossbars: CrossbarUse | None
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
-    reloading: Reloading | None = None
+    reloading: ReloadingFigures | None = None

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from raptor.target.opcode_tables import RULES, Rule
-from validator.checks.memory import matrix_shapes
-from validator.checks.subject import Subject
-from validator.profile.facts import LocalMemory
-from validator.profile.source import Source
-from validator.profile.timeline import bins_for
+from raptor.target.opcode_tables import OPCODE_RULES, RuleColumn
+from validator.checks.memory import known_matrix_shapes
+from validator.checks.subject import CheckSubject
+from validator.profile.facts import LocalMemoryUse
+from validator.profile.source import ProfiledProgram
+from validator.profile.timeline import choose_bin_count
 
 REMEMBERED_BYTES = 2**24
 """Bytes of a core's memory that are tracked; higher addresses are left out."""
@@ -15,9 +15,9 @@ _TABLE = 2**8
 """Elements of the largest lookup table."""
 
 
-def local_memory_of(read: Source) -> LocalMemory | None:
+def profile_local_memory(read: ProfiledProgram) -> LocalMemoryUse | None:
     """Returns the use of local memory by the cores that have instructions; None without times."""
-    from validator.checks.check_kernels import live_bytes
+    from validator.checks.check_kernels import count_live_bytes
 
     machine, run, subject = read.machine, read.run, read.subject
     live = np.flatnonzero(np.diff(machine.first))
@@ -26,16 +26,16 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     if run is None or not len(live) or len(subject.columns) != len(machine.words):
         return None
     s, trace = subject.columns, subject.trace
-    steps = bins_for(len(live))
+    steps = choose_bin_count(len(live))
     step_ps = max(1, -(-run.last_tick * round(machine.period_ns * 1000) // steps))
     change = np.zeros((subject.core_count, steps + 1), np.int64)
-    live_bytes(
-        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, RULES,
-        matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
+    count_live_bytes(
+        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, OPCODE_RULES,
+        known_matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
         np.full((_address_bound(subject), 2), -1, np.int64), change,
     )  # fmt: skip
     cores = machine.cores[live]
-    return LocalMemory(
+    return LocalMemoryUse(
         cores=tuple(int(c) for c in cores),
         step_ns=step_ps / 1000,
         bytes=change.cumsum(axis=1)[cores, :steps],
@@ -43,10 +43,10 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     )
 
 
-def _address_bound(subject: Subject) -> int:
+def _address_bound(subject: CheckSubject) -> int:
     """Returns an upper bound on the addresses, at most `REMEMBERED_BYTES`, which keeps the table small."""
     s = subject.columns
-    if (RULES[s.opcode, Rule.STRIDED] == 1).any():
+    if (OPCODE_RULES[s.opcode, RuleColumn.STRIDED] == 1).any():
         return REMEMBERED_BYTES
-    most = max(_TABLE, *(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject))))
+    most = max(_TABLE, *(int(column.max(initial=0)) for column in (s.c, s.d, known_matrix_shapes(subject))))
     return min(REMEMBERED_BYTES, int(subject.trace.values.max(initial=0)) + 255 * 2 * most + 1)

@@ -2,14 +2,14 @@
 
 from raptor.target.arch import mesh_layout
 from validator.profile.facts import Mesh
-from validator.profile.source import Source
+from validator.profile.source import ProfiledProgram
 
 
-def mesh_of(read: Source) -> Mesh:
+def find_mesh(read: ProfiledProgram) -> Mesh:
     """Returns the mesh of the architecture file if it has a place for each core, else the most square mesh."""
     if read.chip is not None:
         network = read.chip.network
         if network.rows * network.cols >= read.chip.core_count:
-            return Mesh(network.rows, network.cols, known=True)
+            return Mesh(network.rows, network.cols, is_known=True)
     count = read.chip.core_count if read.chip is not None else read.subject.core_count
-    return Mesh(*mesh_layout(count), known=False)
+    return Mesh(*mesh_layout(count), is_known=False)

@@ -10,7 +10,7 @@ from raptor.common.jit import kernel
 
 
 @kernel
-def spread(core_of, kind, begin, end, width, out) -> None:
+def add_to_bins(core_of, kind, begin, end, width, out) -> None:
     """Adds the time from `begin` to `end` of each instruction to the bins, `width` wide, of out[kind, core]."""
     last = out.shape[2] - 1
     for i in range(len(core_of)):
@@ -25,7 +25,7 @@ def spread(core_of, kind, begin, end, width, out) -> None:
 
 
 @kernel
-def longest(first, item, items, begin, end, width, out) -> None:
+def find_longest(first, item, items, begin, end, width, out) -> None:
     """Sets out[core, bin] to the item whose instructions take most of the bin; unchanged if there are none."""
     last = out.shape[1] - 1
     amount = np.zeros((out.shape[1], items), np.int64)

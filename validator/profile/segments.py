@@ -14,10 +14,10 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.output import files
 from validator.checks import check
-from validator.hosted.listing import chip_folders, is_hosted, not_modelled, read_segments
+from validator.hosted.listing import chip_folders, describe_host_nodes, has_segments, read_segments
 from validator.profile import profile
-from validator.profile.facts import CoreFacts, Crossbars, Estimate, Profile
-from validator.simulate.segments import simulate
+from validator.profile.facts import CoreFigures, CrossbarUse, Profile, SampleEstimate
+from validator.simulate.segments import simulate_any
 from validator.simulate.simulation_report import CoreUse
 
 Values = npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -29,14 +29,14 @@ def profile_any(path: str | Path, arch: str | Path | None = None) -> Profile:
     Raises `UserError` as `profile` does, and if no segment is for the chip.
     """
     folder = Path(path)
-    if not is_hosted(folder):
+    if not has_segments(folder):
         return profile(path, arch)
     folders = chip_folders(folder)
     if not folders:
         raise UserError(f"{folder}: no segment is for the chip, so there is nothing to show")
     found = _merge_profiles(str(path), [profile(part, arch) for part in folders])
     listed = read_segments(folder)
-    note = not_modelled(listed)
+    note = describe_host_nodes(listed)
     found = replace(found, findings=check(folder, arch), warnings=(*([note] if note else ()), *found.warnings))
     return _with_rounds(found, folder, arch) if files.ROUNDS in listed.files else found
 
@@ -45,7 +45,7 @@ def _with_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profi
     """Returns the profile of a program in rounds: times are for a batch, with writing."""
     if found.estimate is None:
         return found
-    report = simulate(folder, arch, mode="throughput", samples=found.estimate.samples)
+    report = simulate_any(folder, arch, mode="throughput", samples=found.estimate.samples)
     known = replace(
         found.estimate,
         latency_ns=report.latency_ns or 0.0,
@@ -60,7 +60,7 @@ def _with_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profi
 def _merge_profiles(program: str, parts: Sequence[Profile]) -> Profile:
     """Merges the profiles of segments."""
     first = parts[0]
-    by_node = all(p.parts_are == "node" for p in parts)
+    by_node = all(p.part_kind == "node" for p in parts)
     return Profile(
         program=program,
         instructions=sum(p.instructions for p in parts),
@@ -68,7 +68,7 @@ def _merge_profiles(program: str, parts: Sequence[Profile]) -> Profile:
         mesh=first.mesh,
         untimed=next((p.untimed for p in parts if p.untimed), ""),
         estimate=_estimate([p.estimate for p in parts]),
-        parts_are="node" if by_node else "instruction",
+        part_kind="node" if by_node else "instruction",
         parts=tuple(part for p in parts for part in p.parts),
         part_names=tuple(name for p in parts for name in p.part_names),
         cores=tuple(_cores(parts)),
@@ -81,9 +81,9 @@ def _merge_profiles(program: str, parts: Sequence[Profile]) -> Profile:
     )
 
 
-def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
+def _cores(parts: Sequence[Profile]) -> Iterable[CoreFigures]:
     """Returns the facts of each core, merged if several segments take turns on it."""
-    found: dict[int, CoreFacts] = {}
+    found: dict[int, CoreFigures] = {}
     for core in (core for p in parts for core in p.cores):
         known = found.get(core.core)
         if known is None or not known.instructions:
@@ -93,11 +93,11 @@ def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
     return (found[core] for core in sorted(found))
 
 
-def _merge_cores(one: CoreFacts, other: CoreFacts) -> CoreFacts:
+def _merge_cores(one: CoreFigures, other: CoreFigures) -> CoreFigures:
     """Merges the facts of a core that serves two segments in turn."""
     counts = Counter(one.instructions) + Counter(other.instructions)
     sizes = [size for size in (one.local_bytes, other.local_bytes) if size is not None]
-    return CoreFacts(
+    return CoreFigures(
         core=one.core,
         xbars=max(one.xbars, other.xbars),
         local_bytes=max(sizes, default=None),
@@ -113,7 +113,7 @@ def _add_uses(one: CoreUse, other: CoreUse) -> CoreUse:
     return CoreUse(core=one.core, **added)
 
 
-def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:
+def _estimate(parts: Sequence[SampleEstimate | None]) -> SampleEstimate | None:
     """Adds latencies and energies. The slowest segment gives the interval: segments work on different samples."""
     known = [p for p in parts if p is not None]
     if not known or len(known) < len(parts):
@@ -123,7 +123,7 @@ def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:
     energy = _add_energies(p.interval_energy_pj for p in known) if streams else {}
     if "static" in energy:  # static energy counts once for the chip, while all segments work
         energy["static"] = max(p.interval_energy_pj.get("static", 0.0) for p in known)
-    return Estimate(
+    return SampleEstimate(
         estimator=known[0].estimator,
         latency_ns=sum(p.latency_ns for p in known),
         energy_pj=_add_energies(p.energy_pj for p in known),
@@ -141,7 +141,7 @@ def _add_energies(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def _crossbars(parts: Sequence[Profile]) -> Crossbars | None:
+def _crossbars(parts: Sequence[Profile]) -> CrossbarUse | None:
     """Joins the crossbars and shifts their part indices to the joined names."""
     known = [p.crossbars for p in parts if p.crossbars is not None]
     if len(known) < len(parts):
@@ -150,5 +150,5 @@ def _crossbars(parts: Sequence[Profile]) -> Crossbars | None:
     shifted = [
         replace(c, part=np.where(c.part < 0, c.part, c.part + start)) for c, start in zip(known, before, strict=False)
     ]
-    columns = {name: np.concatenate([getattr(c, name) for c in shifted]) for name in Crossbars.__slots__}
-    return Crossbars(**columns)
+    columns = {name: np.concatenate([getattr(c, name) for c in shifted]) for name in CrossbarUse.__slots__}
+    return CrossbarUse(**columns)

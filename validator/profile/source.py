@@ -9,17 +9,17 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.target.arch import Target, default_target, mesh_layout
+from raptor.target.arch import Target, make_default_target, mesh_layout
 from validator.checks import Finding, check_subject
 from validator.checks.loading import load_subject
-from validator.checks.subject import Subject
+from validator.checks.subject import CheckSubject
 from validator.errors import DeadlockError
 from validator.network import MeshTable
-from validator.profile.facts import Estimate
+from validator.profile.facts import SampleEstimate
 from validator.programs import RawProgram
 from validator.simulate import builtin, cycle_model, energy, layers, simulated_chip
-from validator.simulate.cycle_model import CycleModel, Run
-from validator.simulate.geometry import check_geometry
+from validator.simulate.cycle_model import CycleModel, CycleRun
+from validator.simulate.geometry import check_chip_fit
 from validator.simulate.layers import Provenance
 from validator.simulate.simulated_chip import SimulatedChip
 
@@ -29,41 +29,45 @@ SAMPLES = 16
 
 
 @dataclass(eq=False)
-class Source:
+class ProfiledProgram:
     """A program, its chip and its run.
 
     `run` is None if the program cannot be run; `untimed` is the reason. If `chip` is None, `machine` is built for an
     assumed chip.
     """
 
-    subject: Subject
+    subject: CheckSubject
     machine: CycleModel
-    of: Provenance
+    provenance: Provenance
     chip: Target | None
-    run: Run | None
+    run: CycleRun | None
     untimed: str
     findings: tuple[Finding, ...]
 
     @cached_property
-    def part(self) -> Ints:
+    def part_index(self) -> Ints:
         """Index of the part of each instruction: its ONNX node, or its opcode."""
-        return self.of.node[self.of.step] if self.of.has_nodes else self.machine.opcodes.astype(np.int64)
+        return (
+            self.provenance.node_index[self.provenance.step_index]
+            if self.provenance.has_nodes
+            else self.machine.opcodes.astype(np.int64)
+        )
 
 
-def read(path: str | Path, arch: str | Path | None) -> Source:
+def read_profiled_program(path: str | Path, arch: str | Path | None) -> ProfiledProgram:
     """Reads a program and runs it. Raises `UserError` for files that cannot be read or would crash the simulator."""
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
-    chip = _assumed_chip(program) if source is None else simulated_chip.read_target(source)
-    machine = cycle_model.build(program, chip, () if source is None else check_geometry(program, chip))
+    chip = _assumed_chip(program) if source is None else simulated_chip.read_simulated_chip(source)
+    machine = cycle_model.build_cycle_model(program, chip, () if source is None else check_chip_fit(program, chip))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
         run, untimed = _run(machine)
-    return Source(
+    return ProfiledProgram(
         subject=subject,
         machine=machine,
-        of=layers.provenance(program, machine),
+        provenance=layers.read_provenance(program, machine),
         chip=None if source is None else chip.target,
         run=run,
         untimed=untimed,
@@ -78,7 +82,7 @@ def _arch(path: Path, arch: str | Path | None) -> str | Path | None:
     return beside if beside.is_file() else None
 
 
-def _raw(subject: Subject) -> RawProgram:
+def _raw(subject: CheckSubject) -> RawProgram:
     return RawProgram(
         core_cnt=subject.core_count,
         groups=tuple(tuple(g or ()) for g in subject.groups),
@@ -96,12 +100,12 @@ def _assumed_chip(program: RawProgram) -> SimulatedChip:
 
     Its times are not used.
     """
-    target = default_target(program.core_cnt, mesh_layout(program.core_cnt))
+    target = make_default_target(program.core_cnt, mesh_layout(program.core_cnt))
     return SimulatedChip(target, MeshTable(target), "the assumed chip", ())
 
 
-def _run(machine: CycleModel) -> tuple[Run | None, str]:
-    run = cycle_model.run(machine, counting=energy.needs_counting(machine.chip.target))
+def _run(machine: CycleModel) -> tuple[CycleRun | None, str]:
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(machine.chip.target))
     try:
         builtin.check_ended(machine, run)
     except (DeadlockError, UserError) as e:
@@ -109,18 +113,18 @@ def _run(machine: CycleModel) -> tuple[Run | None, str]:
     return run, ""
 
 
-def estimate(read: Source) -> Estimate | None:
+def estimate_sample(read: ProfiledProgram) -> SampleEstimate | None:
     """Estimates time and energy of one sample alone, and in the steady state; None without a run."""
     machine, run = read.machine, read.run
     if run is None:
         return None
     latency_ns = run.last_tick * machine.period_ns
-    counts = energy.counts(machine)
-    alone = energy.energy_of(machine, counts, run.port, latency_ns)
+    counts = energy.count_uses(machine)
+    alone = energy.compute_energy(machine, counts, run.port, latency_ns)
     try:
         counting = energy.needs_counting(machine.chip.target)
-        interval_ns, shares, accesses = builtin.steady_state(machine, SAMPLES, counting)
+        interval_ns, shares, accesses = builtin.measure_steady_state(machine, SAMPLES, counting)
     except (DeadlockError, UserError) as e:
-        return Estimate(builtin.ESTIMATOR, latency_ns, alone.parts(), None, {}, SAMPLES, str(e))
-    steady = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
-    return Estimate(builtin.ESTIMATOR, latency_ns, alone.parts(), interval_ns, steady.parts(), SAMPLES, "")
+        return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), None, {}, SAMPLES, str(e))
+    steady = energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns)
+    return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), interval_ns, steady.by_part(), SAMPLES, "")

@@ -4,11 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.isa import Timing
-from raptor.target.opcode_tables import MATRIX, TRANSFER, UNIT, VECTOR, timed
-from validator.profile.facts import KINDS, NOBODY, Timeline
-from validator.profile.parts import part_count
-from validator.profile.source import Source
-from validator.profile.traffic import partners
+from raptor.target.opcode_tables import MATRIX, TRANSFER, UNIT, VECTOR, timing_mask
+from validator.profile.facts import ACTIVITY_KINDS, NOBODY, CoreTimeline
+from validator.profile.parts import count_parts
+from validator.profile.source import ProfiledProgram
+from validator.profile.traffic import find_partners
 
 Ints = npt.NDArray[np.int64]
 
@@ -17,33 +17,35 @@ MOST_CELLS = 100_000
 """Most bins of all cores together, so that a page stays small for thousands of cores."""
 
 
-def bins_for(cores: int) -> int:
+def choose_bin_count(cores: int) -> int:
     return max(16, min(MOST_BINS, MOST_CELLS // max(cores, 1)))
 
 
-def timeline_of(read: Source) -> Timeline | None:
+def make_timeline(read: ProfiledProgram) -> CoreTimeline | None:
     """Returns the timeline of the cores that have instructions; None without times."""
-    from validator.profile.profile_kernels import longest, spread  # pyright: ignore[reportUnknownVariableType] kernels
+    from validator.profile.profile_kernels import add_to_bins, find_longest  # pyright: ignore[reportUnknownVariableType] kernels
 
     machine, run = read.machine, read.run
     live = np.flatnonzero(np.diff(machine.first))
     if run is None or not len(live):
         return None
-    bins = bins_for(len(live))
+    bins = choose_bin_count(len(live))
     total_ps = run.last_tick * round(machine.period_ns * 1000)
     width = max(1, -(-total_ps // bins))
     work, waiting = _kinds(machine.opcodes)
-    amounts = np.zeros((len(KINDS), machine.count, bins), np.int64)
-    core_of = machine.core_of
+    amounts = np.zeros((len(ACTIVITY_KINDS), machine.core_count, bins), np.int64)
+    core_of = machine.core_index
     ended = run.end - round(machine.period_ns * 1000)
-    spread(core_of, waiting, run.start, run.start + run.waited, width, amounts)
-    spread(core_of, work, ended - run.busy, ended, width, amounts)
-    part = np.full((machine.count, bins), NOBODY, np.int64)
-    partner = np.full((machine.count, bins), NOBODY, np.int64)
-    longest(machine.first, read.part, part_count(read), run.start, run.end, width, part)
-    longest(machine.first, partners(read), machine.count, run.start, run.start + run.waited, width, partner)
+    add_to_bins(core_of, waiting, run.start, run.start + run.waited, width, amounts)
+    add_to_bins(core_of, work, ended - run.busy, ended, width, amounts)
+    part = np.full((machine.core_count, bins), NOBODY, np.int64)
+    partner = np.full((machine.core_count, bins), NOBODY, np.int64)
+    find_longest(machine.first, read.part_index, count_parts(read), run.start, run.end, width, part)
+    find_longest(
+        machine.first, find_partners(read), machine.core_count, run.start, run.start + run.waited, width, partner
+    )
     partner[partner >= 0] = machine.cores[partner[partner >= 0]]
-    return Timeline(
+    return CoreTimeline(
         cores=tuple(int(c) for c in machine.cores[live]),
         bin_ns=width / 1000,
         shares=(amounts[:, live] / width).astype(np.float32),
@@ -59,5 +61,5 @@ def _kinds(opcodes: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
     for kind, unit in enumerate((MATRIX, VECTOR, TRANSFER)):
         work[unit == UNIT] = kind
     for kind, timing in enumerate((Timing.SEND, Timing.RECEIVE, Timing.WAIT), 3):
-        waiting[timed(timing)] = kind
+        waiting[timing_mask(timing)] = kind
     return work[opcodes], waiting[opcodes]

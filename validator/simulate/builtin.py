@@ -22,13 +22,13 @@ from validator.simulate import (
     simulated_chip,
     trace,
 )
-from validator.simulate.blocked import deadlock
-from validator.simulate.cycle_model import CycleModel, Run
-from validator.simulate.efficiency import Efficiency, macs_of
-from validator.simulate.geometry import check_geometry
-from validator.simulate.links import links_of
+from validator.simulate.blocked import make_deadlock_error
+from validator.simulate.cycle_model import CycleModel, CycleRun
+from validator.simulate.efficiency import Efficiency, read_macs
+from validator.simulate.geometry import check_chip_fit
+from validator.simulate.links import measure_link_use
 from validator.simulate.simulation_report import CoreUse, SimulationReport
-from validator.simulate.state import Core, Stop
+from validator.simulate.state import CoreColumn, RunStop
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -51,30 +51,30 @@ def simulate(
     `samples`: samples that each core begins, in throughput mode; the interval is measured over the later half.
     Raises `UserError` for bad input and `DeadlockError` with every blocked core.
     """
-    mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
-    program = arguments.path("program", program)
-    trace_file = None if trace_file is None else arguments.new_file("trace_file", trace_file)
+    mode, samples = MODE.parse(mode), arguments.parse_integer("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
+    program = arguments.parse_path("program", program)
+    trace_file = None if trace_file is None else arguments.parse_new_file("trace_file", trace_file)
     begin = perf_counter()
-    chip = simulated_chip.read_target(simulated_chip.beside(program) if arch is None else arch)
+    chip = simulated_chip.read_simulated_chip(simulated_chip.find_arch_file(program) if arch is None else arch)
     raw = read_program(program)
-    machine = cycle_model.build(raw, chip, check_geometry(raw, chip))
-    of = layers.provenance(raw, machine)
+    machine = cycle_model.build_cycle_model(raw, chip, check_chip_fit(raw, chip))
+    of = layers.read_provenance(raw, machine)
     loaded = perf_counter()
     counting = energy.needs_counting(chip.target)
-    run = cycle_model.run(machine, counting=counting)
+    run = cycle_model.run_cycle_model(machine, counting=counting)
     check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
-    counts = energy.counts(machine)
-    used = energy.energy_of(machine, counts, run.port, latency_ns)
+    counts = energy.count_uses(machine)
+    used = energy.compute_energy(machine, counts, run.port, latency_ns)
     interval_ns = None
     if mode == "throughput":
-        interval_ns, shares, accesses = steady_state(machine, samples, counting)
-        used = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
+        interval_ns, shares, accesses = measure_steady_state(machine, samples, counting)
+        used = energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns)
     ran = perf_counter()
-    effective = Efficiency.of(macs_of(program), interval_ns or latency_ns, used.total)
-    credit = path.critical_ps(machine, run)
+    effective = Efficiency.compute(read_macs(program), interval_ns or latency_ns, used.total)
+    credit = path.find_critical_times(machine, run)
     if trace_file is not None:
-        trace.write(trace_file, machine, run, of)
+        trace.write_chrome_trace(trace_file, machine, run, of)
     done = perf_counter()
     return SimulationReport(
         program=str(program),
@@ -84,78 +84,82 @@ def simulate(
         interval_ns=interval_ns,
         samples_per_s=1e9 / interval_ns if interval_ns else None,
         energy_pj=used.total,
-        energy_parts_pj=used.parts(),
+        energy_parts_pj=used.by_part(),
         **(asdict(effective) if effective else {}),
         instructions=raw.instruction_count,
-        cores=core_uses(machine, run, counts, latency_ns),
+        cores=measure_core_uses(machine, run, counts, latency_ns),
         xbars_used=int(machine.xbars.sum()),
         xbars_available=chip.target.core_count * chip.target.xbars_per_core,
         critical_path_by="node" if of.has_nodes else "instruction",
-        critical_path_ns={name: ps / 1000 for name, ps in layers.by_layer(machine, of, credit).items()},
+        critical_path_ns={name: ps / 1000 for name, ps in layers.sum_by_node(machine, of, credit).items()},
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
-        links=links_of(machine, chip.target, interval_ns or latency_ns),
+        links=measure_link_use(machine, chip.target, interval_ns or latency_ns),
     )
 
 
-def estimate(raw: RawProgram, target: Target, samples: int) -> tuple[float, float, float]:
+def estimate_program(raw: RawProgram, target: Target, samples: int) -> tuple[float, float, float]:
     """Returns latency (ns), interval (ns) and energy (pJ) of one sample, for a program in memory.
 
     `samples`: as in `simulate`; with 0 one sample runs alone, and the interval is its latency. Raises as `check_ended`
     does.
     """
     table = MeshTable(target) if target.table is None else target.table
-    machine = cycle_model.build(raw, simulated_chip.SimulatedChip(target, table, "", ()))
+    machine = cycle_model.build_cycle_model(raw, simulated_chip.SimulatedChip(target, table, "", ()))
     counting = energy.needs_counting(target)
-    counts = energy.counts(machine)
-    run = cycle_model.run(machine, counting=counting)
+    counts = energy.count_uses(machine)
+    run = cycle_model.run_cycle_model(machine, counting=counting)
     check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
     if not samples:
-        return latency_ns, latency_ns, energy.energy_of(machine, counts, run.port, latency_ns).total
-    interval_ns, shares, accesses = steady_state(machine, samples, counting)
-    return latency_ns, interval_ns, energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns).total
+        return latency_ns, latency_ns, energy.compute_energy(machine, counts, run.port, latency_ns).total
+    interval_ns, shares, accesses = measure_steady_state(machine, samples, counting)
+    return (
+        latency_ns,
+        interval_ns,
+        energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns).total,
+    )
 
 
-def check_ended(machine: CycleModel, run: Run) -> None:
+def check_ended(machine: CycleModel, run: CycleRun) -> None:
     """Raises `DeadlockError` if the run did not come to its end, or `UserError` if tokens pile up without bound."""
-    if run.stop is Stop.BLOCKED:
-        raise deadlock(machine, run)
-    if run.stop is Stop.QUEUE_FULL:
+    if run.stop is RunStop.BLOCKED:
+        raise make_deadlock_error(machine, run)
+    if run.stop is RunStop.QUEUE_FULL:
         raise UserError("a core sends tokens (sync) faster than its switch can deliver them, without bound")
 
 
-def steady_state(machine: CycleModel, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
+def measure_steady_state(machine: CycleModel, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
     """Measures throughput: interval between samples (ns), runs of each core's stream and accesses counted per interval.
 
     A sample is done when the slowest core has done it, as in the simulator. Cores that wait for nobody run ahead, so
     they run their stream more than once in an interval. Raises `UserError` if no stream can be run repeatedly.
     """
-    run = cycle_model.run(machine, rounds=samples, counting=counting)
+    run = cycle_model.run_cycle_model(machine, rounds=samples, counting=counting)
     check_ended(machine, run)
     first = samples // 2 - 1
     ticks = (run.marks[:, samples - 1] - run.marks[:, first]) / (samples - 1 - first)
-    shares = np.zeros(machine.count)
+    shares = np.zeros(machine.core_count)
     looping = ticks > 0
     if not looping.any():
         raise UserError("throughput: every stream has one instruction or none, and the simulator runs those only once")
     shares[looping] = ticks.max() / ticks[looping]
     accesses = np.zeros(run.port.shape)
     if counting:
-        before = cycle_model.run(machine, rounds=first + 1, counting=True)
+        before = cycle_model.run_cycle_model(machine, rounds=first + 1, counting=True)
         accesses = (run.port - before.port) / (samples - 1 - first)
     return float(ticks.max() * machine.period_ns), shares, accesses
 
 
-def core_uses(machine: CycleModel, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
+def measure_core_uses(machine: CycleModel, run: CycleRun, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
     """Splits time and energy of each core that has instructions. `counts`: rows of `energy.counts`, one per core."""
     lengths = np.diff(machine.first)
     none = np.zeros_like(run.port[:1])
     uses: list[CoreUse] = []
     for i in np.flatnonzero(lengths):
         times = _times(run.core[i])
-        finish = float(run.core[i, Core.FINISH] * machine.period_ns)
-        used = energy.energy_of(machine, counts[i : i + 1], none, 0.0)
+        finish = float(run.core[i, CoreColumn.FINISH] * machine.period_ns)
+        used = energy.compute_energy(machine, counts[i : i + 1], none, 0.0)
         uses.append(
             CoreUse(
                 core=int(machine.cores[i]),
@@ -171,11 +175,11 @@ def core_uses(machine: CycleModel, run: Run, counts: Floats, latency_ns: float) 
 
 def _times(core: Ints) -> Mapping[str, float]:
     columns = {
-        "vector_ns": Core.BUSY_VECTOR,
-        "matrix_ns": Core.BUSY_MATRIX,
-        "transfer_ns": Core.BUSY_TRANSFER,
-        "wait_send_ns": Core.ON_SEND,
-        "wait_recv_ns": Core.ON_RECV,
-        "wait_token_ns": Core.ON_TOKEN,
+        "vector_ns": CoreColumn.BUSY_VECTOR,
+        "matrix_ns": CoreColumn.BUSY_MATRIX,
+        "transfer_ns": CoreColumn.BUSY_TRANSFER,
+        "wait_send_ns": CoreColumn.ON_SEND,
+        "wait_recv_ns": CoreColumn.ON_RECV,
+        "wait_token_ns": CoreColumn.ON_TOKEN,
     }
     return {name: float(core[column]) / 1000 for name, column in columns.items()}

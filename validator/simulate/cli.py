@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.option_conflicts import refuse_given
+from raptor.common.option_conflicts import refuse_options
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
@@ -47,21 +47,23 @@ def command(
     Example: raptor simulate out --trace trace.json
     """
     from raptor.common import storage
-    from raptor.common.console import Console
+    from raptor.common.console import LiteralConsole
     from validator.simulate.simulation_report import show, to_json
 
     if mode == "latency":
-        refuse_given(context, {"samples"}, "only with --mode throughput")
+        refuse_options(context, {"samples"}, "only with --mode throughput")
     if engine == "builtin":
-        refuse_given(context, {"pimsim"}, "only with --engine pimsim")
+        refuse_options(context, {"pimsim"}, "only with --engine pimsim")
     else:
-        refuse_given(context, {"rate"}, "only with --engine builtin")
-    with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
+        refuse_options(context, {"rate"}, "only with --engine builtin")
+    with LiteralConsole(stderr=True).status(
+        "simulating (the first run on a computer compiles the model, some 20 s) ..."
+    ):
         report = _simulate(out, arch, mode, samples, rate, trace, engine, pimsim)
     if json is not None:
         storage.print_or_write("--json", json, to_json(report))
-    if not storage.is_terminal(json):
-        show(report, Console(), quiet=quiet)
+    if not storage.is_stdout(json):
+        show(report, LiteralConsole(), quiet=quiet)
 
 
 def _simulate(
@@ -75,17 +77,17 @@ def _simulate(
     pimsim: Path | None,
 ) -> "SimulationReport":
     if engine == "builtin":
-        from validator.simulate.segments import simulate
+        from validator.simulate.segments import simulate_any
 
-        return simulate(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
+        return simulate_any(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
-    from validator.hosted.listing import one_segment
+    from validator.hosted.listing import require_one_segment
 
-    one_segment(out, "--engine pimsim")
-    from validator.simulate.pimsim import simulate as run_pimsim
-    from validator.simulate.simulated_chip import beside
+    require_one_segment(out, "--engine pimsim")
+    from validator.simulate.pimsim import simulate_with_pimsim as run_pimsim
+    from validator.simulate.simulated_chip import find_arch_file
 
-    return run_pimsim(out, arch or beside(out), pimsim, mode=mode, samples=samples)
+    return run_pimsim(out, arch or find_arch_file(out), pimsim, mode=mode, samples=samples)

@@ -8,72 +8,79 @@ import numpy as np
 
 from raptor.common.jit import bare_helper, bare_kernel
 from raptor.target.isa import Timing
-from raptor.target.opcode_tables import Rule
+from raptor.target.opcode_tables import RuleColumn
 from validator.simulate import state
-from validator.simulate.state import Core, Demand, Op
+from validator.simulate.state import CoreColumn, DemandColumn, OpColumn
 
 _PS = 1000.0
 
 
 @bare_kernel
-def demands(chip, program, core, op, out) -> None:
+def fill_demands(chip, program, core, op, out) -> None:
     """Fills a row of `out` (columns `Demand`) for each instruction, as if it never had to wait."""
     rules, network = program.rules, program.flit_ns
     memory = core.shape[0]
     for c in range(memory):
-        for pc in range(core[c, Core.FIRST], core[c, Core.LAST]):
-            kind = rules[program.words[pc, 0] & 255, Rule.TIMING]
+        for pc in range(core[c, CoreColumn.FIRST], core[c, CoreColumn.LAST]):
+            kind = rules[program.words[pc, 0] & 255, RuleColumn.TIMING]
             if kind == Timing.SET_WIDTHS:
                 set_widths(core, c, program.words[pc])
             if kind in (Timing.SET_WIDTHS, Timing.REGISTER, Timing.NEVER_ENDS):
                 continue
-            prepare(chip, program, core, c, pc, op)
-            local, other = op[Op.READ] + op[Op.WRITE], op[Op.OTHER]
-            time = local + op[Op.COMPUTE]
+            prepare_instruction(chip, program, core, c, pc, op)
+            local, other = op[OpColumn.READ] + op[OpColumn.WRITE], op[OpColumn.OTHER]
+            time = local + op[OpColumn.COMPUTE]
             if kind in (Timing.LOAD, Timing.STORE):
-                time += _wire_ps(network, c, memory, op[Op.SIZE]) + op[Op.VALUE]
-                out[pc, Demand.GLOBAL] = op[Op.VALUE]
+                time += _wire_ps(network, c, memory, op[OpColumn.SIZE]) + op[OpColumn.VALUE]
+                out[pc, DemandColumn.GLOBAL] = op[OpColumn.VALUE]
             elif kind == Timing.SEND:
                 time += _wire_ps(network, c, other, 1) + _wire_ps(network, other, c, 1)
             elif kind == Timing.RECEIVE:
                 size = np.int64(program.words[pc, 4])
                 time += _wire_ps(network, c, other, 1) + _local_read(chip, size)
-                time += _wire_ps(network, other, c, beats(size, chip.bus_width))
-            out[pc, Demand.TIME], out[pc, Demand.LOCAL] = time, local
+                time += _wire_ps(network, other, c, count_beats(size, chip.bus_width))
+            out[pc, DemandColumn.TIME], out[pc, DemandColumn.LOCAL] = time, local
 
 
 @bare_helper
 def set_widths(core, c, word):
     """Applies a `setbw` to core `c`: stores the width of elements in bits, and rounded up to bytes."""
-    core[c, Core.IBIW] = word[2]
-    core[c, Core.IB], core[c, Core.OB] = (word[2] + 7) >> 3, (word[3] + 7) >> 3
+    core[c, CoreColumn.IBIW] = word[2]
+    core[c, CoreColumn.IB], core[c, CoreColumn.OB] = (word[2] + 7) >> 3, (word[3] + 7) >> 3
 
 
 @bare_helper
-def prepare(chip, program, core, c, pc, op):
+def prepare_instruction(chip, program, core, c, pc, op):
     """Fills the row `op` with unit and times of an instruction. Uses the widths that the core has at present."""
     word = program.words[pc]
     rule = program.rules[word[0] & 255]
-    kind = rule[Rule.TIMING]
+    kind = rule[RuleColumn.TIMING]
     d = np.int64(word[4])
-    ib, ob = core[c, Core.IB], core[c, Core.OB]
-    op[Op.PC], op[Op.TIMING] = pc, kind
-    op[Op.READ], op[Op.COMPUTE], op[Op.WRITE], op[Op.SIZE], op[Op.OTHER], op[Op.VALUE] = 0, 0, 0, 0, 0, 0
+    ib, ob = core[c, CoreColumn.IB], core[c, CoreColumn.OB]
+    op[OpColumn.PC], op[OpColumn.TIMING] = pc, kind
+    (
+        op[OpColumn.READ],
+        op[OpColumn.COMPUTE],
+        op[OpColumn.WRITE],
+        op[OpColumn.SIZE],
+        op[OpColumn.OTHER],
+        op[OpColumn.VALUE],
+    ) = 0, 0, 0, 0, 0, 0
     if kind == Timing.PRODUCT:
         t = program.group_first[c] + np.int64(word[3])
-        op[Op.UNIT], op[Op.OTHER] = state.GROUP, t
-        op[Op.READ] = _local_read(chip, 8 * chip.rows * ib)
-        op[Op.COMPUTE] = _matrix_ps(chip, core[c, Core.IBIW])
-        op[Op.WRITE] = _local_write(chip, chip.row_bits // np.int64(word[1]) * ob * program.xbars[t])
+        op[OpColumn.UNIT], op[OpColumn.OTHER] = state.GROUP, t
+        op[OpColumn.READ] = _local_read(chip, 8 * chip.rows * ib)
+        op[OpColumn.COMPUTE] = _matrix_ps(chip, core[c, CoreColumn.IBIW])
+        op[OpColumn.WRITE] = _local_write(chip, chip.row_bits // np.int64(word[1]) * ob * program.xbars[t])
     elif kind == Timing.VECTOR:
-        op[Op.UNIT] = state.VECTOR
-        op[Op.READ] = rule[Rule.SOURCES] * _local_read(chip, ib * d)
-        op[Op.COMPUTE] = beats(d, chip.vector_width) * chip.vector_ps
-        op[Op.WRITE] = _local_write(chip, (ob if rule[Rule.CHARGES_OUTPUT] else ib) * d)
+        op[OpColumn.UNIT] = state.VECTOR
+        op[OpColumn.READ] = rule[RuleColumn.SOURCES] * _local_read(chip, ib * d)
+        op[OpColumn.COMPUTE] = count_beats(d, chip.vector_width) * chip.vector_ps
+        op[OpColumn.WRITE] = _local_write(chip, (ob if rule[RuleColumn.CHARGES_OUTPUT] else ib) * d)
     elif kind == Timing.NEVER_ENDS:
-        op[Op.UNIT] = state.NO_UNIT
+        op[OpColumn.UNIT] = state.NO_UNIT
     else:
-        op[Op.UNIT] = state.TRANSFER
+        op[OpColumn.UNIT] = state.TRANSFER
         _prepare_transfer(chip, program.place_of, kind, word, op)
 
 
@@ -81,28 +88,32 @@ def prepare(chip, program, core, c, pc, op):
 def _prepare_transfer(chip, index, kind, word, op):
     a, d = np.int64(word[1]), np.int64(word[4])
     if kind == Timing.FILL:
-        op[Op.WRITE] = _local_write(chip, d)
+        op[OpColumn.WRITE] = _local_write(chip, d)
     elif kind == Timing.COPY:
-        op[Op.READ], op[Op.WRITE] = _local_read(chip, d), _local_write(chip, d)
+        op[OpColumn.READ], op[OpColumn.WRITE] = _local_read(chip, d), _local_write(chip, d)
     elif kind == Timing.LOAD:
-        op[Op.VALUE] = _memory_ps(beats(d, chip.global_width), chip.global_read_cycles, chip.global_period_ns)
-        op[Op.WRITE] = _local_write(chip, d)
-        op[Op.SIZE] = 1
+        op[OpColumn.VALUE] = _memory_ps(
+            count_beats(d, chip.global_width), chip.global_read_cycles, chip.global_period_ns
+        )
+        op[OpColumn.WRITE] = _local_write(chip, d)
+        op[OpColumn.SIZE] = 1
     elif kind == Timing.STORE:
-        op[Op.READ] = _local_read(chip, d)
-        op[Op.VALUE] = _memory_ps(beats(d, chip.global_width), chip.global_write_cycles, chip.global_period_ns)
-        op[Op.SIZE] = beats(d, chip.bus_width)
+        op[OpColumn.READ] = _local_read(chip, d)
+        op[OpColumn.VALUE] = _memory_ps(
+            count_beats(d, chip.global_width), chip.global_write_cycles, chip.global_period_ns
+        )
+        op[OpColumn.SIZE] = count_beats(d, chip.bus_width)
     elif kind == Timing.SEND:
-        op[Op.READ] = _local_read(chip, d)
-        op[Op.SIZE] = beats(d, chip.bus_width)
-        op[Op.OTHER] = index[a]
+        op[OpColumn.READ] = _local_read(chip, d)
+        op[OpColumn.SIZE] = count_beats(d, chip.bus_width)
+        op[OpColumn.OTHER] = index[a]
     elif kind == Timing.RECEIVE:
-        op[Op.WRITE] = _local_write(chip, d)
-        op[Op.OTHER] = index[a]
+        op[OpColumn.WRITE] = _local_write(chip, d)
+        op[OpColumn.OTHER] = index[a]
     elif kind == Timing.GIVE_TOKEN:
-        op[Op.OTHER], op[Op.VALUE] = index[a], word[2]
+        op[OpColumn.OTHER], op[OpColumn.VALUE] = index[a], word[2]
     elif kind == Timing.WAIT:
-        op[Op.OTHER], op[Op.VALUE] = word[2], word[3]
+        op[OpColumn.OTHER], op[OpColumn.VALUE] = word[2], word[3]
     else:
         raise NotImplementedError("an instruction that takes no known time")
 
@@ -118,12 +129,12 @@ def _matrix_ps(chip, input_bits):
 
 @bare_helper
 def _local_read(chip, size):
-    return _memory_ps(beats(size, chip.local_width), chip.local_read_cycles, chip.local_period_ns)
+    return _memory_ps(count_beats(size, chip.local_width), chip.local_read_cycles, chip.local_period_ns)
 
 
 @bare_helper
 def _local_write(chip, size):
-    return _memory_ps(beats(size, chip.local_width), chip.local_write_cycles, chip.local_period_ns)
+    return _memory_ps(count_beats(size, chip.local_width), chip.local_write_cycles, chip.local_period_ns)
 
 
 @bare_helper
@@ -132,7 +143,7 @@ def _memory_ps(beats, cycles, period_ns):
 
 
 @bare_helper
-def beats(size, width):
+def count_beats(size, width):
     """Returns the number of accesses of `width` bytes for `size` bytes."""
     return (size + width - 1) // width
 
@@ -140,11 +151,11 @@ def beats(size, width):
 @bare_helper
 def _wire_ps(network, source, to, flits):
     """Returns the time of flits on the network, ps. The simulator cuts it to whole nanoseconds."""
-    return np.int64(float(flits) * flit_cost(network, source, to)) * 1000
+    return np.int64(float(flits) * look_up_flit_cost(network, source, to)) * 1000
 
 
 @bare_helper
-def flit_cost(network, source, to):
+def look_up_flit_cost(network, source, to):
     """Returns the cost of a flit between cores (`simulated_chip.Network`), ns or pJ; 0 for a pair without messages."""
     first, partners, costs = network
     low, high = first[source], first[source + 1]

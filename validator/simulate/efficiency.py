@@ -24,7 +24,7 @@ class Efficiency:
     pj_per_mac: float
 
     @classmethod
-    def of(cls, macs: int | None, time_ns: float | None, energy_pj: float | None) -> Self | None:
+    def compute(cls, macs: int | None, time_ns: float | None, energy_pj: float | None) -> Self | None:
         """Computes the efficiency of one sample; None if one of the numbers is unknown or 0."""
         if not (macs and time_ns and energy_pj):
             return None
@@ -40,11 +40,11 @@ class _Noted(BaseModel):
     macs: Annotated[int, Field(ge=0, le=2**62)] | None = None
 
 
-def macs_of(program: Path) -> int | None:
+def read_macs(program: Path) -> int | None:
     """Returns the MACs of a sample; None if no compiler has noted them beside the program."""
     if not (program.is_dir() and (program / files.REPORT).is_file()):
         return None
     try:
-        return storage.read(_Noted, program, files.REPORT).macs
+        return storage.read_json_file(_Noted, program, files.REPORT).macs
     except UserError:
         return None  # somebody else's file of this name

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.arch import Core, CorePower, Crossbar, Target
-from validator.simulate.cycle_model import CycleModel, program_of
-from validator.simulate.state import Count, Port
+from raptor.target.arch import Core, CorePower, CrossbarHardware, Target
+from validator.simulate.cycle_model import CycleModel, make_kernel_program
+from validator.simulate.state import CountColumn, PortColumn
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Energy:
+class SampleEnergy:
     """Energy of one sample by part, pJ."""
 
     products: float
@@ -31,9 +31,9 @@ class Energy:
 
     @property
     def total(self) -> float:
-        return sum(self.parts().values())
+        return sum(self.by_part().values())
 
-    def parts(self) -> dict[str, float]:
+    def by_part(self) -> dict[str, float]:
         return {f.name: float(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -43,25 +43,25 @@ def needs_counting(target: Target) -> bool:
     return any((_decode_mw(power), power.register_read_mw, power.register_write_mw, power.scalar_mw))
 
 
-def counts(machine: CycleModel) -> Floats:
+def count_uses(machine: CycleModel) -> Floats:
     """Counts the use of the chip's parts by one run of each core's stream: rows are cores, columns are `Count`."""
-    return counts_by(machine, machine.core_of, machine.count)
+    return count_uses_by(machine, machine.core_index, machine.core_count)
 
 
-def counts_by(machine: CycleModel, rows: Ints, count: int) -> Floats:
+def count_uses_by(machine: CycleModel, rows: Ints, count: int) -> Floats:
     """Counts as `counts` does, for any division of the instructions: instruction i adds to row `rows[i]` of `count`."""
-    from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
+    from validator.simulate.count_kernels import add_use_counts as add_counts  # pyright: ignore[reportUnknownVariableType]
 
-    out = np.zeros((count, len(Count)), np.float64)
-    add_counts(machine.numbers, program_of(machine), machine.first, machine.network.energies, rows, out)
+    out = np.zeros((count, len(CountColumn)), np.float64)
+    add_counts(machine.numbers, make_kernel_program(machine), machine.first, machine.network.energy_table, rows, out)
     return out
 
 
-def energy_of(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> Energy:
+def compute_energy(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> SampleEnergy:
     """Computes the energy of a sample during which the chip is on for `time_ns`.
 
     `per_core`: rows of `counts`, each multiplied by the number of times that the core runs its stream. `port`: accesses
-    counted by the model (columns `Port`), all 0 if `needs_counting` is false.
+    counted by the model (columns `PortColumn`), all 0 if `needs_counting` is false.
     """
     target = machine.chip.target
     core, power = target.core, target.core.power
@@ -69,23 +69,24 @@ def energy_of(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any], tim
     total = per_core.sum(axis=0)
     step_pj = power.vector_step_pj
     step_pj += 2 * power.vector_read_pj + power.vector_write_pj
-    return Energy(
-        products=total[Count.CROSSBAR_PASSES] * pass_pj(core.xbar),
-        vector=total[Count.VECTOR_STEPS] * step_pj,
-        local_memory=total[Count.LOCAL_READ_BEATS] * local.read_pj + total[Count.LOCAL_WRITE_BEATS] * local.write_pj,
-        global_memory=total[Count.GLOBAL_READ_BEATS] * memory.read_pj
-        + total[Count.GLOBAL_WRITE_BEATS] * memory.write_pj,
-        network=total[Count.NETWORK_PJ],
-        fetch=total[Count.INSTRUCTIONS] * core.period_ns * power.fetch_mw,
-        decode=port[:, Port.DECODES].sum() * core.period_ns * _decode_mw(power),
+    return SampleEnergy(
+        products=total[CountColumn.CROSSBAR_PASSES] * crossbar_pass_pj(core.xbar),
+        vector=total[CountColumn.VECTOR_STEPS] * step_pj,
+        local_memory=total[CountColumn.LOCAL_READ_BEATS] * local.read_pj
+        + total[CountColumn.LOCAL_WRITE_BEATS] * local.write_pj,
+        global_memory=total[CountColumn.GLOBAL_READ_BEATS] * memory.read_pj
+        + total[CountColumn.GLOBAL_WRITE_BEATS] * memory.write_pj,
+        network=total[CountColumn.NETWORK_PJ],
+        fetch=total[CountColumn.INSTRUCTIONS] * core.period_ns * power.fetch_mw,
+        decode=port[:, PortColumn.DECODES].sum() * core.period_ns * _decode_mw(power),
         register_file=_registers_pj(core, port),
-        scalar=port[:, Port.SCALARS].sum() * core.period_ns * power.scalar_mw,
-        static=static_mw(target, machine.count) * time_ns,
+        scalar=port[:, PortColumn.SCALARS].sum() * core.period_ns * power.scalar_mw,
+        static=static_mw(target, machine.core_count) * time_ns,
     )
 
 
 def _registers_pj(core: Core, port: npt.NDArray[Any]) -> float:
-    reads, writes = port[:, Port.READS].sum(), port[:, Port.WRITES].sum()
+    reads, writes = port[:, PortColumn.READS].sum(), port[:, PortColumn.WRITES].sum()
     return core.period_ns * (reads * core.power.register_read_mw + writes * core.power.register_write_mw)
 
 
@@ -93,12 +94,12 @@ def _decode_mw(power: CorePower) -> float:
     return power.decode_mw + power.decode_offset_mw
 
 
-def pass_pj(xbar: Crossbar) -> float:
+def crossbar_pass_pj(xbar: CrossbarHardware) -> float:
     """Returns the energy of one pass of one crossbar, pJ: the rows of one DAC pass, one slice of the input bits."""
-    return sum(pass_parts_pj(xbar).values())
+    return sum(crossbar_pass_parts_pj(xbar).values())
 
 
-def pass_parts_pj(xbar: Crossbar) -> dict[str, float]:
+def crossbar_pass_parts_pj(xbar: CrossbarHardware) -> dict[str, float]:
     """Returns the energy of one pass of one crossbar, pJ, for each part of the crossbar and its periphery."""
     parts, power = xbar.converters, xbar.power
     turns = xbar.cols // parts.adcs * parts.period_ns

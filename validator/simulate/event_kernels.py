@@ -6,16 +6,16 @@
 
 from raptor.common.jit import bare_helper
 from validator.simulate import state
-from validator.simulate.state import Global
+from validator.simulate.state import GlobalCounter
 
 _PATIENCE = 64  # turns of the heap, one per edge, before a cycle of turns is looked for
 
 
 @bare_helper
-def insert(g, heap_time, heap_id, time, thread):
+def insert_thread(g, heap_time, heap_id, time, thread):
     """Puts a thread that waits for `time` (ps) into the heap."""
-    g[Global.HEAP] += 1
-    i = g[Global.HEAP]
+    g[GlobalCounter.HEAP] += 1
+    i = g[GlobalCounter.HEAP]
     while i > 1 and heap_time[i >> 1] > time:
         heap_time[i] = heap_time[i >> 1]
         heap_id[i] = heap_id[i >> 1]
@@ -25,13 +25,13 @@ def insert(g, heap_time, heap_id, time, thread):
 
 
 @bare_helper
-def extract(g, heap_time, heap_id):
+def extract_thread(g, heap_time, heap_id):
     """Takes the first thread out of the heap. Also returns the place to which the last one moved."""
     top = heap_id[1]
-    n = g[Global.HEAP]
+    n = g[GlobalCounter.HEAP]
     time, thread = heap_time[n], heap_id[n]
     n -= 1
-    g[Global.HEAP] = n
+    g[GlobalCounter.HEAP] = n
     i = 1
     while True:
         child = 2 * i
@@ -51,17 +51,17 @@ def extract(g, heap_time, heap_id):
 
 
 @bare_helper
-def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
+def advance_to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
     """Advances the clock over edges at which nothing happens. Returns false if nothing will ever happen."""
     heap_time, heap_id, calendar, snapshot = tables.heap_time, tables.heap_thread, tables.calendar, tables.earlier_heap
     if heap_id[1] != 0:
         return True
-    n = g[Global.HEAP]
-    work = calendar[0] // count if g[Global.CALENDAR] > 0 else state.NEVER
+    n = g[GlobalCounter.HEAP]
+    work = calendar[0] // count if g[GlobalCounter.CALENDAR] > 0 else state.NEVER
     if n == 1:
         if work == state.NEVER:
             return False
-        g[Global.TICK] = work
+        g[GlobalCounter.TICK] = work
         heap_time[1] = work * chip.period_ps
         return True
     other = heap_time[2]
@@ -70,13 +70,13 @@ def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all case
     # The last tick up to which the clock stays the first of the heap.
     last = min(work, (other - 1) // chip.period_ps)
     turns, since = 0, 0
-    while g[Global.TICK] < last:
-        _, place = extract(g, heap_time, heap_id)
-        g[Global.TICK] += 1
-        insert(g, heap_time, heap_id, g[Global.TICK] * chip.period_ps, 0)
+    while g[GlobalCounter.TICK] < last:
+        _, place = extract_thread(g, heap_time, heap_id)
+        g[GlobalCounter.TICK] += 1
+        insert_thread(g, heap_time, heap_id, g[GlobalCounter.TICK] * chip.period_ps, 0)
         turns += 1
         if place == n >> 1:
-            g[Global.TICK] = last
+            g[GlobalCounter.TICK] = last
         elif turns >= _PATIENCE:
             # A longer cycle of turns (threads with equal times): compare with an earlier heap (Brent).
             same = turns > _PATIENCE
@@ -87,22 +87,22 @@ def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all case
                         break
             if same:
                 period = turns - since
-                g[Global.TICK] += (last - g[Global.TICK]) // period * period
+                g[GlobalCounter.TICK] += (last - g[GlobalCounter.TICK]) // period * period
             if turns & (turns - 1) == 0:
                 since = turns
                 for i in range(2, n + 1):
                     snapshot[i] = heap_id[i]
-        heap_time[1] = g[Global.TICK] * chip.period_ps
+        heap_time[1] = g[GlobalCounter.TICK] * chip.period_ps
     return True
 
 
 @bare_helper
-def call(g, tables, count, tick, c):
+def schedule_core(g, tables, count, tick, c):
     """Enters core `c` into the calendar for the edge `tick`."""
     calendar = tables.calendar
     key = tick * count + c
-    i = g[Global.CALENDAR]
-    g[Global.CALENDAR] += 1
+    i = g[GlobalCounter.CALENDAR]
+    g[GlobalCounter.CALENDAR] += 1
     while i > 0 and calendar[(i - 1) >> 1] > key:
         calendar[i] = calendar[(i - 1) >> 1]
         i = (i - 1) >> 1
@@ -110,11 +110,11 @@ def call(g, tables, count, tick, c):
 
 
 @bare_helper
-def take(g, calendar):
+def pop_calendar(g, calendar):
     """Takes the earliest entry out of the calendar and returns it: tick * cores + core."""
     key = calendar[0]
-    n = g[Global.CALENDAR] - 1
-    g[Global.CALENDAR] = n
+    n = g[GlobalCounter.CALENDAR] - 1
+    g[GlobalCounter.CALENDAR] = n
     last = calendar[n]
     i = 0
     while True:
@@ -132,17 +132,17 @@ def take(g, calendar):
 
 
 @bare_helper
-def push(g, tables, t):
+def push_thread(g, tables, t):
     """Lets a thread run in this instant, in the next pass."""
-    tables.run[g[Global.RUN]] = t
-    g[Global.RUN] += 1
+    tables.run[g[GlobalCounter.RUN]] = t
+    g[GlobalCounter.RUN] += 1
 
 
 @bare_helper
-def sleep(g, tables, t, time):
+def delay_thread(g, tables, t, time):
     """Lets a thread run after `time` (ps); in the next delta cycle if `time` is 0."""
     if time == 0:
-        tables.next_delta[g[Global.ZERO]] = t
-        g[Global.ZERO] += 1
+        tables.next_delta[g[GlobalCounter.ZERO]] = t
+        g[GlobalCounter.ZERO] += 1
     else:
-        insert(g, tables.heap_time, tables.heap_thread, g[Global.NOW] + time, t)
+        insert_thread(g, tables.heap_time, tables.heap_thread, g[GlobalCounter.NOW] + time, t)

@@ -9,14 +9,14 @@ import numpy as np
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.target.arch import Target, stored_target
+from raptor.target.arch import Target, read_stored_target
 from raptor.target.isa import OPCODE
-from validator.checks.loading import matrix_shapes
+from validator.checks.loading import read_matrix_shapes
 from validator.programs import RawProgram
 from validator.simulate.simulated_chip import SimulatedChip
 
 
-def check_geometry(program: RawProgram, chip: SimulatedChip) -> tuple[str, ...]:
+def check_chip_fit(program: RawProgram, chip: SimulatedChip) -> tuple[str, ...]:
     """Returns warnings if sizes differ from the `arch.json` beside the program; none without such a file.
 
     Raises `UserError` for more crossbars in a core than the target has, and for matrices that do not fit its crossbars.
@@ -41,9 +41,9 @@ def check_geometry(program: RawProgram, chip: SimulatedChip) -> tuple[str, ...]:
 def _own_chip(program: RawProgram) -> Target | None:
     if not (program.folder / files.ARCH).is_file():
         return None
-    storage.check_regular(program.folder, files.ARCH)
+    storage.check_regular_file(program.folder, files.ARCH)
     try:
-        return stored_target(program.folder, files.ARCH)
+        return read_stored_target(program.folder, files.ARCH)
     except UserError:
         return None  # `raptor check` says what is wrong with it; nothing can be compared
 
@@ -75,14 +75,14 @@ def _check_matrices(program: RawProgram, chip: SimulatedChip) -> None:
     nothing is checked.
     """
     memory = program.folder / files.MEMORY
-    shapes = matrix_shapes(program.folder) if program.source.is_dir() and memory.is_file() else None
+    shapes = read_matrix_shapes(program.folder) if program.source.is_dir() and memory.is_file() else None
     if shapes is None:
         return
     rows, cols = chip.target.xbar_rows, chip.target.xbar_cols
     widths = _weight_bits(program)
     for core, (groups, found) in enumerate(zip(program.groups, shapes, strict=False)):
         for group, (xbars, shape) in enumerate(zip(groups, found or (), strict=False)):
-            outputs = chip.target.outputs_of(widths.get((core, group), 1))
+            outputs = chip.target.weight_columns(widths.get((core, group), 1))
             if shape[0] > rows or shape[1] > xbars * outputs:
                 raise UserError(
                     f"{program.source}: the matrix of {shape[0]}x{shape[1]} in array group {group} of core {core} does "

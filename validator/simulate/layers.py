@@ -24,21 +24,21 @@ class Provenance:
     instructions of one kind, and there are no nodes.
     """
 
-    step: Ints
+    step_index: Ints
     names: tuple[str, ...]
     nodes: tuple[str, ...]
-    node: Ints
+    node_index: Ints
 
     @property
     def has_nodes(self) -> bool:
         return bool(self.nodes)
 
 
-def provenance(program: RawProgram, machine: CycleModel) -> Provenance:
+def read_provenance(program: RawProgram, machine: CycleModel) -> Provenance:
     """Reads steps.json beside the program. Raises `UserError` if it does not fit the program."""
     if not (program.source.is_dir() and (program.source / files.STEPS).is_file()):
         return _by_opcode(machine)
-    steps = storage.read(files.Steps, program.source, files.STEPS)
+    steps = storage.read_json_file(files.StepTable, program.source, files.STEPS)
     step = np.full(len(machine.words), -1, np.int64)
     names: list[str] = []
     node: list[int] = []
@@ -60,20 +60,20 @@ def provenance(program: RawProgram, machine: CycleModel) -> Provenance:
 
 def _by_opcode(machine: CycleModel) -> Provenance:
     opcodes = machine.opcodes
-    runs = np.flatnonzero(machine.unit != SCALAR)
+    runs = np.flatnonzero(machine.unit_index != SCALAR)
     kinds = opcodes[runs]
     begins = np.ones(len(runs), np.bool_)
-    begins[1:] = (kinds[1:] != kinds[:-1]) | (np.diff(machine.core_of[runs]) != 0)
+    begins[1:] = (kinds[1:] != kinds[:-1]) | (np.diff(machine.core_index[runs]) != 0)
     step = np.zeros(len(opcodes), np.int64)
     step[runs] = np.cumsum(begins) - 1
     names = tuple(isa.BY_OPCODE[int(k)].name for k in kinds[begins])
     return Provenance(step, names, (), np.zeros(len(names), np.int64))
 
 
-def by_layer(machine: CycleModel, of: Provenance, amounts: Ints) -> dict[str, int]:
+def sum_by_node(machine: CycleModel, of: Provenance, amounts: Ints) -> dict[str, int]:
     """Sums `amounts` (one for each instruction) by ONNX node, or by mnemonic if nodes are not known."""
     if of.has_nodes:
-        totals = np.bincount(of.node[of.step], weights=amounts, minlength=len(of.nodes))
+        totals = np.bincount(of.node_index[of.step_index], weights=amounts, minlength=len(of.nodes))
         return {name: int(total) for name, total in zip(of.nodes, totals, strict=True) if total}
     totals = np.bincount(machine.opcodes, weights=amounts, minlength=max(isa.BY_OPCODE) + 1)
     return {spec.name: int(totals[spec.opcode]) for spec in isa.INSTRUCTIONS if totals[spec.opcode]}

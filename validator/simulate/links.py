@@ -11,7 +11,7 @@ from validator.simulate.cycle_model import CycleModel
 
 Ints = npt.NDArray[np.int64]
 
-MOST_USED = 0.7
+MOST_LINK_SHARE = 0.7
 """Utilisation of a link above which messages would queue, so that times are lower bounds only."""
 _A, _D = 1, 4
 """Indices of the words of an instruction that hold its partner and its length."""
@@ -26,7 +26,7 @@ class LinkUse:
     share: float
 
 
-def links_of(machine: CycleModel, target: Target, time_ns: float) -> tuple[LinkUse, ...]:
+def measure_link_use(machine: CycleModel, target: Target, time_ns: float) -> tuple[LinkUse, ...]:
     """Returns the use of each link for a sample that takes `time_ns`; none on one chip."""
     link = target.network.link
     if link is None:
@@ -43,7 +43,7 @@ def _crossed(machine: CycleModel, target: Target) -> Ints:
     sends = np.flatnonzero(machine.opcodes == OPCODE["send"])
     memory = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["ld"], OPCODE["st"])))
     used = np.concatenate([sends, memory])
-    source = machine.cores[machine.core_of[used]] // target.cores_per_chip
+    source = machine.cores[machine.core_index[used]] // target.cores_per_chip
     ends = np.concatenate([machine.words[sends, _A], np.zeros(len(memory), np.int64)]).astype(np.int64)
     to = ends // target.cores_per_chip
     flits = -(-machine.words[used, _D] // target.network.flit_bytes)

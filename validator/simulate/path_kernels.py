@@ -4,12 +4,12 @@
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
-from raptor.common.jit import helper, interpret, kernel
+from raptor.common.jit import helper, interpret_first, kernel
 
 
 @kernel
-@interpret(us=lambda args: 5 * len(args[0]), until_us=3e5)
-def walk(runs, core_of, first, start, end, cause, window, at, time, credit) -> None:
+@interpret_first(us=lambda args: 5 * len(args[0]), until_us=3e5)
+def walk_critical_path(runs, core_of, first, start, end, cause, window, at, time, credit) -> None:
     """Walks back from instruction `at`, which completes at `time`, and adds the time of each one to `credit` (ps).
 
     The instruction before another on the path is the one that it waited for: its partner in another core if that began

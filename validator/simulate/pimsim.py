@@ -17,14 +17,14 @@ from raptor.target import arch as architectures
 from raptor.target import encoding
 from raptor.target.arch import NETWORK_FILE
 from raptor.target.isa import RECORD
-from validator.errors import Blocked, DeadlockError
+from validator.errors import BlockedCore, DeadlockError
 from validator.network import MeshTable
 from validator.options import Mode
 from validator.programs import RawProgram, read_program
 from validator.simulate import cycle_model, simulated_chip
 from validator.simulate.builtin import simulate as estimate
-from validator.simulate.efficiency import Efficiency, macs_of
-from validator.simulate.geometry import check_geometry
+from validator.simulate.efficiency import Efficiency, read_macs
+from validator.simulate.geometry import check_chip_fit
 from validator.simulate.simulation_report import SimulationReport
 
 ESTIMATOR = "pimsim-nn"
@@ -33,7 +33,7 @@ _UNFINISHED = re.compile(r"core (\d+) \(pc=(\d+)")
 _MARGIN = 2.0
 
 
-def simulate(
+def simulate_with_pimsim(
     program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 16
 ) -> SimulationReport:
     """Runs the simulator `binary` on a program.
@@ -42,8 +42,8 @@ def simulate(
     it cannot be run or refuses the program, `DeadlockError` if the program does not end.
     """
     raw = read_program(program)
-    wanted = simulated_chip.read_target(arch)
-    machine = cycle_model.build(raw, wanted, check_geometry(raw, wanted))
+    wanted = simulated_chip.read_simulated_chip(arch)
+    machine = cycle_model.build_cycle_model(raw, wanted, check_chip_fit(raw, wanted))
     expected = _expected(program, arch, mode, samples)
     with tempfile.TemporaryDirectory(prefix="raptor-pimsim-") as name:
         folder = Path(name)
@@ -54,7 +54,7 @@ def simulate(
         seconds = perf_counter() - begin
     ns = _figure(text, "latency" if mode == "latency" else "average latency") * 1e6
     energy_pj = _figure(text, "average energy")
-    effective = Efficiency.of(macs_of(program), ns, energy_pj)
+    effective = Efficiency.compute(read_macs(program), ns, energy_pj)
     return SimulationReport(
         program=str(program),
         estimator=ESTIMATOR,
@@ -122,7 +122,7 @@ def _without_extensions(raw: RawProgram, machine: cycle_model.CycleModel, folder
     for i, core in enumerate(machine.cores):
         words = np.ascontiguousarray(machine.words[machine.first[i] : machine.first[i + 1]])
         records = words.view(RECORD).reshape(len(words))
-        (folder / files.stream_name(int(core), "json")).write_bytes(encoding.to_json(records))
+        (folder / files.stream_name(int(core), "json")).write_bytes(encoding.encode_json(records))
     return folder
 
 
@@ -135,7 +135,7 @@ def _run(command: list[str]) -> str:
         return done.stdout
     unfinished = _UNFINISHED.findall(done.stderr) if "did not complete" in done.stderr else []
     if unfinished:
-        raise DeadlockError(tuple(Blocked(int(c), int(pc), "being fetched", "ever") for c, pc in unfinished))
+        raise DeadlockError(tuple(BlockedCore(int(c), int(pc), "being fetched", "ever") for c, pc in unfinished))
     raise UserError(f"{command[0]}: {done.stderr.strip()[-500:] or f'ended with status {done.returncode}'}")
 
 

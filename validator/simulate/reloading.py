@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     pass
 
-SHARE = 0.1
+WRITING_SHARE = 0.1
 """Part of the time that writing may take at the batch that is reported."""
 
 
@@ -32,7 +32,7 @@ class RoundUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Reloading:
+class ReloadingFigures:
     """Figures of rounds, with and without writing. Times and energies of writing come from the device file `device`.
 
     `sample_ns`, `sample_pj`: time and energy of a batch divided by its samples; `without_ns`, `without_pj`: without

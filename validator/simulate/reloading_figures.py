@@ -4,20 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from raptor.output.round_files import Round, Rounds
+from raptor.output.round_files import RoundEntry, RoundList
 from raptor.target.device_file import DeviceFile
-from validator.simulate.reloading import Reloading, RoundUse
+from validator.simulate.reloading import ReloadingFigures, RoundUse
 from validator.simulate.simulation_report import SimulationReport
 
 SHARE = 0.1
 """Part of the time that writing may take at the batch that is reported."""
-Alone = Sequence[SimulationReport]
+RoundReports = Sequence[SimulationReport]
 """Reports of all rounds, in their order."""
 
 
-def reloading_of(
-    rounds: Rounds, device: DeviceFile, alone: Alone, streaming: Alone | None, rate_per_s: float | None
-) -> Reloading:
+def compute_reloading(
+    rounds: RoundList, device: DeviceFile, alone: RoundReports, streaming: RoundReports | None, rate_per_s: float | None
+) -> ReloadingFigures:
     """Returns the figures of rounds. `alone`, `streaming`: reports of one sample, and of many (for a batch above one).
 
     `rate_per_s`: samples a second for the lifetime; None for as many as the chip can compute.
@@ -28,11 +28,11 @@ def reloading_of(
     )
     writing_ns = sum(one.write_ns for one in used)
     running_ns = sum(one.run_ns(rounds.batch) for one in used)
-    batch_ns, worst = writing_ns + running_ns, rounds.worst / rounds.batch
+    batch_ns, worst = writing_ns + running_ns, rounds.worst_writes / rounds.batch
     rate = rate_per_s or 1e9 * rounds.batch / batch_ns
     computed_pj = sum(one.compute_pj for one in used)
     writing_pj = _writing_pj(used, alone)
-    return Reloading(
+    return ReloadingFigures(
         batch=rounds.batch,
         device=rounds.device,
         source=rounds.source,
@@ -43,7 +43,7 @@ def reloading_of(
         without_ns=running_ns / rounds.batch,
         sample_pj=None if writing_pj is None else (computed_pj + writing_pj) / rounds.batch,
         without_pj=computed_pj / rounds.batch,
-        writes_per_cell=rounds.writes / rounds.cells / rounds.batch,
+        writes_per_cell=rounds.written_cells / rounds.cells / rounds.batch,
         worst_per_sample=worst,
         endurance_cycles=device.endurance_cycles,
         rate_per_s=rate,
@@ -58,7 +58,7 @@ def _years(device: DeviceFile, writes_per_s: float) -> float | None:
     return None if years is None or math.isinf(years) else years
 
 
-def _round_use(one: Round, alone: SimulationReport, many: SimulationReport | None, batch: int) -> RoundUse:
+def _round_use(one: RoundEntry, alone: SimulationReport, many: SimulationReport | None, batch: int) -> RoundUse:
     first_pj, next_pj = alone.energy_pj or 0.0, 0.0 if many is None else many.energy_pj or 0.0
     return RoundUse(
         path=one.path,
@@ -72,16 +72,16 @@ def _round_use(one: Round, alone: SimulationReport, many: SimulationReport | Non
     )
 
 
-def standby_pj(used: Sequence[RoundUse], alone: Alone) -> float:
+def compute_standby_pj(used: Sequence[RoundUse], alone: RoundReports) -> float:
     """Returns the energy of the chip's standby while it is written."""
     static = (report.energy_parts_pj.get("static", 0.0) / (report.latency_ns or 1.0) for report in alone)
     return sum(power * one.write_ns for power, one in zip(static, used, strict=True))
 
 
-def _writing_pj(used: Sequence[RoundUse], alone: Alone) -> float | None:
+def _writing_pj(used: Sequence[RoundUse], alone: RoundReports) -> float | None:
     """Returns the energy of writing a batch, with standby; None if the device file has none."""
     known = [one.write_pj for one in used if one.write_pj is not None]
-    return sum(known) + standby_pj(used, alone) if len(known) == len(used) else None
+    return sum(known) + compute_standby_pj(used, alone) if len(known) == len(used) else None
 
 
 def _batch_for_tenth(used: Sequence[RoundUse], writing_ns: float) -> int | None:
@@ -93,7 +93,7 @@ def _batch_for_tenth(used: Sequence[RoundUse], writing_ns: float) -> int | None:
     return 1 if more <= 0 else 1 + math.ceil(more / each)
 
 
-def with_reloading(report: SimulationReport, found: Reloading, parts: Mapping[str, float]) -> SimulationReport:
+def add_reloading(report: SimulationReport, found: ReloadingFigures, parts: Mapping[str, float]) -> SimulationReport:
     """Returns the sums over all rounds with the time and energy of a batch. `parts`: energy of a sample in pJ."""
     total = sum(parts.values())
     streaming = report.mode == "throughput"
@@ -108,12 +108,12 @@ def with_reloading(report: SimulationReport, found: Reloading, parts: Mapping[st
     )
 
 
-def parts_of(found: Reloading, alone: Alone, streaming: Alone | None) -> dict[str, float]:
+def parts_of(found: ReloadingFigures, alone: RoundReports, streaming: RoundReports | None) -> dict[str, float]:
     """Returns the energy of a sample by part, in pJ, with writing and the standby while the chip is written."""
     parts: dict[str, float] = {}
     for reports, times in ((alone, 1), (streaming or (), found.batch - 1)):
         for name, energy in (item for report in reports for item in report.energy_parts_pj.items()):
             parts[name] = parts.get(name, 0.0) + times * energy / found.batch
-    parts["static"] = parts.get("static", 0.0) + standby_pj(found.rounds, alone) / found.batch
+    parts["static"] = parts.get("static", 0.0) + compute_standby_pj(found.rounds, alone) / found.batch
     parts["writing"] = sum(one.write_pj or 0.0 for one in found.rounds) / found.batch
     return parts

@@ -9,19 +9,26 @@ from pathlib import Path
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
-from raptor.output.round_files import Rounds
-from validator.hosted.listing import chip_folders, has_rounds, is_hosted, not_modelled, one_segment, read_segments
+from raptor.common.spelling import spell_option
+from raptor.output.round_files import RoundList
+from validator.hosted.listing import (
+    chip_folders,
+    describe_host_nodes,
+    has_rounds,
+    has_segments,
+    read_segments,
+    require_one_segment,
+)
 from validator.hosted.rounds import read_device, read_rounds
 from validator.options import Mode
 from validator.simulate import builtin
 from validator.simulate.efficiency import Efficiency
 from validator.simulate.links import LinkUse
-from validator.simulate.reloading_figures import parts_of, reloading_of, with_reloading
+from validator.simulate.reloading_figures import add_reloading, compute_reloading, parts_of
 from validator.simulate.simulation_report import SimulationReport
 
 
-def simulate(
+def simulate_any(
     program: str | Path,
     arch: str | Path | None = None,
     *,
@@ -36,23 +43,23 @@ def simulate(
     turns on the chip are simulated for a batch, with the time and energy of writing. `rate`: samples a second, for
     their lifetime.
     """
-    path = arguments.path("program", program)
-    rate = None if rate is None else arguments.finite("rate", rate, 1e-9)
+    path = arguments.parse_path("program", program)
+    rate = None if rate is None else arguments.parse_finite("rate", rate, 1e-9)
     if rate is not None and path.is_dir() and not has_rounds(path):
-        raise UserError(f"{option('rate', rate)}: only for a program in rounds, whose cells wear out")
-    if not is_hosted(path):
+        raise UserError(f"{spell_option('rate', rate)}: only for a program in rounds, whose cells wear out")
+    if not has_segments(path):
         return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
     if trace_file is not None:
-        one_segment(path, option("trace_file"))
+        require_one_segment(path, spell_option("trace_file"))
     folders = chip_folders(path)
     if not folders:
         raise UserError(f"{path}: no segment is for the chip, so there is nothing to simulate")
     listed = read_segments(path)
     rounds = read_rounds(path, listed)
     if rounds is not None:
-        return _in_rounds(path, folders, arch, (mode, samples, rate), rounds, not_modelled(listed))
+        return _in_rounds(path, folders, arch, (mode, samples, rate), rounds, describe_host_nodes(listed))
     reports = [builtin.simulate(folder, arch, mode=mode, samples=samples) for folder in folders]
-    return _together(str(path), reports, not_modelled(listed))
+    return _together(str(path), reports, describe_host_nodes(listed))
 
 
 def _in_rounds(
@@ -60,7 +67,7 @@ def _in_rounds(
     folders: Sequence[Path],
     arch: str | Path | None,
     how: tuple[Mode, int, float | None],
-    rounds: Rounds,
+    rounds: RoundList,
     note: str,
 ) -> SimulationReport:
     """Simulates rounds: each alone and, for a batch above one, streaming."""
@@ -69,10 +76,10 @@ def _in_rounds(
     many = None
     if rounds.batch > 1:
         many = [builtin.simulate(folder, arch, mode="throughput", samples=samples) for folder in folders]
-    found = reloading_of(rounds, read_device(path), alone, many, rate)
+    found = compute_reloading(rounds, read_device(path), alone, many, rate)
     sums = replace(_together(str(path), alone, note), mode=mode, xbars_used=max(r.xbars_used for r in alone))
-    report = with_reloading(sums, found, parts_of(found, alone, many))
-    effective = Efficiency.of(report.macs or 0, found.sample_ns, report.energy_pj or 0.0) if report.macs else None
+    report = add_reloading(sums, found, parts_of(found, alone, many))
+    effective = Efficiency.compute(report.macs or 0, found.sample_ns, report.energy_pj or 0.0) if report.macs else None
     unknown = f"device {found.device}: the energy of writing is not known, and in no figure"
     return replace(
         report,
@@ -94,7 +101,7 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
     if interval_ns is not None:  # the chip stands by once, while all segments work
         parts["static"] = max(r.energy_parts_pj.get("static", 0.0) for r in reports)
     energy_pj, macs = sum(parts.values()), sum(r.macs or 0 for r in reports)
-    effective = Efficiency.of(macs, interval_ns or latency_ns, energy_pj) if macs else None
+    effective = Efficiency.compute(macs, interval_ns or latency_ns, energy_pj) if macs else None
     return replace(
         reports[0],
         program=program,

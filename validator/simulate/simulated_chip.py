@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.given import check_given
-from raptor.common.option_values import parse_source
-from raptor.common.spelling import option
+from raptor.common.given import check_program_path
+from raptor.common.option_values import parse_arch_source
+from raptor.common.spelling import spell_option
 from raptor.output import files
 from raptor.target import arch as architectures
-from raptor.target.arch import ChipDescription, Crossbar, Target, drop, parse, read_arch
-from validator.network import KINDS, FileTable, MeshTable, NetworkTable
+from raptor.target.arch import ChipDescription, CrossbarHardware, Target, drop_wrong_fields, parse_arch, read_arch
+from validator.network import COST_KINDS, FileTable, MeshTable, NetworkTable
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class SimulatedChip:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class FlitCosts:
     """Cost of one flit between the cores of a program that talk. (A table of all pairs of 4000 cores takes 270 MB.)
 
     The pairs that begin at core i (its place in the program) are entries `first[i]` to `first[i + 1]`. `to` is the
@@ -44,43 +44,43 @@ class Network:
     """
 
     first: Ints
-    to: Ints
+    destination: Ints
     latency_ns: Floats
     energy_pj: Floats
-    missing: npt.NDArray[np.bool_]
+    is_missing: npt.NDArray[np.bool_]
 
     @property
-    def latencies(self) -> tuple[Ints, Ints, Floats]:
-        """Arrays in which the kernels look up the latency of a pair (`cost_kernels.flit_cost`), ns."""
-        return self.first, self.to, self.latency_ns
+    def latency_table(self) -> tuple[Ints, Ints, Floats]:
+        """Arrays in which the kernels look up the latency of a pair (`cost_kernels.look_up_flit_cost`), ns."""
+        return self.first, self.destination, self.latency_ns
 
     @property
-    def energies(self) -> tuple[Ints, Ints, Floats]:
+    def energy_table(self) -> tuple[Ints, Ints, Floats]:
         """Arrays in which the kernels look up the energy of a pair, pJ."""
-        return self.first, self.to, self.energy_pj
+        return self.first, self.destination, self.energy_pj
 
     def flit_ns(self, source: int, to: int) -> float | None:
         """Returns the latency of one flit, ns, for a pair that talks; None if the table lacks the pair."""
         low, high = self.first[source : source + 2]
-        at = int(low + np.searchsorted(self.to[low:high], to))
-        return None if self.missing[at] else float(self.latency_ns[at])
+        at = int(low + np.searchsorted(self.destination[low:high], to))
+        return None if self.is_missing[at] else float(self.latency_ns[at])
 
 
-def read_target(source: str | Path) -> SimulatedChip:
+def read_simulated_chip(source: str | Path) -> SimulatedChip:
     """Reads an architecture file and its network table (relative to its folder), or takes a preset.
 
     The network of a preset, and of a file that names no table, is the built-in mesh. A field that the simulator does
     not know gives a warning and is ignored, because the simulator ignores it silently. Raises `UserError`.
     """
-    source = parse_source("arch", source)
+    source = parse_arch_source("arch", source)
     if is_preset(source):
         preset = architectures.load(source)
         return SimulatedChip(preset, MeshTable(preset), str(source), ())
     path = Path(source)
     if not path.is_file():
-        presets = ", ".join(architectures.presets())
+        presets = ", ".join(architectures.arch_presets())
         raise UserError(f"architecture {source}: no such file; give a file or one of: {presets}")
-    storage.check_regular(path.parent, path.name)
+    storage.check_regular_file(path.parent, path.name)
     description, warnings = _described(read_arch(path), path)
     chip_id, core_id = description.memory_ids
     if chip_id != core_id:
@@ -90,26 +90,26 @@ def read_target(source: str | Path) -> SimulatedChip:
     return SimulatedChip(target, table, str(path), tuple(warnings))
 
 
-def beside(program: Path) -> Path:
+def find_arch_file(program: Path) -> Path:
     """Returns the path of the `arch.json` in, or beside, a program. Raises `UserError` if there is none."""
-    check_given(program)
+    check_program_path(program)
     path = (program if program.is_dir() else program.parent) / files.ARCH
     if not path.is_file():
-        raise UserError(f"{path}: no such file; give the architecture with {option('arch')}")
+        raise UserError(f"{path}: no such file; give the architecture with {spell_option('arch')}")
     return path
 
 
 def is_preset(source: str | Path) -> bool:
-    return str(source) in architectures.presets()
+    return str(source) in architectures.arch_presets()
 
 
 def _described(raw: dict[str, Any], path: Path) -> tuple[ChipDescription, list[str]]:
     """Returns the description without unknown fields, and a warning for each. Raises `UserError` for wrong values."""
-    description, problems = parse(raw)
+    description, problems = parse_arch(raw)
     unknown = [problem for problem in problems if problem.kind == "unknown"]
     if unknown:
-        drop(raw, unknown)
-        description, problems = parse(raw)
+        drop_wrong_fields(raw, unknown)
+        description, problems = parse_arch(raw)
     if description is None:
         mistakes = (f"  {problem.name}: {problem.message}" for problem in problems[:_MOST_MISTAKES])
         raise UserError("\n".join([f"{path}: not an architecture file:", *mistakes]))
@@ -146,7 +146,7 @@ class ChipNumbers(NamedTuple):
     counting: int
 
 
-def timing(target: Target, *, counting: bool) -> ChipNumbers:
+def make_chip_numbers(target: Target, *, counting: bool) -> ChipNumbers:
     """Returns the numbers of a target. `counting`: also count accesses of decode, registers, scalar unit."""
     core, xbar, local, memory = target.core, target.core.xbar, target.core.memory, target.memory
     front, back = stage_cycles(xbar)
@@ -180,7 +180,7 @@ def _picoseconds(ns: float) -> int:
     return int(ns * _PS + 0.5)
 
 
-def stage_cycles(xbar: Crossbar) -> tuple[int, int]:
+def stage_cycles(xbar: CrossbarHardware) -> tuple[int, int]:
     """Returns the cycles of the two stages of a crossbar.
 
     The first stage converts the inputs and reads the crossbar once; the second converts all its columns back.
@@ -195,7 +195,7 @@ def stage_cycles(xbar: Crossbar) -> tuple[int, int]:
     return front, back
 
 
-def network_of(chip: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
+def look_up_flit_costs(chip: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> FlitCosts:
     """Looks up latency and energy of the pairs of cores that talk.
 
     `pairs`: sorted, without repetitions; indices into `cores`, or len(cores) for global memory. A pair that the table
@@ -204,10 +204,10 @@ def network_of(chip: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDA
     memory = str(chip.target.memory_id)
     names = [*map(str, cores), memory]
     found = [
-        tuple(chip.table.cost(kind, names[source], names[to]) for kind in KINDS)
+        tuple(chip.table.cost(kind, names[source], names[to]) for kind in COST_KINDS)
         for source, to in cast(list[tuple[int, int]], pairs.tolist())
     ]
     latency, energy = np.array([[cost or 0.0 for cost in pair] for pair in found], np.float64).reshape(-1, 2).T.copy()
     missing = np.array([None in pair for pair in found], np.bool_)
     first = np.searchsorted(pairs[:, 0], np.arange(len(cores) + 1)).astype(np.int64)
-    return Network(first, pairs[:, 1].copy(), latency, energy, missing)
+    return FlitCosts(first, pairs[:, 1].copy(), latency, energy, missing)

@@ -8,12 +8,12 @@ from typing import Literal
 import orjson
 from rich.table import Table
 
-from raptor.common.console import Console
-from raptor.common.names import shorten
+from raptor.common.console import LiteralConsole
+from raptor.common.names import abbreviate_names
 from raptor.common.strict import WallTimes
 from validator.options import Mode
-from validator.simulate.links import MOST_USED, LinkUse
-from validator.simulate.reloading import Reloading
+from validator.simulate.links import MOST_LINK_SHARE, LinkUse
+from validator.simulate.reloading import ReloadingFigures
 
 _BUSIEST = 5
 _LAYERS = 12
@@ -76,20 +76,20 @@ class SimulationReport:
     critical_path_ns: Mapping[str, float] = field(default_factory=dict[str, float])
     seconds: WallTimes = field(default_factory=dict[str, float])
     warnings: tuple[str, ...] = ()
-    reloading: Reloading | None = None
+    reloading: ReloadingFigures | None = None
     links: tuple[LinkUse, ...] = ()
 
     @property
-    def crowded(self) -> tuple[LinkUse, ...]:
+    def crowded_links(self) -> tuple[LinkUse, ...]:
         """Links used so much that times are lower bounds, because the simulator has no contention."""
-        return tuple(link for link in self.links if link.share > MOST_USED)
+        return tuple(link for link in self.links if link.share > MOST_LINK_SHARE)
 
 
 def to_json(report: SimulationReport) -> bytes:
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def show(report: SimulationReport, console: Console, *, quiet: bool = False) -> None:
+def show(report: SimulationReport, console: LiteralConsole, *, quiet: bool = False) -> None:
     """Prints the most important figures; with `quiet` in one line."""
     if quiet:
         _line(console, _summary(report))
@@ -97,7 +97,7 @@ def show(report: SimulationReport, console: Console, *, quiet: bool = False) -> 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    names = shorten([name for name, _ in _slowest(report)], console.width - _BEFORE_NAMES)
+    names = abbreviate_names([name for name, _ in _slowest(report)], console.width - _BEFORE_NAMES)
     for name, value in _rows(report, names):
         table.add_row(name, value)
     console.print(table)
@@ -108,7 +108,7 @@ def show(report: SimulationReport, console: Console, *, quiet: bool = False) -> 
 def _summary(report: SimulationReport) -> str:
     figures = [f"{report.program}:"]
     if report.latency_ns is not None:
-        figures.append(f"latency {'at least ' if report.crowded else ''}{time_text(report.latency_ns)},")
+        figures.append(f"latency {'at least ' if report.crowded_links else ''}{time_text(report.latency_ns)},")
     if report.samples_per_s is not None:
         figures.append(f"{number_text(report.samples_per_s)} samples/s,")
     figures.append(f"energy {energy_text(report.energy_pj or 0.0)}")
@@ -122,7 +122,7 @@ def _slowest(report: SimulationReport) -> list[tuple[str, float]]:
 
 def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str, str]]:
     rows = [("estimator", report.estimator)]
-    least, most = ("at least ", "at most ") if report.crowded else ("", "")
+    least, most = ("at least ", "at most ") if report.crowded_links else ("", "")
     if report.latency_ns is not None:
         rows.append(("latency", f"{least}{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
     if report.interval_ns is not None:
@@ -156,12 +156,12 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
     """Yields the use of each link between chips."""
     for link in report.links:
-        wait = ": others would wait, which is not modelled, so no time is known" if link in report.crowded else ""
+        wait = ": others would wait, which is not modelled, so no time is known" if link in report.crowded_links else ""
         a, b = link.chips
         yield f"link {a}-{b}", f"{link.flits:,} flits a sample, used {link.share:.1%} of the time{wait}"
 
 
-def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:
+def _reloading_rows(found: ReloadingFigures) -> Iterator[tuple[str, str]]:
     """Yields the rows on rounds: time and energy with and without writing, writes of a cell, and lifetime."""
     each = f"batch of {found.batch}, {found.batch_ns and found.writing_ns / found.batch_ns:.1%} of its time is writing"
     yield "rounds", f"{len(found.rounds)}  ({each})"
@@ -233,5 +233,5 @@ def energy_text(pj: float) -> str:
     return f"{pj:,.6g} pJ"
 
 
-def _line(console: Console, text: str) -> None:
+def _line(console: LiteralConsole, text: str) -> None:
     console.print(text, soft_wrap=True)

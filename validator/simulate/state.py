@@ -20,7 +20,7 @@ NEVER = 2**62
 EVENT_REGISTERS = 32
 
 
-class Stop(IntEnum):
+class RunStop(IntEnum):
     """Reason why the kernel returned."""
 
     DONE = 0
@@ -28,7 +28,7 @@ class Stop(IntEnum):
     QUEUE_FULL = 2
 
 
-class Step(IntEnum):
+class ThreadStep(IntEnum):
     """Position of a unit's thread in its instruction: what it does when it runs next."""
 
     START = 0
@@ -43,7 +43,7 @@ class Step(IntEnum):
     TOKEN = 9
 
 
-class Program(NamedTuple):
+class KernelProgram(NamedTuple):
     """A program and the table of its instructions: everything that a run does not change.
 
     `rules`: see `opcode_tables.Rule`. `words`: five for each instruction. `place_of`: place of a core by its number on
@@ -59,15 +59,14 @@ class Program(NamedTuple):
     flit_ns: tuple[Ints, Ints, npt.NDArray[np.float64]]
 
 
-class Tables(NamedTuple):
+class RunTables(NamedTuple):
     """Tables that change in a run, in addition to the counters `Global`.
 
-    `core`, `thread`, `port`: tables with columns `Core`, `Op`, `Port`. `rob[core]`: slots of the reorder buffer, a ring
-    (columns `Op`); the last row is the instruction in the dispatcher. `heap_time` and `heap_thread`: the heap, from
-    place 1; `earlier_heap`: an earlier state of it, to find turns that change nothing. `calendar`: entries tick * cores
-    + core. `run` and `next_delta`: threads to run in this instant, and in its next delta cycle. `queue`: messages
-    (columns `Queue`); those in a core's switch begin at `queue_first`. `tokens`: number by core and event register.
-    """
+    `core`, `thread`, `port`: tables with columns `Core`, `Op`, `PortColumn`. `rob[core]`: slots of the reorder buffer,
+    a ring (columns `Op`); the last row is the instruction in the dispatcher. `heap_time` and `heap_thread`: the heap,
+    from place 1; `earlier_heap`: an earlier state of it, to find turns that change nothing. `calendar`: entries tick *
+    cores + core. `run` and `next_delta`: threads to run in this instant, and in its next delta cycle. `queue`: messages
+    (columns `Queue`); those in a core's switch begin at `queue_first`. `tokens`: number by core and event register."""
 
     core: Ints
     thread: Ints
@@ -85,7 +84,7 @@ class Tables(NamedTuple):
     port: Ints
 
 
-class Log(NamedTuple):
+class InstructionLog(NamedTuple):
     """Notes on each instruction, and (`marks`) on each round of a core; see `cycle_model.Run`."""
 
     start: Ints
@@ -96,7 +95,7 @@ class Log(NamedTuple):
     busy: Ints
 
 
-class Core(IntEnum):
+class CoreColumn(IntEnum):
     """Columns of the core table.
 
     `PC`: the instruction that the unit executes (fast path), else the one in the dispatcher. `OPEN_TO`: the core at
@@ -140,7 +139,7 @@ class Core(IntEnum):
     WAIT_PC = 33
 
 
-class Op(IntEnum):
+class OpColumn(IntEnum):
     """Columns of an instruction that runs, in the thread table and in the reorder buffer.
 
     `READ`, `COMPUTE`, `WRITE`: times, ps. `SIZE`: flits. `OTHER`: partner core, event register or thread of the array
@@ -170,7 +169,7 @@ class Op(IntEnum):
     HIGH3 = 20
 
 
-class Switch(IntEnum):
+class SwitchState(IntEnum):
     """State of a switch's thread."""
 
     IDLE = 0
@@ -179,7 +178,7 @@ class Switch(IntEnum):
     RESPONSE = 3
 
 
-class Message(IntEnum):
+class MessageKind(IntEnum):
     """Kinds of message. The last two go to global memory."""
 
     REQUEST = 0
@@ -190,7 +189,7 @@ class Message(IntEnum):
     STORE = 5
 
 
-class Queue(IntEnum):
+class QueueColumn(IntEnum):
     """Columns of the messages that wait in a switch."""
 
     KIND = 0
@@ -200,7 +199,7 @@ class Queue(IntEnum):
     VALUE = 4
 
 
-class Global(IntEnum):
+class GlobalCounter(IntEnum):
     """Entries of the table of counters."""
 
     HEAP = 0
@@ -216,7 +215,7 @@ class Global(IntEnum):
     FAULT_CORE = 10
 
 
-class Port(IntEnum):
+class PortColumn(IntEnum):
     """Columns of the register-file table: the ports of decode and scalar unit, for the energy of each access."""
 
     WRITE_RD = 0
@@ -240,7 +239,7 @@ class Port(IntEnum):
     WRITTEN = 18
 
 
-class Count(IntEnum):
+class CountColumn(IntEnum):
     """Columns of the counts of a core: its use of the parts of the chip in one run of its stream."""
 
     CROSSBAR_PASSES = 0
@@ -253,7 +252,7 @@ class Count(IntEnum):
     INSTRUCTIONS = 7
 
 
-class Demand(IntEnum):
+class DemandColumn(IntEnum):
     """Columns of the least times of an instruction, ps: all its time, and the time at each memory port in it."""
 
     TIME = 0

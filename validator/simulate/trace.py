@@ -14,9 +14,9 @@ import numpy.typing as npt
 import orjson
 
 from raptor.common import storage
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.target.isa import BY_OPCODE, Timing, Unit
-from validator.simulate.cycle_model import CycleModel, Run
+from validator.simulate.cycle_model import CycleModel, CycleRun
 from validator.simulate.layers import Provenance
 
 Ints = npt.NDArray[np.int64]
@@ -40,16 +40,16 @@ class _Events:
     end: Ints
 
 
-def write(path: Path, machine: CycleModel, run: Run, of: Provenance) -> None:
+def write_chrome_trace(path: Path, machine: CycleModel, run: CycleRun, of: Provenance) -> None:
     """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
-    with storage.whole(option("trace_file"), path) as file:
+    with storage.open_atomic(spell_option("trace_file"), path) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
         for k, event in enumerate(_all(machine, run, of)):
             file.write((b",\n" if k else b"") + orjson.dumps(event))
         file.write(b"\n]}\n")
 
 
-def _all(machine: CycleModel, run: Run, of: Provenance) -> Iterator[dict[str, Any]]:
+def _all(machine: CycleModel, run: CycleRun, of: Provenance) -> Iterator[dict[str, Any]]:
     unit = _unit_of(machine)
     yield from _tracks(machine, unit)
     yield from _spans(machine, run, of, unit)
@@ -58,7 +58,7 @@ def _all(machine: CycleModel, run: Run, of: Provenance) -> Iterator[dict[str, An
 
 def _unit_of(machine: CycleModel) -> Ints:
     """Returns the index into `_UNITS` of each instruction, or -1 for scalar instructions."""
-    return np.array([_UNITS.index(unit) if unit in _UNITS else -1 for unit in Unit], np.int64)[machine.unit]
+    return np.array([_UNITS.index(unit) if unit in _UNITS else -1 for unit in Unit], np.int64)[machine.unit_index]
 
 
 def _tracks(machine: CycleModel, unit: Ints) -> Iterator[dict[str, Any]]:
@@ -77,9 +77,9 @@ def _tracks(machine: CycleModel, unit: Ints) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _spans(machine: CycleModel, run: Run, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
-    core_of, opcodes = machine.core_of, machine.opcodes
-    events = _merge(run, unit, core_of, of.step, opcodes)
+def _spans(machine: CycleModel, run: CycleRun, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
+    core_of, opcodes = machine.core_index, machine.opcodes
+    events = _merge(run, unit, core_of, of.step_index, opcodes)
     # Groups of one core work at once with a reorder buffer; on a track one event ends before the next begins.
     lead = events.order[events.first]
     for k in range(len(lead)):
@@ -91,7 +91,7 @@ def _spans(machine: CycleModel, run: Run, of: Provenance, unit: Ints) -> Iterato
         name = BY_OPCODE[int(opcodes[pc])].name
         yield {
             "ph": "X",
-            "name": f"{of.names[of.step[pc]]} ({name})" if of.has_nodes else name,
+            "name": f"{of.names[of.step_index[pc]]} ({name})" if of.has_nodes else name,
             "pid": int(machine.cores[core_of[pc]]),
             "tid": int(unit[pc]),
             "ts": start / _PS_PER_US,
@@ -100,7 +100,7 @@ def _spans(machine: CycleModel, run: Run, of: Provenance, unit: Ints) -> Iterato
         }
 
 
-def _merge(run: Run, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray[np.int32]) -> _Events:
+def _merge(run: CycleRun, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray[np.int32]) -> _Events:
     """Groups the instructions of each track into about `EVENT_LIMIT` events at most."""
     pcs = np.flatnonzero(unit >= 0)
     order = pcs[np.lexsort((pcs, unit[pcs], core_of[pcs]))]
@@ -145,11 +145,11 @@ def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return changed
 
 
-def _messages(machine: CycleModel, run: Run) -> Iterator[dict[str, Any]]:
+def _messages(machine: CycleModel, run: CycleRun) -> Iterator[dict[str, Any]]:
     """Yields an arrow from each send to its receive, and from each token to the wait that it ended."""
-    waits = machine.timed(Timing.RECEIVE, Timing.WAIT) & (run.cause >= 0)
+    waits = machine.timing_mask(Timing.RECEIVE, Timing.WAIT) & (run.cause >= 0)
     arrows = np.flatnonzero(waits)
-    core_of = machine.core_of
+    core_of = machine.core_index
     for k, pc in enumerate(arrows[:: max(1, -(-len(arrows) // MESSAGE_LIMIT))]):
         sender = int(run.cause[pc])
         common = {"name": "message", "cat": "message", "id": k, "tid": _UNITS.index(Unit.TRANSFER)}

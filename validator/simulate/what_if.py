@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from raptor.target.arch import Crossbar
+from raptor.target.arch import CrossbarHardware
 from validator.simulate import builtin, cycle_model, simulated_chip
 from validator.simulate.cycle_model import CycleModel
 
@@ -29,18 +29,18 @@ class WhatIf:
     interval_ns: float
 
 
-def what_if(machine: CycleModel, samples: int) -> tuple[WhatIf, ...]:
+def try_faster_parts(machine: CycleModel, samples: int) -> tuple[WhatIf, ...]:
     """Simulates with each of `PARTS` twice as fast, one at a time.
 
     `samples`: number of samples that each core begins; the interval is measured over the later half.
     """
-    return tuple(_run(part, change(machine), samples) for part, change in PARTS.items())
+    return tuple(_run(part, change(machine), samples) for part, change in FASTER_PARTS.items())
 
 
 def _run(part: str, machine: CycleModel, samples: int) -> WhatIf:
-    run = cycle_model.run(machine)
+    run = cycle_model.run_cycle_model(machine)
     builtin.check_ended(machine, run)
-    interval_ns, _, _ = builtin.steady_state(machine, samples, counting=False)
+    interval_ns, _, _ = builtin.measure_steady_state(machine, samples, counting=False)
     return WhatIf(part, run.last_tick * machine.period_ns, interval_ns)
 
 
@@ -52,7 +52,7 @@ def _products(machine: CycleModel) -> CycleModel:
     return _numbers(machine, matrix_period_ns=machine.numbers.matrix_period_ns / 2)
 
 
-def of_product(*fast: str) -> Callable[[CycleModel], CycleModel]:
+def speed_up_crossbar(*fast: str) -> Callable[[CycleModel], CycleModel]:
     """Returns a change that halves the latencies `fast` of a crossbar.
 
     The clock of the crossbar gets twice as fast, and all other latencies take twice as many cycles.
@@ -65,7 +65,7 @@ def of_product(*fast: str) -> Callable[[CycleModel], CycleModel]:
     return change
 
 
-def _finer(xbar: Crossbar, fast: tuple[str, ...]) -> Crossbar:
+def _finer(xbar: CrossbarHardware, fast: tuple[str, ...]) -> CrossbarHardware:
     converters = xbar.converters
     cycles = {name: getattr(converters, name) * (1 if name in fast else 2) for name in _CYCLES}
     period_ns, read = converters.period_ns / 2, math.ceil(xbar.read_ns / converters.period_ns)
@@ -90,12 +90,12 @@ def _network(machine: CycleModel) -> CycleModel:
     return replace(machine, network=replace(machine.network, latency_ns=machine.network.latency_ns / 2))
 
 
-PARTS: Mapping[str, Callable[[CycleModel], CycleModel]] = {
+FASTER_PARTS: Mapping[str, Callable[[CycleModel], CycleModel]] = {
     "products (all of a crossbar)": _products,
-    "DACs": of_product("dac_cycles"),
-    "crossbar reads": of_product("read_ns"),
-    "ADCs": of_product("adc_cycles"),
-    "shift adders, output buffers": of_product("shift_add_cycles", "output_buffer_cycles"),
+    "DACs": speed_up_crossbar("dac_cycles"),
+    "crossbar reads": speed_up_crossbar("read_ns"),
+    "ADCs": speed_up_crossbar("adc_cycles"),
+    "shift adders, output buffers": speed_up_crossbar("shift_add_cycles", "output_buffer_cycles"),
     "ports of local memory": _local_memory,
     "vector units": _vector,
     "network": _network,

@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.isa import OPCODE, Timing
-from raptor.target.opcode_tables import MATRIX, SCALAR, TRANSFER, UNIT, VECTOR, timed
+from raptor.target.opcode_tables import MATRIX, SCALAR, TRANSFER, UNIT, VECTOR, timing_mask
 from validator.simulate import cycle_model
-from validator.simulate.cycle_model import CycleModel, Run
-from validator.simulate.state import Core, Demand
+from validator.simulate.cycle_model import CycleModel, CycleRun
+from validator.simulate.state import CoreColumn, DemandColumn
 
 Ints = npt.NDArray[np.int64]
 
-_IS_MEMORY = timed(Timing.LOAD, Timing.STORE, Timing.FILL, Timing.COPY)
-_IS_NETWORK = timed(Timing.SEND, Timing.RECEIVE, Timing.GIVE_TOKEN, Timing.WAIT)
-_IS_SEND = timed(Timing.SEND)
+_IS_MEMORY = timing_mask(Timing.LOAD, Timing.STORE, Timing.FILL, Timing.COPY)
+_IS_NETWORK = timing_mask(Timing.SEND, Timing.RECEIVE, Timing.GIVE_TOKEN, Timing.WAIT)
+_IS_SEND = timing_mask(Timing.SEND)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TimeSplit:
     """Split of the time of a core until it ends, ns; the sum is that end. Of parts that overlap, the first one counts.
 
     `memory`: loads, stores and local copies, with the waiting for the port. `network`: messages, without the waiting
@@ -41,7 +41,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class LeastWork:
     """Least times, ps.
 
     `least`: least time of each instruction from entering its unit to its completion. `total`: least time of each core
@@ -54,24 +54,24 @@ class Work:
     port: int
 
 
-def work_of(machine: CycleModel) -> Work:
+def compute_least_work(machine: CycleModel) -> LeastWork:
     """Computes the least times from the program and the chip, without a run."""
-    demand = cycle_model.demands(machine)
+    demand = cycle_model.compute_demands(machine)
     period = round(machine.period_ns * 1000)
-    unit = machine.unit
+    unit = machine.unit_index
     scalar, product = unit == SCALAR, unit == MATRIX
     # One cycle until the end is noticed; a product enters its group a cycle after it counts as started.
-    least = np.where(scalar, 0, (-(-demand[:, Demand.TIME] // period) + 1 + product) * period)
+    least = np.where(scalar, 0, (-(-demand[:, DemandColumn.TIME] // period) + 1 + product) * period)
     if machine.numbers.rob_size == 1:
         total = _by_core(machine, least + period)
         products = _by_core(machine, np.where(product, least, 0))
     else:
-        local = demand[:, Demand.LOCAL]
+        local = demand[:, DemandColumn.LOCAL]
         products = np.maximum(_busiest_group(machine, least - period), _by_core(machine, np.where(product, local, 0)))
         units = [_by_core(machine, np.where(unit == one, least, 0)) for one in (VECTOR, TRANSFER)]
         issue = _by_core(machine, np.full(len(least), period, np.int64))
         total = np.maximum.reduce([products, *units, _by_core(machine, local), issue])
-    return Work(least, total, products, int(demand[:, Demand.GLOBAL].sum()))
+    return LeastWork(least, total, products, int(demand[:, DemandColumn.GLOBAL].sum()))
 
 
 def _by_core(machine: CycleModel, amounts: Ints) -> Ints:
@@ -81,26 +81,26 @@ def _by_core(machine: CycleModel, amounts: Ints) -> Ints:
 
 def _busiest_group(machine: CycleModel, amounts: Ints) -> Ints:
     at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])
-    core = machine.core_of[at]
+    core = machine.core_index[at]
     groups = np.zeros(len(machine.xbars), np.int64)
     np.add.at(groups, machine.group_first[core] + machine.words[at, 3], amounts[at])
-    busiest = np.zeros(machine.count, np.int64)
+    busiest = np.zeros(machine.core_count, np.int64)
     np.maximum.at(busiest, core, groups[machine.group_first[core] + machine.words[at, 3]])
     return busiest
 
 
-def split_of(machine: CycleModel, run: Run, work: Work, i: int) -> Split:
+def split_core_time(machine: CycleModel, run: CycleRun, work: LeastWork, i: int) -> TimeSplit:
     """Splits the time of core i (its place in `machine.cores`) in a run of one sample."""
-    finish = int(run.core[i, Core.FINISH]) * round(machine.period_ns * 1000)
+    finish = int(run.core[i, CoreColumn.FINISH]) * round(machine.period_ns * 1000)
     begins, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
     times: list[int] = [0]
     for begin, end in _activities(machine, run, work, slice(machine.first[i], machine.first[i + 1])):
         begins, ends = np.concatenate([begins, begin]), np.concatenate([ends, end])
         times.append(_covered(begins, ends))
-    return Split(*(float(ps) / 1000 for ps in np.diff([*times, finish])))
+    return TimeSplit(*(float(ps) / 1000 for ps in np.diff([*times, finish])))
 
 
-def _activities(machine: CycleModel, run: Run, work: Work, stream: slice) -> Iterator[tuple[Ints, Ints]]:
+def _activities(machine: CycleModel, run: CycleRun, work: LeastWork, stream: slice) -> Iterator[tuple[Ints, Ints]]:
     """Yields begin and end of the activities of each field of `Split`, in its order, except `rest`."""
     opcodes, begin, end = machine.opcodes[stream], run.start[stream], run.end[stream]
     # The time of an instruction beyond its least time is waiting, and comes first.

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.arguments import whole
+from raptor.common.arguments import parse_integer
 from raptor.device.back_end import Array
 from raptor.device.crossbar import Crossbar
 from raptor.device.device import Device
@@ -12,7 +12,7 @@ from raptor.device.errors import OperandError
 from raptor.device.futures import Future
 
 
-class Pending:
+class PendingResults:
     """Crossbars of a device by number, each acquired at its first use, and the results that are not stored yet."""
 
     def __init__(self, device: Device) -> None:
@@ -20,24 +20,24 @@ class Pending:
         self._tiles: dict[int, Crossbar] = {}
         self._results: dict[int, list[tuple[Future[Array], Array]]] = {}
 
-    def tile(self, number: int) -> Crossbar:
+    def get_tile(self, number: int) -> Crossbar:
         """Returns a tile. Raises `UserError` for a number that the device does not have."""
-        whole("tile", number, 0, self.device.info.crossbars - 1)
+        parse_integer("tile", number, 0, self.device.info.crossbars - 1)
         if number not in self._tiles:
             self._tiles[number] = self.device.acquire()
         return self._tiles[number]
 
-    def later(self, number: int, result: Future[Array], into: Array) -> None:
+    def store_later(self, number: int, result: Future[Array], into: Array) -> None:
         """Registers the buffer into which `store` copies a result of the tile."""
         self._results.setdefault(number, []).append((result, into))
 
-    def store(self, number: int) -> None:
+    def store_results(self, number: int) -> None:
         """Waits for the results of a tile, and copies them into their buffers."""
         for result, into in self._results.pop(number, []):
-            store(result.result(), into)
+            copy_result(result.result(), into)
 
 
-def store(value: Array, into: Array) -> None:
+def copy_result(value: Array, into: Array) -> None:
     """Copies a result into a buffer. Raises `OperandError` if the type of the buffer cannot represent it."""
     with np.errstate(all="ignore"):
         typed: Any = value.astype(into.dtype)

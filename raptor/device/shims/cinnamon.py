@@ -12,9 +12,9 @@ from raptor.device.back_end import Array
 from raptor.device.crossbar import Crossbar, Operand
 from raptor.device.device import Device
 from raptor.device.futures import Future
-from raptor.device.graph import Graph, Node, Placed, Product, Schedule
+from raptor.device.graph import GraphValue, PlacedProduct, ProductGraph, ProductNode, SchedulerFunction
 from raptor.device.opening import open
-from raptor.device.shims.buffers import Pending
+from raptor.device.shims.buffers import PendingResults
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -55,7 +55,7 @@ def release_device(device: Device) -> None:
     device.close()
 
 
-class Memristor(Pending):
+class MemristorRuntime(PendingResults):
     """The runtime library: numbered tiles, and results in the caller's buffers, complete after a barrier.
 
     Each function stands for its variants for all element types: `memristor_gemm_i16`, `memristor_gemm_f32` and so on.
@@ -63,19 +63,19 @@ class Memristor(Pending):
 
     def memristor_write_to_crossbar(self, tile: int, rhs: Array) -> None:
         """Writes a matrix to a tile."""
-        self.tile(tile).write(rhs)
+        self.get_tile(tile).write(rhs)
 
     def memristor_gemm(self, tile: int, lhs: Array, result: Array) -> None:
         """Starts [m, k] times the matrix of the tile."""
-        self.later(tile, self.tile(tile).matmat(lhs), result)
+        self.store_later(tile, self.get_tile(tile).matmat(lhs), result)
 
     def memristor_gevm(self, tile: int, lhs: Array, result: Array) -> None:
         """Starts a vector times the matrix of the tile."""
-        self.later(tile, self.tile(tile).matvec(lhs), result)
+        self.store_later(tile, self.get_tile(tile).matvec(lhs), result)
 
     def memristor_barrier(self, tile: int) -> None:
         """Waits for a tile; then its results are in their buffers."""
-        self.store(tile)
+        self.store_results(tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class SchedulingHooks(Generic[R, A]):
     `operation_scheduler` makes the dispatch of a product on a resource, and `barrier_inserter` makes its barrier.
     """
 
-    reschedule_operation_filter: Callable[[Product], bool]
-    scheduling_strategy: Schedule
-    operation_scheduler: Callable[[Product, R], A]
-    barrier_inserter: Callable[[Product], A]
+    reschedule_operation_filter: Callable[[ProductNode], bool]
+    scheduling_strategy: SchedulerFunction
+    operation_scheduler: Callable[[ProductNode, R], A]
+    barrier_inserter: Callable[[ProductNode], A]
 
 
-def apply_scheduling(graph: Graph, resources: Sequence[R], hooks: SchedulingHooks[R, A]) -> list[A]:
+def apply_scheduling(graph: ProductGraph, resources: Sequence[R], hooks: SchedulingHooks[R, A]) -> list[A]:
     """Returns the dispatches and barriers of a graph in the order of the schedule.
 
     The barriers of a step precede its dispatches. A producer with two consumers is dispatched and awaited once, as late
@@ -100,20 +100,20 @@ def apply_scheduling(graph: Graph, resources: Sequence[R], hooks: SchedulingHook
     """
     every = hooks.scheduling_strategy(graph, len(resources))
     placed = [place for place in every if hooks.reschedule_operation_filter(place.op)]
-    events = [(place.await_at, 0, place) for place in placed] + [(place.start, 1, place) for place in placed]
+    events = [(place.await_step, 0, place) for place in placed] + [(place.start_step, 1, place) for place in placed]
     return [_event(hooks, resources, place, dispatches=bool(kind)) for _, kind, place in sorted(events, key=_order)]
 
 
-def _order(event: tuple[int, int, Placed]) -> tuple[int, int, int]:
+def _order(event: tuple[int, int, PlacedProduct]) -> tuple[int, int, int]:
     return event[0], event[1], event[2].op.number
 
 
-def _event(hooks: SchedulingHooks[R, A], resources: Sequence[R], place: Placed, *, dispatches: bool) -> A:
+def _event(hooks: SchedulingHooks[R, A], resources: Sequence[R], place: PlacedProduct, *, dispatches: bool) -> A:
     if dispatches:
         return hooks.operation_scheduler(place.op, resources[place.crossbar])
     return hooks.barrier_inserter(place.op)
 
 
-def is_cim_op(node: Node) -> bool:
+def is_cim_op(node: GraphValue) -> bool:
     """Cinnamon's own filter: returns whether an operation needs a crossbar."""
-    return isinstance(node, Product)
+    return isinstance(node, ProductNode)

@@ -9,10 +9,10 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array
 from raptor.device.device import Device
-from raptor.device.shims.buffers import Pending
+from raptor.device.shims.buffers import PendingResults
 
 
-class Cim(Pending):
+class CimDialect(PendingResults):
     """The dialect: numbered tiles, operations on whole matrices. `size`: rows and columns of a tile."""
 
     def __init__(self, device: Device) -> None:
@@ -21,15 +21,15 @@ class Cim(Pending):
 
     def write(self, tile: int, matrix: Array) -> None:
         """`cim.write`: writes a matrix, and waits until it is written."""
-        self.tile(tile).write(matrix).result()
+        self.get_tile(tile).write(matrix).result()
 
     def matmul(self, tile: int, a: Array, c: Array) -> None:
         """`cim.matmul`: starts `a` times the matrix of the tile; the result is in `c` after a barrier."""
-        self.later(tile, self.tile(tile).matmat(a), c)
+        self.store_later(tile, self.get_tile(tile).matmat(a), c)
 
     def barrier(self, tile: int) -> None:
         """`cim.barrier`: waits for a tile."""
-        self.store(tile)
+        self.store_results(tile)
 
     def copy_tile(self, matrix: Array, row: int, col: int) -> Array:
         """`cim.copyTile`: returns a contiguous copy of a tile; at the border it is smaller."""
@@ -53,28 +53,28 @@ class Cim(Pending):
         return slice(index * self.size, (index + 1) * self.size)
 
 
-class Library(Pending):
+class CimRuntime(PendingResults):
     """The runtime library. OCC passes 0 for both positions, and a bias that is never read."""
 
     def cim_configure_crossbar(self, cim_id: int, b: Array, bias: Array | None, n: int, k: int) -> None:
         """Writes a matrix [k, n]."""
-        self.tile(cim_id).write(b[: k * n].reshape(k, n)).result()
+        self.get_tile(cim_id).write(b[: k * n].reshape(k, n)).result()
 
     def cim_gemm(
         self, cim_id: int, a: Array, m: int, n: int, k: int, k_lda: int, x_pos: int, y_pos: int, c: Array, n_ldc: int
     ) -> None:
         """Starts C[m, n] = A[m, k] times the matrix. Rows of A are `k_lda` elements apart, rows of C `n_ldc`."""
         _check_position(x_pos, y_pos)
-        self.later(cim_id, self.tile(cim_id).matmat(_rows(a, m, k, k_lda)), _rows(c, m, n, n_ldc))
+        self.store_later(cim_id, self.get_tile(cim_id).matmat(_rows(a, m, k, k_lda)), _rows(c, m, n, n_ldc))
 
     def cim_gevm(self, cim_id: int, a: Array, k: int, n: int, x_pos: int, y_pos: int, c: Array) -> None:
         """Starts C[n] = A[k] times the matrix."""
         _check_position(x_pos, y_pos)
-        self.later(cim_id, self.tile(cim_id).matvec(a[:k]), c[:n])
+        self.store_later(cim_id, self.get_tile(cim_id).matvec(a[:k]), c[:n])
 
     def cim_await(self, cim_id: int) -> None:
         """Waits for a tile; then its results are in their buffers."""
-        self.store(cim_id)
+        self.store_results(cim_id)
 
 
 def _rows(buffer: Array, rows: int, cols: int, step: int) -> Array:

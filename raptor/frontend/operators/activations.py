@@ -9,57 +9,57 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from raptor.frontend.constants import scalar
-from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.constants import make_scalar_pixels
+from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import ImportFunction, importer
-from raptor.frontend.selection import choice, is_finite
+from raptor.frontend.selection import is_finite, select_where
 from raptor.frontend.truth import is_above
 from raptor.graph.ir import Constant
 
-SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
-Activation = Callable[[Formula, Value], Value]
+SMALLEST_FLOAT = float(np.finfo(np.float32).smallest_subnormal)
+Activation = Callable[[FormulaBuilder, Value], Value]
 
 
-def relu(f: Formula, x: Value) -> Value:
+def relu(f: FormulaBuilder, x: Value) -> Value:
     return f.relu(x)
 
 
-def tanh(f: Formula, x: Value) -> Value:
+def tanh(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("tanh", x)
 
 
-def sigmoid(f: Formula, x: Value) -> Value:
+def sigmoid(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("sigmoid", x)
 
 
-def erf(f: Formula, x: Value) -> Value:
+def erf(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("erf", x)
 
 
-def exp(f: Formula, x: Value) -> Value:
+def exp(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("exp", x)
 
 
-def log(f: Formula, x: Value) -> Value:
+def log(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("log", x)
 
 
-def sqrt(f: Formula, x: Value) -> Value:
+def sqrt(f: FormulaBuilder, x: Value) -> Value:
     return f.apply("sqrt", x)
 
 
-def negate(f: Formula, x: Value) -> Value:
+def negate(f: FormulaBuilder, x: Value) -> Value:
     return f.neg(x)
 
 
-def absolute(f: Formula, x: Value) -> Value:
+def absolute(f: FormulaBuilder, x: Value) -> Value:
     return f.abs(x)
 
 
-def reciprocal(f: Formula, x: Value) -> Value:
+def reciprocal(f: FormulaBuilder, x: Value) -> Value:
     return f.div(1, x)
 
 
@@ -76,14 +76,14 @@ def thresholded_relu(alpha: float) -> Activation:
     Multiplies x by 1 or 0: a positive number divided by itself, or 0 divided by the smallest positive number.
     """
 
-    def function(f: Formula, x: Value) -> Value:
+    def function(f: FormulaBuilder, x: Value) -> Value:
         excess = f.min(f.relu(f.sub(x, alpha)), 1)
-        return f.mul(f.max(x, alpha), f.div(excess, f.max(excess, SMALLEST)))
+        return f.mul(f.max(x, alpha), f.div(excess, f.max(excess, SMALLEST_FLOAT)))
 
     return function
 
 
-def exponential(f: Formula, x: Value, scale: float, width: float = 1) -> Value:
+def scaled_expm1(f: FormulaBuilder, x: Value, scale: float, width: float = 1) -> Value:
     """Emits scale * (exp(min(x, 0) / width) - 1); 0 for positive x, so that no exponential overflows."""
     negative = f.mul(f.relu(f.neg(x)), -1 / width)
     return f.mul(f.sub(f.apply("exp", negative), 1), scale)
@@ -91,12 +91,12 @@ def exponential(f: Formula, x: Value, scale: float, width: float = 1) -> Value:
 
 def elu(alpha: float, gamma: float = 1) -> Activation:
     """Returns gamma * (x if x > 0 else alpha (exp(x) - 1)), as a formula."""
-    return lambda f, x: f.add(f.mul(f.relu(x), gamma), exponential(f, x, gamma * alpha))
+    return lambda f, x: f.add(f.mul(f.relu(x), gamma), scaled_expm1(f, x, gamma * alpha))
 
 
 def celu(alpha: float) -> Activation:
     """Returns max(x, 0) + min(alpha (exp(x / alpha) - 1), 0), as a formula."""
-    return lambda f, x: f.add(f.relu(x), exponential(f, x, alpha, alpha))
+    return lambda f, x: f.add(f.relu(x), scaled_expm1(f, x, alpha, alpha))
 
 
 def hard_sigmoid(alpha: float, beta: float) -> Activation:
@@ -104,20 +104,20 @@ def hard_sigmoid(alpha: float, beta: float) -> Activation:
     return lambda f, x: f.relu(f.min(f.add(f.mul(x, alpha), beta), 1))
 
 
-def hard_swish(f: Formula, x: Value) -> Value:
+def hard_swish(f: FormulaBuilder, x: Value) -> Value:
     return f.mul(x, hard_sigmoid(1 / 6, 0.5)(f, x))
 
 
-def softplus(f: Formula, x: Value) -> Value:
+def softplus(f: FormulaBuilder, x: Value) -> Value:
     """Emits log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     return f.add(f.relu(x), f.apply("log", f.add(f.apply("exp", f.neg(f.abs(x))), 1)))
 
 
-def mish(f: Formula, x: Value) -> Value:
+def mish(f: FormulaBuilder, x: Value) -> Value:
     return f.mul(x, tanh(f, softplus(f, x)))
 
 
-def softsign(f: Formula, x: Value) -> Value:
+def softsign(f: FormulaBuilder, x: Value) -> Value:
     return f.div(x, f.add(f.abs(x), 1))
 
 
@@ -125,12 +125,12 @@ def swish(alpha: float) -> Activation:
     return lambda f, x: f.mul(x, sigmoid(f, f.mul(x, alpha)))
 
 
-def gelu(f: Formula, x: Value) -> Value:
+def gelu(f: FormulaBuilder, x: Value) -> Value:
     """Emits x / 2 * (1 + erf(x / sqrt(2)))."""
     return f.mul(f.mul(x, 0.5), f.add(erf(f, f.mul(x, math.sqrt(0.5))), 1))
 
 
-def gelu_of_tanh(f: Formula, x: Value) -> Value:
+def tanh_gelu(f: FormulaBuilder, x: Value) -> Value:
     """Emits x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), where u = sqrt(2 / pi) * x * (1 + 0.044715 x^2)."""
     scale = 2 * math.sqrt(2 / math.pi)
     doubled = f.mul(x, f.add(f.mul(f.mul(x, x), 0.044715 * scale), scale))
@@ -139,7 +139,7 @@ def gelu_of_tanh(f: Formula, x: Value) -> Value:
 
 def lower_activation(node: NodeView, ctx: ImportContext, function: Activation) -> None:
     """Lowers a node with one operand by the formula of a function."""
-    formula = Formula.of(node, ctx, node.inputs[:1])
+    formula = FormulaBuilder.of(node, ctx, node.inputs[:1])
     formula.finish(function(formula, formula.operand(node.inputs[0])))
 
 
@@ -209,7 +209,7 @@ def import_celu(node: NodeView, ctx: ImportContext) -> None:
     """x if x > 0 else alpha (exp(x / alpha) - 1)."""
     alpha = node.number("alpha", 1)
     if alpha <= 0:
-        raise Refusal(f"alpha is {alpha}, must be above 0")
+        raise ImportRefusal(f"alpha is {alpha}, must be above 0")
     lower_activation(node, ctx, celu(alpha))
 
 
@@ -229,14 +229,14 @@ def import_swish(node: NodeView, ctx: ImportContext) -> None:
 def import_gelu(node: NodeView, ctx: ImportContext) -> None:
     """x / 2 * (1 + erf(x / sqrt(2))), or its tanh approximation."""
     is_tanh = node.string("approximate", "none") == "tanh"
-    lower_activation(node, ctx, gelu_of_tanh if is_tanh else gelu)
+    lower_activation(node, ctx, tanh_gelu if is_tanh else gelu)
 
 
 @importer("PRelu", since=7)
 def import_prelu(node: NodeView, ctx: ImportContext) -> None:
     """max(x, 0) - slope max(-x, 0), with a constant or computed slope."""
-    f = Formula.of(node, ctx, node.inputs)
+    f = FormulaBuilder.of(node, ctx, node.inputs)
     x, slope = (f.operand(i) for i in node.inputs)
     if not is_finite(f, slope):  # an infinite slope times 0 is NaN
-        slope = choice(f, is_above(f, Constant(scalar(0)), x), slope, Constant(scalar(0)))
+        slope = select_where(f, is_above(f, Constant(make_scalar_pixels(0)), x), slope, Constant(make_scalar_pixels(0)))
     f.finish(f.sub(f.relu(x), f.mul(slope, f.relu(f.neg(x)))))

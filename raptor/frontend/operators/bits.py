@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from raptor.frontend import truth
-from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.formulas import FormulaBuilder, Value
 from raptor.frontend.import_refusal import NeedsConstantError
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
+from raptor.frontend.ranges import IntegerInterval
 from raptor.frontend.registry import importer
-from raptor.frontend.whole import BoundRefusal, is_within, limits_of
+from raptor.frontend.whole import BoundRefusal, find_type_limits, is_within
 from raptor.graph.ir import Constant, Tensor
 
 MOST_BITS = 16
@@ -24,11 +24,11 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
     places = ctx.constant(node.inputs[1])
     if places is None:
         raise NeedsConstantError(node.inputs[1])
-    kind = ctx.kind(node.output)
+    kind = ctx.numpy_dtype(node.output)
     # A shift by a negative number of places acts as one beyond the width: only the sign is left.
     width = 8 * kind.itemsize
     places = np.where((places < 0) | (places > width), width, places)
-    f = Formula.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
     x = f.operand(node.inputs[0])
     found = _range(f, x)
     if node.string("direction", "") == "LEFT":
@@ -37,47 +37,49 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
         return
     most = max(-found.low, found.high).bit_length()
     f.finish(f.floor(x, (2.0 ** -np.minimum(places, most).astype(np.float64)).astype(np.float32)))
-    ctx.declare_whole(node.output, found.or_zero())
+    ctx.declare_range(node.output, found.with_zero())
 
 
 @importer("BitwiseNot", since=18, counts=True)
 def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
     """Bitwise not."""
-    f = Formula.of(node, ctx, node.inputs)
-    kind = ctx.kind(node.output)
-    f.finish(f.sub(limits_of(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
+    f = FormulaBuilder.of(node, ctx, node.inputs)
+    kind = ctx.numpy_dtype(node.output)
+    f.finish(f.sub(find_type_limits(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
 
 
 @importer("BitwiseAnd", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_and(node: NodeView, ctx: ImportContext) -> None:
     """Bitwise and."""
-    _lower_bits(node, ctx, Formula.mul)
+    _lower_bits(node, ctx, FormulaBuilder.mul)
 
 
 @importer("BitwiseOr", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_or(node: NodeView, ctx: ImportContext) -> None:
     """Bitwise or."""
-    _lower_bits(node, ctx, Formula.max)
+    _lower_bits(node, ctx, FormulaBuilder.max)
 
 
 @importer("BitwiseXor", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
 def import_bitwise_xor(node: NodeView, ctx: ImportContext) -> None:
     """Bitwise exclusive or."""
-    _lower_bits(node, ctx, truth.differs)
+    _lower_bits(node, ctx, truth.emit_xor)
 
 
-def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
+def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[FormulaBuilder, Value, Value], Value]) -> None:
     """Computes the result bit by bit and adds up the bits; in two's complement the highest bit is negative."""
-    kind = ctx.kind(node.output)
+    kind = ctx.numpy_dtype(node.output)
     count = 8 * kind.itemsize
-    f = Formula.of(node, ctx, node.inputs)
+    f = FormulaBuilder.of(node, ctx, node.inputs)
     operands = [f.operand(i) for i in node.inputs]
     ranges = [_range(f, x) for x in operands]
     most = max(max(-r.low, r.high + 1) for r in ranges)
     bits = min(count, most.bit_length() + 1)
     if bits > MOST_BITS:
         size = 2 ** (MOST_BITS - 1) - 1
-        raise BoundRefusal(Range(min(r.low for r in ranges), max(r.high for r in ranges)), Range(-size, size))
+        raise BoundRefusal(
+            IntegerInterval(min(r.low for r in ranges), max(r.high for r in ranges)), IntegerInterval(-size, size)
+        )
     total: Value | None = None
     for place, pair in enumerate(zip(*(_bits(f, x, bits) for x in operands), strict=True)):
         weight = -(2**place) if kind.name.startswith("i") and place == bits - 1 else 2**place
@@ -86,10 +88,10 @@ def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula,
     assert total is not None, "every type has bits"
     f.finish(total)
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind.name.startswith("i") else (0, 2**bits - 1)
-    ctx.declare_whole(node.output, Range(low, high))
+    ctx.declare_range(node.output, IntegerInterval(low, high))
 
 
-def _bits(f: Formula, x: Value, count: int) -> list[Value]:
+def _bits(f: FormulaBuilder, x: Value, count: int) -> list[Value]:
     """Returns `count` bits of two's complement as 0 or 1, the lowest first."""
     if isinstance(x, Constant):
         whole = x.pixels.astype(np.int64)
@@ -100,18 +102,18 @@ def _bits(f: Formula, x: Value, count: int) -> list[Value]:
         bit = f.sub(x, f.mul(half, 2))
         assert isinstance(half, Tensor)
         assert isinstance(bit, Tensor)
-        f.ctx.declare_whole(bit.name, Range(0, 1))
+        f.ctx.declare_range(bit.name, IntegerInterval(0, 1))
         found.append(bit)
         x = half
     return found
 
 
-def _range(f: Formula, x: Value) -> Range:
+def _range(f: FormulaBuilder, x: Value) -> IntegerInterval:
     """Returns the range of an integer operand. Raises `BoundRefusal` beyond +-2^22, where quotients are not exact."""
-    limits = Range(-(2**22), 2**22)
+    limits = IntegerInterval(-(2**22), 2**22)
     if isinstance(x, Constant):
-        return Range(int(x.pixels.min()), int(x.pixels.max()))
-    found = f.ctx.whole(x)
+        return IntegerInterval(int(x.pixels.min()), int(x.pixels.max()))
+    found = f.ctx.integer_range(x)
     if found is None or not is_within(found, limits):
         raise BoundRefusal(found, limits)
     return found

@@ -8,18 +8,18 @@ import numpy as np
 from onnx import TensorProto
 
 from raptor.frontend import steps, truth
-from raptor.frontend.formulas import Formula
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.formulas import FormulaBuilder
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shape import lower_rename
+from raptor.frontend.operators.shape import emit_rename
 from raptor.frontend.registry import importer
-from raptor.frontend.views import integers_as_they_are
-from raptor.frontend.whole import is_small_float, limits_of
+from raptor.frontend.views import view_as_integers
+from raptor.frontend.whole import find_type_limits, is_small_float
 from raptor.graph.ir import Tensor
 
 _LEAST_BYTE = 127
-_SMALL = limits_of(np.dtype(np.int16))
+_SMALL = find_type_limits(np.dtype(np.int16))
 _WIDE_BYTES = 4
 """Bytes of the smallest integer types that float32 does not hold completely."""
 
@@ -35,23 +35,23 @@ def import_cast(node: NodeView, ctx: ImportContext) -> None:
     constant = ctx.constant(node.inputs[0])
     if constant is not None:
         with np.errstate(over="ignore", invalid="ignore"):
-            ctx.set_constant(node.output, constant.astype(ctx.kind(node.output)))
+            ctx.set_constant(node.output, constant.astype(ctx.numpy_dtype(node.output)))
         return
     x = ctx.tensor(node.inputs[0])
     if x.element.kind == "int":
         if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:
-            raise Refusal("integers of a quantised model to other types than float32")
-        ctx.views[node.output] = integers_as_they_are(node, x)
-    elif ctx.kind(node.output) == np.bool_:
+            raise ImportRefusal("integers of a quantised model to other types than float32")
+        ctx.views[node.output] = view_as_integers(node, x)
+    elif ctx.numpy_dtype(node.output) == np.bool_:
         _lower_truth(node, ctx)
-    elif ctx.is_whole(node.output):
+    elif ctx.is_integer_type(node.output):
         _lower_integers(node, ctx)
-    elif ctx.kind(node.output).name == "float8_e8m0fnu":
-        raise Refusal("floats to float8e8m0, which are rounded up")
-    elif is_small_float(ctx.kind(node.output)) and node.integer("saturate", 1):
+    elif ctx.numpy_dtype(node.output).name == "float8_e8m0fnu":
+        raise ImportRefusal("floats to float8e8m0, which are rounded up")
+    elif is_small_float(ctx.numpy_dtype(node.output)) and node.integer("saturate", 1):
         _lower_saturated(node, ctx)
     else:
-        lower_rename(node, ctx)
+        emit_rename(node, ctx)
 
 
 @importer("CastLike", since=15, counts=True)
@@ -61,31 +61,31 @@ def import_cast_like(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _lower_truth(node: NodeView, ctx: ImportContext) -> None:
-    if ctx.kind(node.inputs[0]) == np.bool_:
-        lower_rename(node, ctx)
+    if ctx.numpy_dtype(node.inputs[0]) == np.bool_:
+        emit_rename(node, ctx)
         return
-    f = Formula.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
     f.finish(truth.is_nonzero(f, f.operand(node.inputs[0])))
 
 
 def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
-    kind = ctx.kind(node.output)
-    f = Formula.of(node, ctx, node.inputs[:1])
+    kind = ctx.numpy_dtype(node.output)
+    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
     x = f.operand(node.inputs[0])
-    if ctx.is_whole(node.inputs[0]):
+    if ctx.is_integer_type(node.inputs[0]):
         f.finish(x)
         return
-    if limits_of(kind).high < _LEAST_BYTE:
+    if find_type_limits(kind).high < _LEAST_BYTE:
         # Values that do not fit a type of less than 8 bits lose their high bits.
         bounded = steps.truncate(f, f.min(f.max(x, _SMALL.low), _SMALL.high))
         assert isinstance(bounded, Tensor)
-        ctx.declare_whole(bounded.name, _SMALL)
+        ctx.declare_range(bounded.name, _SMALL)
         f.finish(bounded)
         return
     f.finish(steps.truncate(f, x))
     # For a number that the type does not hold, ONNX defines no result.
     if kind.itemsize < _WIDE_BYTES:
-        ctx.declare_whole(node.output, limits_of(kind))
+        ctx.declare_range(node.output, find_type_limits(kind))
     else:
         ctx.declare_unbounded(node.output)
 
@@ -93,6 +93,6 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
 def _lower_saturated(node: NodeView, ctx: ImportContext) -> None:
     """Clamps floats to the range of a narrow output type, to which the host rounds them."""
     finfo = cast(Callable[[Any], Any], ml_dtypes.finfo)
-    most = float(finfo(ctx.kind(node.output)).max)
-    f = Formula.of(node, ctx, node.inputs[:1])
+    most = float(finfo(ctx.numpy_dtype(node.output)).max)
+    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
     f.finish(f.min(f.max(f.operand(node.inputs[0]), -most), most))

@@ -3,15 +3,15 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.building import Builder
+from raptor.frontend.building import OperatorBuilder
 from raptor.frontend.constants import natural_image
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import require_bias
 from raptor.frontend.registry import importer
-from raptor.frontend.windows import padded_window, spatial_dims
-from raptor.graph.constants import owned
+from raptor.frontend.windows import read_window, spatial_dims
+from raptor.graph.constants import copy_contiguous
 from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.window import Window
 
@@ -21,39 +21,39 @@ Sizes = npt.NDArray[np.int64]
 @importer("Conv", since=1, limits="constant weights")
 def import_conv(node: NodeView, ctx: ImportContext) -> None:
     """Convolution of any rank, with groups, strides, pads, dilations and auto_pad."""
-    build = Builder(node, ctx)
-    weights = ctx.weights(node.inputs[1])
-    x = build.natural(node.inputs[0])
-    window = padded_window(node, x.image, weights.shape[2:]).window
+    build = OperatorBuilder(node, ctx)
+    weights = ctx.read_float32(node.inputs[1])
+    x = build.natural_operand(node.inputs[0])
+    window = read_window(node, x.image, weights.shape[2:]).window
     outs, ins = weights.shape[:2]
-    taps = owned(weights.reshape(outs, ins, -1).transpose(2, 1, 0))
+    taps = copy_contiguous(weights.reshape(outs, ins, -1).transpose(2, 1, 0))
     _lower(build, x, Filter(taps, window, node.integer("group", 1)))
 
 
 @importer("ConvTranspose", since=1, limits="constant weights")
 def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
     """Transposed convolution of any rank, with groups, strides, dilations, output_padding and all padding modes."""
-    build = Builder(node, ctx)
-    weights = ctx.weights(node.inputs[1])
-    x = build.natural(node.inputs[0])
+    build = OperatorBuilder(node, ctx)
+    weights = ctx.read_float32(node.inputs[1])
+    x = build.natural_operand(node.inputs[0])
     window = _transposed_window(node, x, weights.shape[2:])
     if window.out_dims != ctx.shape(node.output)[2:]:
         # The standard's shape inference and onnxruntime differ for output_padding with auto_pad SAME, and for outputs
         # smaller than the input.
-        raise Refusal(f"the standard infers {ctx.shape(node.output)[2:]} outputs, there are {window.out_dims}")
+        raise ImportRefusal(f"the standard infers {ctx.shape(node.output)[2:]} outputs, there are {window.out_dims}")
     groups = node.integer("group", 1)
     # ONNX: [input channels, output channels / groups, kernel...]
     ins, outs = x.image.channels // groups, weights.shape[1]
     taps = weights.reshape(groups, ins, outs, -1).transpose(3, 1, 0, 2).reshape(-1, ins, groups * outs)
-    _lower(build, x, Filter(owned(taps), window, groups))
+    _lower(build, x, Filter(copy_contiguous(taps), window, groups))
 
 
-def _lower(build: Builder, x: Tensor, products: Filter) -> None:
+def _lower(build: OperatorBuilder, x: Tensor, products: Filter) -> None:
     node, ctx = build.node, build.ctx
     bias = node.input(2)
     shape = ctx.shape(node.output)
     result = build.add(products, natural_image(shape), x)
-    addend: Floats | None = None if bias is None else ctx.weights(bias)
+    addend: Floats | None = None if bias is None else ctx.read_float32(bias)
     if addend is not None:
         require_bias(node, addend.shape, shape)
         if addend.any():
@@ -65,7 +65,7 @@ def _lower(build: Builder, x: Tensor, products: Filter) -> None:
 def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Window:
     dims = spatial_dims(x.image)
     if not dims:
-        raise Refusal("its input has no spatial dimensions")
+        raise ImportRefusal("its input has no spatial dimensions")
     ones = (1,) * len(dims)
     strides, dilations = node.ints("strides", ones), node.ints("dilations", ones)
     extra = node.ints("output_padding", (0,) * len(dims))

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from raptor.frontend.building import Builder, constant_ints
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
+from raptor.frontend.ranges import IntegerInterval
 from raptor.frontend.registry import importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.graph.moves import c_order
@@ -23,25 +23,25 @@ MOST_SUMMED = 4096
 @importer("CumSum", since=11, limits="a constant axis", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
     """Cumulative sum: additions of elements 1, 2, 4, ... places apart; for integers a triangular matrix product."""
-    build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
+    build, x = OperatorBuilder(node, ctx), ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
-    if ctx.whole(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):
-        _lower(node, ctx, "add", None, lambda count, low, high: Range(count * low, count * high).or_zero())
+    if ctx.integer_range(x) is None or size > MOST_SUMMED or not build.has_crossbars(x):
+        _lower(node, ctx, "add", None, lambda count, low, high: IntegerInterval(count * low, count * high).with_zero())
         return
     # A weight of 0 times an infinite element would be NaN; integers are finite.
     matrix = np.triu(np.ones((size, size), np.float32), node.integer("exclusive", 0))
     if node.integer("reverse", 0):
         matrix = matrix[::-1, ::-1]
-    build.finish(build.matrix(build.laid(x, Image((outer, size, inner), 1)), matrix))
+    build.finish(build.multiply_by_matrix(build.lay_out(x, Image((outer, size, inner), 1)), matrix))
 
 
 @importer("CumProd", since=26, limits="a constant axis", counts=True)
 def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
     """Cumulative product: multiplications of elements 1, 2, 4, ... places apart."""
 
-    def reach(count: int, low: int, high: int) -> Range:
+    def reach(count: int, low: int, high: int) -> IntegerInterval:
         most = max(abs(low), abs(high)) ** max(count, 1)
-        return Range(-most, most)
+        return IntegerInterval(-most, most)
 
     _lower(node, ctx, "mul", 1.0, reach)
 
@@ -51,17 +51,17 @@ def _lower(
     ctx: ImportContext,
     function: Literal["add", "mul"],
     neutral: float | None,
-    reach: Callable[[int, int, int], Range],
+    reach: Callable[[int, int, int], IntegerInterval],
 ) -> None:
     """Parallel prefix computation (Hillis and Steele, 1986); an infinite element only reaches later ones.
 
     neutral: neutral element; None for zero, with which moves fill. reach: (number of elements, lowest, highest element)
     -> range of integer results.
     """
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     outer, size, inner = _split(x, _axis(node, ctx, x))
-    total = build.laid(x, Image((outer, size, inner), 2))
+    total = build.lay_out(x, Image((outer, size, inner), 2))
     exclusive, back = node.integer("exclusive", 0), bool(node.integer("reverse", 0))
     if exclusive:
         total = _later(build, total, 1, neutral, back=back)
@@ -70,15 +70,15 @@ def _lower(
         total = build.map(function, total, _later(build, total, step, neutral, back=back))
         step *= 2
     build.finish(total)
-    found = ctx.whole(x)
+    found = ctx.integer_range(x)
     if found is not None:
-        ctx.declare_whole(node.output, reach(size - exclusive, found.low, found.high))
+        ctx.declare_range(node.output, reach(size - exclusive, found.low, found.high))
 
 
 def _axis(node: NodeView, ctx: ImportContext, x: Tensor) -> int:
-    given, rank = constant_ints(node, ctx, 1) or (0,), len(x.shape)
+    given, rank = read_constant_ints(node, ctx, 1) or (0,), len(x.shape)
     if len(given) != 1 or not -rank <= given[0] < rank:
-        raise Refusal(f"axis {list(given)} of {rank} dimensions")
+        raise ImportRefusal(f"axis {list(given)} of {rank} dimensions")
     return given[0] % rank
 
 
@@ -86,7 +86,7 @@ def _split(x: Tensor, axis: int) -> tuple[int, int, int]:
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
-def _later(build: Builder, x: Tensor, step: int, neutral: float | None, *, back: bool) -> Tensor:
+def _later(build: OperatorBuilder, x: Tensor, step: int, neutral: float | None, *, back: bool) -> Tensor:
     """Shifts elements by `step` along the second dimension, forwards or `back`; fills with the neutral element."""
     outer, size, inner = x.image.shape
     step = min(step, size)
@@ -94,6 +94,6 @@ def _later(build: Builder, x: Tensor, step: int, neutral: float | None, *, back:
     kept = c_order(x.image.shape)[:, step:] if back else c_order(x.image.shape)[:, : size - step]
     wanted = np.concatenate([kept, first] if back else [first, kept], axis=1)
     if neutral is None:
-        return build.laid(build.arranged(wanted, x), x.image)
+        return build.lay_out(build.rearrange(wanted, x), x.image)
     filling = build.add(ConstantTensor(np.full((1, 1, 1), neutral, np.float32)), Image((1,), 0))
-    return build.laid(build.arranged(wanted, x, filling), x.image)
+    return build.lay_out(build.rearrange(wanted, x, filling), x.image)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from raptor.frontend import truth
-from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.formulas import FormulaBuilder, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import importer
@@ -42,45 +42,45 @@ def import_less_or_equal(node: NodeView, ctx: ImportContext) -> None:
 @importer("And", since=7, counts=True)
 def import_and(node: NodeView, ctx: ImportContext) -> None:
     """True where both operands are true."""
-    _lower(node, ctx, Formula.mul)
+    _lower(node, ctx, FormulaBuilder.mul)
 
 
 @importer("Or", since=7, counts=True)
 def import_or(node: NodeView, ctx: ImportContext) -> None:
     """True where at least one operand is true."""
-    _lower(node, ctx, Formula.max)
+    _lower(node, ctx, FormulaBuilder.max)
 
 
 @importer("Xor", since=7, counts=True)
 def import_xor(node: NodeView, ctx: ImportContext) -> None:
     """True where exactly one operand is true."""
-    _lower(node, ctx, truth.differs)
+    _lower(node, ctx, truth.emit_xor)
 
 
 @importer("Not", since=1, counts=True)
 def import_not(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is false."""
-    f = Formula.of(node, ctx, node.inputs)
-    f.finish(truth.negated(f, f.operand(node.inputs[0])))
+    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f.finish(truth.emit_not(f, f.operand(node.inputs[0])))
 
 
 @importer("IsNaN", since=9)
 def import_is_nan(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is NaN."""
-    f = Formula.of(node, ctx, node.inputs)
-    f.finish(truth.negated(f, truth.is_number(f, f.operand(node.inputs[0]))))
+    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f.finish(truth.emit_not(f, truth.is_number(f, f.operand(node.inputs[0]))))
 
 
 @importer("IsInf", since=10)
 def import_is_inf(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is infinite, of either sign or of the chosen one."""
-    f = Formula.of(node, ctx, node.inputs)
+    f = FormulaBuilder.of(node, ctx, node.inputs)
     x, signs = f.operand(node.inputs[0]), [node.integer(f"detect_{name}", 1) for name in ("positive", "negative")]
     size = f.abs(x) if all(signs) else x if signs[0] else f.neg(x)
-    is_beyond = truth.is_positive_number(f, f.sub(size, truth.LARGEST))
+    is_beyond = truth.is_positive_number(f, f.sub(size, truth.LARGEST_FLOAT))
     f.finish(is_beyond if any(signs) else f.mul(is_beyond, 0))
 
 
-def _lower(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
-    f = Formula.of(node, ctx, node.inputs)
+def _lower(node: NodeView, ctx: ImportContext, function: Callable[[FormulaBuilder, Value, Value], Value]) -> None:
+    f = FormulaBuilder.of(node, ctx, node.inputs)
     f.finish(function(f, *(f.operand(i) for i in node.inputs)))

@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend import selection
-from raptor.frontend.building import Builder, axis_of, constant_ints, indices
+from raptor.frontend.building import OperatorBuilder, number_elements, read_axis, read_constant_ints
 from raptor.frontend.constants import Shape
-from raptor.frontend.formulas import Formula
-from raptor.frontend.import_refusal import NeedsConstantError, Refusal
+from raptor.frontend.formulas import FormulaBuilder
+from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.scattering import choose, choose_slices, scatter
-from raptor.frontend.takes import table_of, take
+from raptor.frontend.scattering import emit_gather, emit_gather_elements, emit_scatter
+from raptor.frontend.takes import emit_lookup, read_table
 from raptor.graph.ir import Indices
 from raptor.graph.moves import c_order
 
@@ -37,19 +37,19 @@ def import_slice(node: NodeView, ctx: ImportContext) -> None:
 @importer("Slice", since=10, limits="constant ranges")
 def import_slice_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     """Range along some dimensions, with positive or negative steps, given by inputs."""
-    _lower_slice(node, ctx, *(constant_ints(node, ctx, i) or () for i in range(1, 5)))
+    _lower_slice(node, ctx, *(read_constant_ints(node, ctx, i) or () for i in range(1, 5)))
 
 
 @importer("Split", since=2, limits="constant sizes", all_outputs=True)
 def import_split(node: NodeView, ctx: ImportContext) -> None:
     """Consecutive ranges of one dimension; free if they are whole tiles of channels."""
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     wanted = c_order(x.shape)
-    axis = axis_of(node, len(x.shape), 0)
+    axis = read_axis(node, len(x.shape), 0)
     for output, (start, stop) in zip(node.outputs, _ranges(node, ctx, x.shape[axis]), strict=True):
-        if output in ctx.used:
-            build.finish(build.arranged(wanted.take(range(start, stop), axis=axis), x), output)
+        if output in ctx.read_names:
+            build.finish(build.rearrange(wanted.take(range(start, stop), axis=axis), x), output)
 
 
 @importer("Expand", since=8, limits="a constant shape")
@@ -62,7 +62,7 @@ def import_expand(node: NodeView, ctx: ImportContext) -> None:
 @importer("Tile", since=6, limits="constant repeats")
 def import_tile(node: NodeView, ctx: ImportContext) -> None:
     """Repetition along every dimension."""
-    repeats = constant_ints(node, ctx, 1) or ()
+    repeats = read_constant_ints(node, ctx, 1) or ()
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
 
@@ -70,24 +70,24 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
     """Slices along one dimension selected by indices; computed indices select rows of a constant table at run time."""
     if not ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
-        choose_slices(node, ctx, axis_of(node, len(ctx.shape_of(node.inputs[0])), 0))
+        emit_gather(node, ctx, read_axis(node, len(ctx.operand_shape(node.inputs[0])), 0))
         return
     if ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
-        table, ids = table_of(node, ctx), ctx.tensor(node.inputs[1])
-        build = Builder(node, ctx)
-        build.finish(take(build, table, ids, axis_of(node, table.ndim, 0)))
+        table, ids = read_table(node, ctx), ctx.tensor(node.inputs[1])
+        build = OperatorBuilder(node, ctx)
+        build.finish(emit_lookup(build, table, ids, read_axis(node, table.ndim, 0)))
         return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
-    axis = axis_of(node, wanted.ndim, 0)
+    axis = read_axis(node, wanted.ndim, 0)
     _arrange(node, ctx, wanted.take(_indices(node, ctx, 1, wanted.shape[axis]), axis=axis))
 
 
 @importer("GatherElements", since=11, limits="computed indices: along an axis of at most 1024 elements")
 def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
     """Elements selected by indices along one dimension; with computed indices, the maximum after masking all others."""
-    axis = axis_of(node, len(ctx.shape_of(node.inputs[0])), 0)
+    axis = read_axis(node, len(ctx.operand_shape(node.inputs[0])), 0)
     if ctx.constant(node.inputs[1]) is None:
-        choose(node, ctx, axis)
+        emit_gather_elements(node, ctx, axis)
         return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     at = _along(_indices(node, ctx, 1, wanted.shape[axis]), axis)
@@ -108,7 +108,7 @@ def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
 def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
     """The input with slices replaced by updates, or combined with them."""
     given = _constant(node, ctx, 1)
-    scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
+    emit_scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
 
 
 @importer("Scatter", since=9, limits="constant indices")
@@ -121,25 +121,25 @@ def import_scatter(node: NodeView, ctx: ImportContext) -> None:
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     """The input with elements replaced by updates, or combined with them."""
     shape = ctx.shape(node.inputs[0])
-    axis = axis_of(node, len(shape), 0)
-    scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
+    axis = read_axis(node, len(shape), 0)
+    emit_scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
 
 
 @importer("TensorScatter", since=24, limits="constant places")
 def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
     """A cache with new elements written from a position on, wrapping around its end if circular."""
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[:2]]
-    wanted, updates = indices(sources)
-    axis = axis_of(node, wanted.ndim, -2)
-    first = constant_ints(node, ctx, 2) or (0,) * len(wanted)
+    wanted, updates = number_elements(sources)
+    axis = read_axis(node, wanted.ndim, -2)
+    first = read_constant_ints(node, ctx, 2) or (0,) * len(wanted)
     size, count = wanted.shape[axis], updates.shape[axis]
     if node.string("mode", "linear") == "linear" and max(first) + count > size:
-        raise Refusal(f"{count} elements from {max(first)} on, into a cache of {size}")
+        raise ImportRefusal(f"{count} elements from {max(first)} on, into a cache of {size}")
     for batch, start in enumerate(first):
         places = c_order((count,), start) % size
         np.moveaxis(wanted[batch], axis - 1, 0)[places] = np.moveaxis(updates[batch], axis - 1, 0)
-    build.finish(build.arranged(wanted, *sources))
+    build.finish(build.rearrange(wanted, *sources))
 
 
 @importer("MaxUnpool", since=9, limits="constant indices")
@@ -154,7 +154,7 @@ def import_max_unpool(node: NodeView, ctx: ImportContext) -> None:
     wanted = np.full(math.prod(shape), -1, np.int64)
     places = np.stack(np.unravel_index(given.reshape(-1), (*given.shape[:2], *own)))
     if (places >= np.array(shape)[:, None]).any():
-        raise Refusal("an index lies outside of its result")
+        raise ImportRefusal("an index lies outside of its result")
     wanted[np.ravel_multi_index(tuple(places), shape)] = np.arange(given.size)
     _arrange(node, ctx, wanted.reshape(shape))
 
@@ -189,7 +189,7 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     axes = (node.integer("batch_axis", 1), node.integer("time_axis", 0))
     by_batch = np.moveaxis(wanted, axes, (0, 1)).copy()
-    for sequence, length in zip(by_batch, constant_ints(node, ctx, 1) or (), strict=True):
+    for sequence, length in zip(by_batch, read_constant_ints(node, ctx, 1) or (), strict=True):
         sequence[:length] = sequence[:length][::-1].copy()
     _arrange(node, ctx, np.moveaxis(by_batch, (0, 1), axes))
 
@@ -201,26 +201,26 @@ def import_where(node: NodeView, ctx: ImportContext) -> None:
     """Element-wise selection between two tensors; with a constant condition, elements are only moved."""
     condition = ctx.constant(node.inputs[0])
     if condition is None:
-        f = Formula.of(node, ctx, node.inputs)
-        f.finish(selection.choice(f, *(f.operand(i) for i in node.inputs)))
+        f = FormulaBuilder.of(node, ctx, node.inputs)
+        f.finish(selection.select_where(f, *(f.operand(i) for i in node.inputs)))
         return
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[1:3]]
-    build.finish(build.arranged(np.where(condition, *indices(sources)), *sources))
+    build.finish(build.rearrange(np.where(condition, *number_elements(sources)), *sources))
 
 
 @importer("Trilu", since=14, counts=True, limits="a constant diagonal")
 def import_trilu(node: NodeView, ctx: ImportContext) -> None:
     """Upper or lower triangle of matrices, 0 elsewhere."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape) + 1
-    (diagonal,) = constant_ints(node, ctx, 1) or (0,)
+    (diagonal,) = read_constant_ints(node, ctx, 1) or (0,)
     triangle = np.triu if node.integer("upper", 1) else np.tril
     _arrange(node, ctx, triangle(wanted, diagonal) - 1)
 
 
 def _arrange(node: NodeView, ctx: ImportContext, wanted: npt.NDArray[np.integer]) -> None:
-    build = Builder(node, ctx)
-    build.finish(build.arranged(wanted, ctx.tensor(node.inputs[0])))
+    build = OperatorBuilder(node, ctx)
+    build.finish(build.rearrange(wanted, ctx.tensor(node.inputs[0])))
 
 
 def _lower_slice(
@@ -248,7 +248,7 @@ def _numpy_slice(start: int, end: int, step: int, size: int) -> slice:
 
 
 def _ranges(node: NodeView, ctx: ImportContext, size: int) -> list[tuple[int, int]]:
-    sizes = constant_ints(node, ctx, 1, "split")
+    sizes = read_constant_ints(node, ctx, 1, "split")
     if sizes is None:
         part = -(-size // len(node.outputs))
         sizes = (part,) * len(node.outputs)
@@ -264,10 +264,13 @@ def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
 
 
 def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:
-    """Returns constant indices, negative ones counted from the end. Raises `Refusal` for an index out of range."""
+    """Returns constant indices, negative ones counted from the end.
+
+    Raises `ImportRefusal` for an index out of range.
+    """
     given = np.asarray(_constant(node, ctx, position), np.int64)
     if given.size and not (-size <= given.min() and given.max() < size):
-        raise Refusal(f"indices from {given.min()} to {given.max()} of {size}")
+        raise ImportRefusal(f"indices from {given.min()} to {given.max()} of {size}")
     return np.where(given < 0, given + size, given)
 
 
@@ -283,6 +286,6 @@ def _range_along(dimension: int, size: int, rank: int) -> Indices:
 
 def _rank_4(shape: Shape) -> tuple[int, int, int, int]:
     if len(shape) != 4:
-        raise Refusal(f"its input has {len(shape)} dimensions, not 4")
+        raise ImportRefusal(f"its input has {len(shape)} dimensions, not 4")
     n, c, h, w = shape
     return n, c, h, w

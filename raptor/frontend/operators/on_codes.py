@@ -6,11 +6,11 @@ import numpy as np
 from onnx import TensorProto
 
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.integers import affine, run
+from raptor.frontend.integers import call_importer, find_affine_view
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operator_sets import MOVES
-from raptor.frontend.registry import rule
-from raptor.frontend.views import Affine, Joined, TableView
+from raptor.frontend.operator_sets import MOVE_OPS
+from raptor.frontend.registry import integer_rule
+from raptor.frontend.views import AffineView, ConcatView, TableView
 
 _FIRST_WITH_INPUTS = 11
 """First version of Pad whose value is an input."""
@@ -18,33 +18,35 @@ _OWN_RULES = frozenset({"Concat", "Pad", "Cast", "ScatterND"})
 _MAXIMA = frozenset({"MaxPool", "GlobalMaxPool"})
 
 
-@rule(*(MOVES - _OWN_RULES))
+@integer_rule(*(MOVE_OPS - _OWN_RULES))
 def move_codes(node: NodeView, ctx: ImportContext) -> bool:
     """Moves the integers, or takes their maximum; scale and zero point do not change."""
     view = ctx.views.get(node.inputs[0])
     if node.op_type in ("Resize", "Upsample") and node.string("mode", "nearest") != "nearest":
         return False
     if isinstance(view, TableView) and node.op_type not in _MAXIMA:
-        for output, moved in run(node, ctx, {node.inputs[0]: view.tensor.name}).items():
+        for output, moved in call_importer(node, ctx, {node.inputs[0]: view.tensor.name}).items():
             ctx.views[output] = TableView(node, moved.shape, moved, view.values)
         return True
-    term = view.only if isinstance(view, Affine) else None
-    if not isinstance(view, Affine) or term is None or term.tensor.shape != view.shape:
+    term = view.single_term if isinstance(view, AffineView) else None
+    if not isinstance(view, AffineView) or term is None or term.tensor.shape != view.shape:
         return False
-    for output, moved in run(node, ctx, {node.inputs[0]: term.tensor.name}).items():
+    for output, moved in call_importer(node, ctx, {node.inputs[0]: term.tensor.name}).items():
         terms = (replace(term, tensor=moved),)
         ctx.views[output] = replace(view, node=node, shape=moved.shape, terms=terms, takes_bias=False)
     return True
 
 
-@rule("Concat")
-def concatenate(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("Concat")
+def concatenate_codes(node: NodeView, ctx: ImportContext) -> bool:
     """Concatenates integers of equal scale and zero point; other views are joined when the result is quantised."""
     views = [ctx.views.get(i) for i in node.inputs]
     found = [v for v in views if v is not None]
     if len(found) < len(views):
         return False
-    terms = [v.only if isinstance(v, Affine) and v.low == -np.inf and v.high == np.inf else None for v in found]
+    terms = [
+        v.single_term if isinstance(v, AffineView) and v.low == -np.inf and v.high == np.inf else None for v in found
+    ]
     first = terms[0]
     same = [
         t
@@ -55,21 +57,21 @@ def concatenate(node: NodeView, ctx: ImportContext) -> bool:
         == (first.scale.item(), first.offset.item(), first.tensor.element)
     ]
     if first is None or len(same) < len(terms):
-        ctx.views[node.output] = Joined(node, ctx.shape(node.output), tuple(found), node)
+        ctx.views[node.output] = ConcatView(node, ctx.shape(node.output), tuple(found), node)
         return True
     own = {i: t.tensor.name for i, t in zip(node.inputs, same, strict=True)}
-    tensor = run(node, ctx, own)[node.output]
-    ctx.views[node.output] = Affine(node, tensor.shape, (replace(first, tensor=tensor),))
+    tensor = call_importer(node, ctx, own)[node.output]
+    ctx.views[node.output] = AffineView(node, tensor.shape, (replace(first, tensor=tensor),))
     return True
 
 
-@rule("Relu")
+@integer_rule("Relu")
 def rectify(node: NodeView, ctx: ImportContext) -> bool:
     """Applies max(x, 0) to the symbolic dequantised value (`frontend.views`); adds no operator."""
     return _bounded(node, ctx, 0, np.inf)
 
 
-@rule("Clip")
+@integer_rule("Clip")
 def clip(node: NodeView, ctx: ImportContext) -> bool:
     """Applies the clamp to the symbolic dequantised value (`frontend.views`); False if a bound is computed."""
     bounds = [node.number("min", -np.inf), node.number("max", np.inf)]
@@ -87,15 +89,15 @@ def _bounded(node: NodeView, ctx: ImportContext, low: float, high: float) -> boo
     view = ctx.views.get(node.inputs[0])
     if view is None or np.isnan(low) or np.isnan(high):
         return False
-    ctx.views[node.output] = view.bounded(node, low, high)
+    ctx.views[node.output] = view.clamp(node, low, high)
     return True
 
 
-@rule("Pad")
-def pad(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("Pad")
+def pad_codes(node: NodeView, ctx: ImportContext) -> bool:
     """Pads with the integer that represents the padding value exactly; False if there is none."""
-    view = affine(ctx, node.inputs[0])
-    term = None if view is None else view.only
+    view = find_affine_view(ctx, node.inputs[0])
+    term = None if view is None else view.single_term
     if view is None or term is None or term.tensor.shape != view.shape or node.version < _FIRST_WITH_INPUTS:
         return False
     value = ctx.constant(node.input(2))
@@ -114,14 +116,14 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
     filling = ctx.add_constant(f"{node.output}.value", np.full((), code, np.int32))
     given = (*node.inputs, "", "")[:4]
     padded = replace(node, inputs=(given[0], given[1], filling, *(i for i in given[3:] if i)))
-    moved = run(padded, ctx, {node.inputs[0]: tensor.name})[node.output]
+    moved = call_importer(padded, ctx, {node.inputs[0]: tensor.name})[node.output]
     terms = (replace(term, tensor=moved),)
     ctx.views[node.output] = replace(view, node=node, shape=moved.shape, terms=terms, takes_bias=False)
     return True
 
 
-@rule("Cast")
-def cast(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("Cast")
+def pass_cast(node: NodeView, ctx: ImportContext) -> bool:
     """Keeps the view of a cast from float to float."""
     view = ctx.views[node.inputs[0]]
     if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:

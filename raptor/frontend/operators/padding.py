@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.building import Builder, constant_ints
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import Range
+from raptor.frontend.ranges import IntegerInterval
 from raptor.frontend.registry import importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.graph.moves import c_order
@@ -31,13 +31,13 @@ def import_pad_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     """Padding by a constant, reflection, edge or wrap, amounts given by inputs; negative amounts crop."""
     value = node.input(2)
     number = 0.0 if value is None else _number(ctx, value)
-    _lower(node, ctx, constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 3), number)
+    _lower(node, ctx, read_constant_ints(node, ctx, 1) or (), read_constant_ints(node, ctx, 3), number)
 
 
 def _lower(
     node: NodeView, ctx: ImportContext, given: tuple[int, ...], axes: tuple[int, ...] | None, value: float
 ) -> None:
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     pads = _pads(given, axes, len(x.shape))
     mode = node.string("mode", "constant")
@@ -47,7 +47,7 @@ def _lower(
     if x.element.kind == "int":
         build.finish(_filled(build, x, wanted, int(value) - (x.coding.offset if x.coding else 0)))
         return
-    result = build.arranged(wanted, x)
+    result = build.rearrange(wanted, x)
     if value != 0 and (wanted < 0).any():
         # An element plus -0 is the element, also if it is -0.
         outside = np.where(wanted < 0, np.float32(value), np.float32(-0.0))
@@ -58,17 +58,17 @@ def _lower(
 def _number(ctx: ImportContext, name: str) -> float:
     value = ctx.constant(name)
     whole = value is not None and value.dtype.kind in "iu"
-    return float(value.item() if whole and value is not None else ctx.weights(name).item())
+    return float(value.item() if whole and value is not None else ctx.read_float32(name).item())
 
 
-def _filled(build: Builder, x: Tensor, wanted: npt.NDArray[np.int64], value: int) -> Tensor:
+def _filled(build: OperatorBuilder, x: Tensor, wanted: npt.NDArray[np.int64], value: int) -> Tensor:
     if value == 0 or (wanted >= 0).all():
-        return build.arranged(wanted, x)
+        return build.rearrange(wanted, x)
     one = Image((1,), 0)
     constant = ConstantTensor(np.full((1, 1, 1), value, np.int16))
     stem = f"{build.node.output}.filling"
-    filling = build.ctx.inner(build.node, (), (1,), one, constant, stem, x.element, Range(value, value))
-    return build.arranged(np.where(wanted < 0, x.image.elements, wanted), x, filling)
+    filling = build.ctx.emit_inner(build.node, (), (1,), one, constant, stem, x.element, IntegerInterval(value, value))
+    return build.rearrange(np.where(wanted < 0, x.image.elements, wanted), x, filling)
 
 
 def _pads(given: tuple[int, ...], axes: tuple[int, ...] | None, rank: int) -> Pads:
@@ -87,7 +87,7 @@ def _padded(inner: npt.NDArray[np.int64], around: Pads, mode: str) -> npt.NDArra
     if mode == "constant":
         return np.pad(inner, around, constant_values=-1)
     if mode not in _MODES:
-        raise Refusal(f"mode {mode} is unknown")
+        raise ImportRefusal(f"mode {mode} is unknown")
     if math.prod(inner.shape) == 0:
-        raise Refusal("negative pads leave nothing to repeat")
+        raise ImportRefusal("negative pads leave nothing to repeat")
     return np.pad(inner, around, _MODES[mode])

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.frontend.constants import Shape, natural_image
-from raptor.frontend.contraction import Contraction, Factor
-from raptor.frontend.einsum import parse
-from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.contraction import Contraction, TensorFactor
+from raptor.frontend.einsum import parse_equation
+from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import importer
@@ -29,8 +29,8 @@ def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     left = ("k", "m") if _flag(node, "transA") else ("m", "k")
     right = ("n", "k") if _flag(node, "transB") else ("k", "n")
     contraction = Contraction.of(node, ctx, (left, right))
-    a, b = _scaled(contraction.factor(node.inputs[0], left), contraction.factor(node.inputs[1], right), node)
-    product = contraction.product(a, b, contraction.wide(("m", "n")))
+    a, b = _scaled(contraction.read_factor(node.inputs[0], left), contraction.read_factor(node.inputs[1], right), node)
+    product = contraction.multiply(a, b, contraction.drop_unit_dims(("m", "n")))
     f, result = _result(node, ctx, _computed(product))
     if not (a.is_constant or b.is_constant):
         result = f.mul(result, node.number("alpha", 1))
@@ -40,19 +40,19 @@ def import_gemm(node: NodeView, ctx: ImportContext) -> None:
 def _flag(node: NodeView, name: str) -> bool:
     value = node.integer(name, 0)
     if value not in (0, 1):  # onnxruntime looks at the low 32 bits of other values
-        raise Refusal(f"{name} is {value}, must be 0 or 1")
+        raise ImportRefusal(f"{name} is {value}, must be 0 or 1")
     return bool(value)
 
 
-def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
+def _scaled(a: TensorFactor, b: TensorFactor, node: NodeView) -> tuple[TensorFactor, TensorFactor]:
     """Multiplies a constant factor by alpha. No copy if alpha is 1: the matrix can be most of the model."""
     alpha = node.number("alpha", 1)
     if alpha == 1 or not (a.is_constant or b.is_constant):
         return a, b
     if not isinstance(b.value, Tensor):
-        return a, Factor(b.names, _times(b.value, alpha))
+        return a, TensorFactor(b.names, _times(b.value, alpha))
     assert not isinstance(a.value, Tensor), "one of them is constant"
-    return Factor(a.names, _times(a.value, alpha)), b
+    return TensorFactor(a.names, _times(a.value, alpha)), b
 
 
 def _times(values: Floats, factor: float) -> Floats:
@@ -60,13 +60,13 @@ def _times(values: Floats, factor: float) -> Floats:
     return np.asarray(values * values.dtype.type(factor))
 
 
-def _biased(node: NodeView, f: Formula, result: Value) -> Value:
+def _biased(node: NodeView, f: FormulaBuilder, result: Value) -> Value:
     name, beta = node.input(2), node.number("beta", 1)
     if name is None or beta == 0:  # 0 times infinity would be NaN
         return result
     if f.ctx.constant(name) is None:
         return f.add(result, f.mul(f.operand(name), beta))
-    bias = f.ctx.weights(name)
+    bias = f.ctx.read_float32(name)
     if not bias.any():
         return result
     return f.add(result, f.constant(bias if beta == 1 else _times(bias, beta)))
@@ -79,9 +79,9 @@ def import_matmul(node: NodeView, ctx: ImportContext) -> None:
     batch = tuple(f"b{i}" for i in range(max(left, right) - 2, 0, -1))
     names = (_matmul_names(left, batch, ("m", "k")), _matmul_names(right, batch, ("k", "n")))
     contraction = Contraction.of(node, ctx, names)
-    a, b = (contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True))
+    a, b = (contraction.read_factor(i, n) for i, n in zip(node.inputs, names, strict=True))
     out = (*batch, *(("m",) if left > 1 else ()), *(("n",) if right > 1 else ()))
-    f, result = _result(node, ctx, _computed(contraction.product(a, b, contraction.wide(out))))
+    f, result = _result(node, ctx, _computed(contraction.multiply(a, b, contraction.drop_unit_dims(out))))
     f.finish(result)
 
 
@@ -92,40 +92,40 @@ def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> t
 @importer("Einsum", since=12, limits="one operand computed at least")
 def import_einsum(node: NodeView, ctx: ImportContext) -> None:
     """Any contraction, as transposition, product, transposition; with diagonals, sums and broadcasting."""
-    names, out = parse(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
+    names, out = parse_equation(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
     contraction = Contraction.of(node, ctx, names)
-    factors = [contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
-    wanted = contraction.wide(out)
+    factors = [contraction.read_factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
+    wanted = contraction.drop_unit_dims(out)
     while len(factors) > 1:
         factors = _one_less(contraction, factors, wanted)
     (last,) = factors
     if set(last.names) != set(wanted):
         gone = tuple(n for n in last.names if n not in wanted)
-        last = contraction.product(last, contraction.ones(gone), wanted)
-    f, result = _result(node, ctx, contraction.permuted(last.names, _computed(last), wanted))
+        last = contraction.multiply(last, contraction.ones(gone), wanted)
+    f, result = _result(node, ctx, contraction.permute(last.names, _computed(last), wanted))
     f.finish(result)
 
 
-def _one_less(contraction: Contraction, factors: list[Factor], wanted: tuple[str, ...]) -> list[Factor]:
+def _one_less(contraction: Contraction, factors: list[TensorFactor], wanted: tuple[str, ...]) -> list[TensorFactor]:
     """Replaces two factors by their product, preferably of a computed and a constant one that share a sum."""
     pairs = [(i, j) for j in range(len(factors)) for i in range(j)]
     i, j = max(pairs, key=lambda p: _preference(factors[p[0]], factors[p[1]]))
     x, y = factors[i], factors[j]
     others = [f for k, f in enumerate(factors) if k not in (i, j)]
     if not others:
-        return [contraction.product(x, y, wanted)]
+        return [contraction.multiply(x, y, wanted)]
     needed = {n for f in others for n in f.names} | set(wanted)
     if x.is_constant:
         x, y = y, x
-    return [contraction.product(x, y, _kept(x, y, needed)), *others]
+    return [contraction.multiply(x, y, _kept(x, y, needed)), *others]
 
 
-def _preference(x: Factor, y: Factor) -> tuple[bool, bool]:
+def _preference(x: TensorFactor, y: TensorFactor) -> tuple[bool, bool]:
     share = bool(set(x.names) & set(y.names))
     return share and x.is_constant != y.is_constant, share
 
 
-def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
+def _kept(x: TensorFactor, y: TensorFactor, needed: set[str]) -> tuple[str, ...]:
     """Returns the dimensions of a product that later products need; dimensions of `y` replace the summed ones."""
     added = tuple(n for n in y.names if n in needed and n not in x.names)
     summed = next((i for i, n in enumerate(x.names) if n not in needed), len(x.names))
@@ -133,9 +133,9 @@ def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
     return (*x.names[:summed], *added, *kept)
 
 
-def _computed(factor: Factor) -> Tensor:
+def _computed(factor: TensorFactor) -> Tensor:
     if not isinstance(factor.value, Tensor):
-        raise Refusal("all its operands are constants that the optimiser has not folded")
+        raise ImportRefusal("all its operands are constants that the optimiser has not folded")
     return factor.value
 
 
@@ -144,17 +144,17 @@ def _rank(ctx: ImportContext, name: str) -> int:
     return len(ctx.tensor(name).shape) if constant is None else constant.ndim
 
 
-def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formula, Tensor]:
+def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[FormulaBuilder, Tensor]:
     """Returns a formula of the node's output shape, and the product in this shape."""
     shape = ctx.shape(node.output)
     image = _shown(shape, product.image)
-    last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
+    last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.read_names else None
     if last is not None and last.output == product.name and isinstance(last.operator, Filter | Dot | Move):
         # Their results can have any image with the same pixels and channels.
         shown = ctx.tensors[product.name] = replace(product, shape=shape, image=image)
     else:
-        shown = ctx.as_image(node, product, image)
-    return Formula(node, ctx, shape, image), shown
+        shown = ctx.lay_out(node, product, image)
+    return FormulaBuilder(node, ctx, shape, image), shown
 
 
 def _shown(shape: Shape, image: Image) -> Image:

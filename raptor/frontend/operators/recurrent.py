@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.import_refusal import NeedsConstantError, Refusal
+from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators import activations
 from raptor.frontend.operators.activations import Activation
 from raptor.frontend.registry import importer
-from raptor.graph.constants import owned
+from raptor.graph.constants import copy_contiguous
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -25,7 +25,7 @@ from raptor.graph.ir import (
     Indices,
     Tensor,
 )
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
@@ -51,7 +51,7 @@ def import_rnn(node: NodeView, ctx: ImportContext) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _RecurrentState:
     """State between steps; None stands for zero."""
 
     hidden: Tensor | None
@@ -59,7 +59,7 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _RecurrentLayer:
     """One direction of a recurrent layer. Tensors of one step are [batch, hidden]."""
 
     node: NodeView
@@ -82,7 +82,7 @@ class _Layer:
     def gates(self) -> int:
         return self.recurrent.shape[2] // self.hidden
 
-    def step(self, parts: Tensor, state: _State) -> _State:
+    def step(self, parts: Tensor, state: _RecurrentState) -> _RecurrentState:
         """Emits one step; returns the state after it. `parts`: the input part of the sums, [batch, gates * hidden]."""
         raise NotImplementedError
 
@@ -90,9 +90,9 @@ class _Layer:
         """Returns the bias added to the input part of all steps."""
         return self.biases.sum(axis=0)
 
-    def formula(self, gates: int = 1) -> Formula:
+    def formula(self, gates: int = 1) -> FormulaBuilder:
         shape = (self.batch, gates * self.hidden)
-        return Formula(self.node, self.ctx, shape, Image(shape, 1))
+        return FormulaBuilder(self.node, self.ctx, shape, Image(shape, 1))
 
     @property
     def stem(self) -> str:
@@ -101,19 +101,19 @@ class _Layer:
     def moved(self, source: Tensor, wanted: Indices, what: str) -> Tensor:
         """Rearranges elements of a tensor to [rows, channels]."""
         image = Image((wanted.shape[0], wanted.shape[1]), 1)
-        operator = move([source.image], wanted, image)
-        return self.ctx.inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
+        operator = make_move([source.image], wanted, image)
+        return self.ctx.emit_inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
 
     def input_part(self, sequence: Tensor, steps: int) -> Tensor:
         """Emits the input part [steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
         shape = (steps * self.batch, self.gates * self.hidden)
-        filter_ = Filter(self.weights, Window.point(shape[:1]))
+        filter_ = Filter(self.weights, Window.pointwise(shape[:1]))
         image = Image(shape, 1)
-        products = self.ctx.inner(self.node, (sequence.name,), shape, image, filter_, f"{self.stem}.inputs")
+        products = self.ctx.emit_inner(self.node, (sequence.name,), shape, image, filter_, f"{self.stem}.inputs")
         bias = self.input_biases()
         if not bias.any():
             return products
-        result = Formula(self.node, self.ctx, shape, image).add(products, Constant(bias.reshape(1, 1, -1)))
+        result = FormulaBuilder(self.node, self.ctx, shape, image).add(products, Constant(bias.reshape(1, 1, -1)))
         assert isinstance(result, Tensor)
         return result
 
@@ -123,9 +123,11 @@ class _Layer:
         shape = (self.batch, (last - first) * self.hidden)
         key = f"{self.stem}.recurrent.{self.direction}.{first}"
         if key not in self.filters:
-            self.filters[key] = Filter(owned(self.recurrent[:, :, cols]), Window.point(shape[:1]), key=key)
+            self.filters[key] = Filter(
+                copy_contiguous(self.recurrent[:, :, cols]), Window.pointwise(shape[:1]), key=key
+            )
         filter_ = self.filters[key]
-        return self.ctx.inner(self.node, (hidden.name,), shape, Image(shape, 1), filter_, f"{self.stem}.products")
+        return self.ctx.emit_inner(self.node, (hidden.name,), shape, Image(shape, 1), filter_, f"{self.stem}.products")
 
     def gate(self, sums: Tensor, number: int, count: int = 1) -> Tensor:
         """Takes `count` gates, from `number` on, out of sums [batch, gates * hidden]."""
@@ -140,16 +142,16 @@ class _Layer:
         return self.functions[number](f, f.max(f.min(x, clip), -clip) if clip else x)
 
 
-class _Rnn(_Layer):
+class _Rnn(_RecurrentLayer):
     """h' = f(x W + h R + b)."""
 
-    def step(self, parts: Tensor, state: _State) -> _State:
+    def step(self, parts: Tensor, state: _RecurrentState) -> _RecurrentState:
         f = self.formula()
         sums = parts if state.hidden is None else f.add(parts, self.product(state.hidden, 0, 1))
-        return _State(_tensor(self.activated(0, sums)))
+        return _RecurrentState(_tensor(self.activated(0, sums)))
 
 
-class _Gru(_Layer):
+class _Gru(_RecurrentLayer):
     """h' = (1 - z) g + z h, with the update gate z, the reset gate r and the candidate state g."""
 
     @property
@@ -161,7 +163,7 @@ class _Gru(_Layer):
         gates, inputs, recurrent = self.biases.sum(axis=0)[:split], self.biases[0, split:], self.biases[1, split:]
         return np.concatenate([gates, inputs if self.linear_before_reset else inputs + recurrent])
 
-    def step(self, parts: Tensor, state: _State) -> _State:
+    def step(self, parts: Tensor, state: _RecurrentState) -> _RecurrentState:
         f, hidden = self.formula(), state.hidden
         sums = self.gate(parts, 0, 2)
         if hidden is not None:
@@ -171,7 +173,7 @@ class _Gru(_Layer):
         new = self.gate(parts, 2)
         new = self.activated(1, new if recurrent is None else f.add(new, recurrent))
         kept = f.neg(new) if hidden is None else f.sub(hidden, new)
-        return _State(_tensor(f.add(new, f.mul(update, kept))))
+        return _RecurrentState(_tensor(f.add(new, f.mul(update, kept))))
 
     def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
         """Emits the recurrent part of g: of r * h, or r times the part of h (linear_before_reset); None if zero."""
@@ -190,10 +192,10 @@ class _Gru(_Layer):
         return f.mul(self.activated(0, self.gate(sums, 1)), product)
 
 
-class _Lstm(_Layer):
+class _Lstm(_RecurrentLayer):
     """c' = f c + i g and h' = o act(c'), with the gates i, o, f and the candidate cell g."""
 
-    def step(self, parts: Tensor, state: _State) -> _State:
+    def step(self, parts: Tensor, state: _RecurrentState) -> _RecurrentState:
         f, cell = self.formula(), state.cell
         sums = parts
         if state.hidden is not None:
@@ -203,7 +205,7 @@ class _Lstm(_Layer):
         if cell is not None:
             new = f.add(f.mul(self.forget(sums, entering, cell), cell), new)
         output = self.activated(0, self.peeped(self.gate(sums, 1), 1, _tensor(new)))
-        return _State(_tensor(f.mul(output, self.functions[2](f, new))), _tensor(new))
+        return _RecurrentState(_tensor(f.mul(output, self.functions[2](f, new))), _tensor(new))
 
     def forget(self, sums: Tensor, entering: Value, cell: Tensor) -> Value:
         if self.node.integer("input_forget", 0):
@@ -221,17 +223,17 @@ class _Lstm(_Layer):
 
 def _tensor(value: Value) -> Tensor:
     if isinstance(value, Constant):
-        raise Refusal("its gates are constant")
+        raise ImportRefusal("its gates are constant")
     return value
 
 
-def _lower(node: NodeView, ctx: ImportContext, kind: type[_Layer], functions: Sequence[str]) -> None:
+def _lower(node: NodeView, ctx: ImportContext, kind: type[_RecurrentLayer], functions: Sequence[str]) -> None:
     x = ctx.tensor(node.inputs[0])
     steps, batch, inputs = x.shape
     assert not node.integer("layout", 0), "see raptor.frontend.batchwise"
     _require_full(node, ctx, steps)
     image = Image((steps * batch, inputs), 1)
-    sequence = x if x.image.has_layout_of(image) else ctx.as_image(node, x, image)
+    sequence = x if x.image.has_layout_of(image) else ctx.lay_out(node, x, image)
     layers = _layers(node, ctx, kind, batch, functions)
     states = [_unrolled(node, ctx, layer, sequence, steps) for layer in layers]
     _emit_outputs(node, ctx, layers, states)
@@ -245,30 +247,32 @@ def _require_full(node: NodeView, ctx: ImportContext, steps: int) -> None:
     if lengths is None:
         raise NeedsConstantError(name)
     if (lengths != steps).any():
-        raise Refusal(f"its sequences {lengths.tolist()} are shorter than {steps} steps")
+        raise ImportRefusal(f"its sequences {lengths.tolist()} are shorter than {steps} steps")
 
 
 def _layers(
-    node: NodeView, ctx: ImportContext, kind: type[_Layer], batch: int, functions: Sequence[str]
-) -> list[_Layer]:
-    w, r = ctx.weights(node.inputs[1]), ctx.weights(node.inputs[2])
+    node: NodeView, ctx: ImportContext, kind: type[_RecurrentLayer], batch: int, functions: Sequence[str]
+) -> list[_RecurrentLayer]:
+    w, r = ctx.read_float32(node.inputs[1]), ctx.read_float32(node.inputs[2])
     directions, rows, hidden = r.shape
     b = _optional(node, ctx, 3, (directions, 2 * rows))
     p = _optional(node, ctx, 7, (directions, 3 * hidden))
     chosen = _functions(node, list(functions) * directions)
-    layers: list[_Layer] = []
+    layers: list[_RecurrentLayer] = []
     for d in range(directions):
         own = tuple(chosen[d * len(functions) : (d + 1) * len(functions)])
         is_reverse = d == 1 or node.string("direction", "forward") == "reverse"
-        weights, recurrent = owned(w[d].T[None]), owned(r[d].T[None])
-        biases = owned(b[d]).reshape(2, -1)
-        layers.append(kind(node, ctx, d, is_reverse, batch, hidden, own, weights, recurrent, biases, owned(p[d])))
+        weights, recurrent = copy_contiguous(w[d].T[None]), copy_contiguous(r[d].T[None])
+        biases = copy_contiguous(b[d]).reshape(2, -1)
+        layers.append(
+            kind(node, ctx, d, is_reverse, batch, hidden, own, weights, recurrent, biases, copy_contiguous(p[d]))
+        )
     return layers
 
 
 def _optional(node: NodeView, ctx: ImportContext, position: int, shape: tuple[int, ...]) -> Floats:
     name = node.input(position)
-    return np.zeros(shape, np.float32) if name is None else ctx.weights(name)
+    return np.zeros(shape, np.float32) if name is None else ctx.read_float32(name)
 
 
 def _functions(node: NodeView, defaults: Sequence[str]) -> list[Activation]:
@@ -290,7 +294,7 @@ def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Act
     if key in _OF_ALPHA_AND_BETA:
         make_of_two, alpha, beta = _OF_ALPHA_AND_BETA[key]
         return make_of_two(float(next(alphas, alpha)), float(next(betas, beta)))
-    raise Refusal(f"the activation {name} is not supported")
+    raise ImportRefusal(f"the activation {name} is not supported")
 
 
 def _affine(alpha: float, beta: float) -> Activation:
@@ -320,35 +324,37 @@ _OF_ALPHA_AND_BETA: Mapping[str, tuple[Callable[[float, float], Activation], flo
 }
 
 
-def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tensor, steps: int) -> list[_State]:
+def _unrolled(
+    node: NodeView, ctx: ImportContext, layer: _RecurrentLayer, sequence: Tensor, steps: int
+) -> list[_RecurrentState]:
     parts = layer.input_part(sequence, steps)
     rows = c_order(parts.shape).reshape(steps, layer.batch, -1)
-    state = _State(_initial(node, ctx, layer, 5), _initial(node, ctx, layer, 6))
-    states: list[_State] = []
+    state = _RecurrentState(_initial(node, ctx, layer, 5), _initial(node, ctx, layer, 6))
+    states: list[_RecurrentState] = []
     for step in reversed(range(steps)) if layer.is_reverse else range(steps):
         state = layer.step(layer.moved(parts, rows[step], "step") if steps > 1 else parts, state)
         states.append(state)
     return states[::-1] if layer.is_reverse else states
 
 
-def _initial(node: NodeView, ctx: ImportContext, layer: _Layer, position: int) -> Tensor | None:
+def _initial(node: NodeView, ctx: ImportContext, layer: _RecurrentLayer, position: int) -> Tensor | None:
     name = node.input(position)
     if name is None:
         return None
     if ctx.constant(name) is None:
         state = ctx.tensor(name)
         return layer.moved(state, c_order(state.shape)[layer.direction], "initial")
-    values = ctx.weights(name)[layer.direction]
+    values = ctx.read_float32(name)[layer.direction]
     if not values.any():
         return None
     image = Image(values.shape, 1)
-    return ctx.inner(
-        node, (), image.shape, image, ConstantTensor(owned(image.to_pixels(values))), f"{layer.stem}.initial"
+    return ctx.emit_inner(
+        node, (), image.shape, image, ConstantTensor(copy_contiguous(image.to_pixels(values))), f"{layer.stem}.initial"
     )
 
 
 def _emit_outputs(
-    node: NodeView, ctx: ImportContext, layers: Sequence[_Layer], states: Sequence[Sequence[_State]]
+    node: NodeView, ctx: ImportContext, layers: Sequence[_RecurrentLayer], states: Sequence[Sequence[_RecurrentState]]
 ) -> None:
     """Adds the outputs that are used: Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden]."""
     lasts = [s[0 if layer.is_reverse else -1] for layer, s in zip(layers, states, strict=True)]
@@ -358,9 +364,9 @@ def _emit_outputs(
         [s.cell for s in lasts],
     )
     for output, stack in zip(node.outputs, stacks, strict=False):
-        if output and output in ctx.used:
+        if output and output in ctx.read_names:
             tensors = [t for t in stack if t is not None]
             shape = ctx.shape(output)
             image = Image(shape, len(shape) - 1)
-            operator = move([t.image for t in tensors], c_order(shape), image)
+            operator = make_move([t.image for t in tensors], c_order(shape), image)
             ctx.emit(node, tuple(t.name for t in tensors), image, operator, output)

@@ -1,7 +1,7 @@
 """Rounding of floats to integers, and the sign."""
 
 from raptor.frontend import steps, truth
-from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.formulas import FormulaBuilder, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.activations import lower_activation
@@ -32,5 +32,5 @@ def import_sign(node: NodeView, ctx: ImportContext) -> None:
     lower_activation(node, ctx, _sign)
 
 
-def _sign(f: Formula, x: Value) -> Value:
-    return f.min(f.max(x, -1), 1) if truth.is_whole(f, x) else steps.sign(f, x)
+def _sign(f: FormulaBuilder, x: Value) -> Value:
+    return f.min(f.max(x, -1), 1) if truth.is_exact_integer(f, x) else steps.sign(f, x)

@@ -6,49 +6,49 @@ import math
 import numpy as np
 
 from raptor.frontend import axes
-from raptor.frontend.axes import View
-from raptor.frontend.building import Builder, constant_ints
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.axes import ReductionLayout
+from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.sampling import Sampling, sources
+from raptor.frontend.sampling import GridSampling, compute_grid_taps
 from raptor.graph.ir import Indices, Stencil
 from raptor.graph.moves import c_order
-from raptor.graph.window import Table
+from raptor.graph.window import WindowTable
 from raptor.target.layout import Image
 
 
 @importer("GridSample", since=16, limits="a constant grid")
 def import_grid_sample(node: NodeView, ctx: ImportContext) -> None:
     """Interpolation of an image at given coordinates: nearest, linear or cubic, with every padding mode."""
-    build = Builder(node, ctx)
-    x, grid = build.natural(node.inputs[0]), ctx.weights(node.inputs[1])
+    build = OperatorBuilder(node, ctx)
+    x, grid = build.natural_operand(node.inputs[0]), ctx.read_float32(node.inputs[1])
     batch, dims = x.shape[0], x.shape[2:]
     if grid.shape[-1] != len(dims) or grid.shape[0] != batch:
-        raise Refusal(f"its grid {grid.shape} does not fit the image {x.shape}")
+        raise ImportRefusal(f"its grid {grid.shape} does not fit the image {x.shape}")
     mode = node.string("mode", "bilinear" if node.version < 20 else "linear")
-    how = Sampling(mode, node.string("padding_mode", "zeros"), bool(node.integer("align_corners", 0)))
+    how = GridSampling(mode, node.string("padding_mode", "zeros"), bool(node.integer("align_corners", 0)))
     count = math.prod(dims)
-    found = [sources(g.reshape(-1, len(dims)), dims, how) for g in grid]
+    found = [compute_grid_taps(g.reshape(-1, len(dims)), dims, how) for g in grid]
     pixels = np.concatenate([np.where(p < 0, -1, p + i * count) for i, (p, _) in enumerate(found)])
     weights = np.concatenate([w for _, w in found])
-    stencil = Stencil(np.ascontiguousarray(weights[:, :, None]), Table(pixels.astype(np.int32), batch * count))
+    stencil = Stencil(np.ascontiguousarray(weights[:, :, None]), WindowTable(pixels.astype(np.int32), batch * count))
     build.finish(build.add(stencil, Image((batch, x.shape[1], *grid.shape[1:-1]), 1), x))
 
 
 @importer("Col2Im", since=18, limits="constant shapes")
 def import_col2im(node: NodeView, ctx: ImportContext) -> None:
     """Image from columns: one shifted image for each position in a block, summed where blocks overlap."""
-    build = Builder(node, ctx)
+    build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    dims, block = constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 2) or ()
+    dims, block = read_constant_ints(node, ctx, 1) or (), read_constant_ints(node, ctx, 2) or ()
     batch, channels = x.shape[0], x.shape[1] // math.prod(block)
     blocks = c_order(x.shape).reshape(batch, channels, math.prod(block), x.shape[2])
     wanted = _shifted(node, blocks, dims, block)
-    shifted = build.arranged(wanted, x)
-    whole = View(build.laid(shifted, Image(wanted.shape, 2)), (True, *(False,) * (wanted.ndim - 1)))
-    build.finish(axes.reduce(build, whole, "sum"))
+    shifted = build.rearrange(wanted, x)
+    whole = ReductionLayout(build.lay_out(shifted, Image(wanted.shape, 2)), (True, *(False,) * (wanted.ndim - 1)))
+    build.finish(axes.emit_reduction(build, whole, "sum"))
 
 
 def _shifted(node: NodeView, blocks: Indices, dims: tuple[int, ...], block: tuple[int, ...]) -> Indices:
@@ -61,7 +61,7 @@ def _shifted(node: NodeView, blocks: Indices, dims: tuple[int, ...], block: tupl
     counts = [(n - s) // stride + 1 for n, s, stride in zip(padded, spread, strides, strict=True)]
     batch, channels = blocks.shape[:2]
     if math.prod(counts) != blocks.shape[3]:
-        raise Refusal(f"{blocks.shape[3]} blocks, but its image has {math.prod(counts)}")
+        raise ImportRefusal(f"{blocks.shape[3]} blocks, but its image has {math.prod(counts)}")
     wanted = np.full((math.prod(block), batch, channels, *padded), -1, np.int64)
     for place, taps in enumerate(itertools.product(*map(range, block))):
         at = [slice(t * d, t * d + c * s, s) for t, d, c, s in zip(taps, dilations, counts, strides, strict=True)]

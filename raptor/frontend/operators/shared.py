@@ -2,7 +2,7 @@
 
 import math
 
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.nodes import NodeView
 from raptor.graph.ir import Tensor
 
@@ -20,9 +20,9 @@ def is_channel_axis(tensor: Tensor, axis: int) -> bool:
 
 
 def require_bias(node: NodeView, bias: tuple[int, ...], result: tuple[int, ...]) -> None:
-    """Raises `Refusal` unless a bias has one number per channel; the bias of a Gemm may be broadcast."""
+    """Raises `ImportRefusal` unless a bias has one number per channel; the bias of a Gemm may be broadcast."""
     if node.op_type != "Gemm":
         if bias != result[1:2]:
-            raise Refusal(f"its bias has the shape {bias}, must be ({result[1]},)")
+            raise ImportRefusal(f"its bias has the shape {bias}, must be ({result[1]},)")
     elif len(bias) > len(result) or any(b not in (1, n) for b, n in zip(bias[::-1], result[::-1], strict=False)):
-        raise Refusal(f"its bias has the shape {bias}, which cannot be broadcast to {result}")
+        raise ImportRefusal(f"its bias has the shape {bias}, which cannot be broadcast to {result}")

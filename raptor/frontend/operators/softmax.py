@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.formulas import FormulaBuilder, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Pool, Softmax, Tensor
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
@@ -63,7 +63,7 @@ def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], a
     x = ctx.tensor(node.inputs[0])
     shown = replace(x, shape=shape)
     image = x.image if is_channel_axis(shown, axis) else Image(shape, axis)
-    laid = ctx.as_image(node, x, image)
+    laid = ctx.lay_out(node, x, image)
     ctx.emit(node, (laid.name,), image, Softmax())
 
 
@@ -72,12 +72,12 @@ def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...
     x = ctx.tensor(node.inputs[0])
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     lanes = _turned(node, ctx, x, (outer, shape[axis], inner))
-    f = Formula(node, ctx, lanes.shape, lanes.image)
+    f = FormulaBuilder(node, ctx, lanes.shape, lanes.image)
     shifted = f.sub(lanes, _pooled(node, ctx, lanes, "max"))
     raised = f.apply("exp", shifted)
     assert isinstance(raised, Tensor)
     total = _pooled(node, ctx, raised, "sum")
-    result = f.sub(shifted, Formula(node, ctx, total.shape, total.image).apply("log", total))
+    result = f.sub(shifted, FormulaBuilder(node, ctx, total.shape, total.image).apply("log", total))
     if min(outer, inner) == 1:
         f.finish(result)
         return
@@ -89,11 +89,11 @@ def _turned(node: NodeView, ctx: ImportContext, x: Tensor, dims: tuple[int, int,
     outer, length, inner = dims
     if min(outer, inner) == 1:
         image = Image((outer, length), 0) if inner == 1 else Image((length, inner), 1)
-        return ctx.as_image(node, x, image)
+        return ctx.lay_out(node, x, image)
     image = Image((length, outer * inner), 1)
     wanted = np.moveaxis(c_order(dims), 1, 0)
-    operator = move([x.image], wanted, image)
-    return ctx.inner(node, (x.name,), image.shape, image, operator, f"{node.output}.turned")
+    operator = make_move([x.image], wanted, image)
+    return ctx.emit_inner(node, (x.name,), image.shape, image, operator, f"{node.output}.turned")
 
 
 def _turn_back(node: NodeView, ctx: ImportContext, result: Value, dims: tuple[int, int, int]) -> None:
@@ -101,7 +101,7 @@ def _turn_back(node: NodeView, ctx: ImportContext, result: Value, dims: tuple[in
     outer, length, inner = dims
     image = Image(dims, 1)
     wanted = np.moveaxis(c_order((length, outer, inner)), 0, 1)
-    ctx.emit(node, (result.name,), image, move([result.image], wanted, image))
+    ctx.emit(node, (result.name,), image, make_move([result.image], wanted, image))
 
 
 def _pooled(node: NodeView, ctx: ImportContext, x: Tensor, function: str) -> Tensor:
@@ -109,4 +109,4 @@ def _pooled(node: NodeView, ctx: ImportContext, x: Tensor, function: str) -> Ten
     window = Window((size,), (1,), (size,), (1,), (0,), (1,))
     image = Image((x.image.channels,), 0)
     operator = Pool("max" if function == "max" else "sum", window)
-    return ctx.inner(node, (x.name,), image.shape, image, operator, f"{node.output}.pooled")
+    return ctx.emit_inner(node, (x.name,), image.shape, image, operator, f"{node.output}.pooled")

@@ -5,31 +5,39 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.frontend import axes
-from raptor.frontend.building import Builder, constant_ints
-from raptor.frontend.codes import Coded, Ints
+from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.codes import Ints, QuantisedConstant
 from raptor.frontend.constants import natural_image
-from raptor.frontend.import_refusal import Refusal
+from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.integers import affine, bias, centred, mapped, settled, single, wide_enough
+from raptor.frontend.integers import (
+    add_offset,
+    emit_integer_map,
+    find_affine_view,
+    find_single_term,
+    materialise_clamp,
+    quantise_bias,
+    widen_for_range,
+)
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.pooling import Counts, counts_of, require_inferred
-from raptor.frontend.operators.weighted import alike
-from raptor.frontend.ranges import Range
-from raptor.frontend.registry import rule
-from raptor.frontend.tables import tabulate
-from raptor.frontend.views import Affine, Term, broadcast_pixels
-from raptor.frontend.windows import padded_window
+from raptor.frontend.operators.pooling import Counts, count_taps, require_inferred_shape
+from raptor.frontend.operators.weighted import unify_types
+from raptor.frontend.ranges import IntegerInterval
+from raptor.frontend.registry import integer_rule
+from raptor.frontend.tables import tabulate_node
+from raptor.frontend.views import AffineTerm, AffineView, broadcast_params
+from raptor.frontend.windows import read_window
 from raptor.graph.ir import Constant, ConstantTensor, Map, Pool, Tensor
-from raptor.graph.moves import c_order, move
+from raptor.graph.moves import c_order, make_move
 
 MOST_TERMS = 8
 """Maximum number of terms of one sum; a longer one is computed in floats."""
 
 
-@rule("Add", "Sum", "Sub")
-def add(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("Add", "Sum", "Sub")
+def add_terms(node: NodeView, ctx: ImportContext) -> bool:
     """Collects the terms of the operands in one view; they are added when the sum is quantised."""
-    return _add_constant(node, ctx) or _add_views(node, ctx) or tabulate(node, ctx)
+    return _add_constant(node, ctx) or _add_views(node, ctx) or tabulate_node(node, ctx)
 
 
 def _add_constant(node: NodeView, ctx: ImportContext) -> bool:
@@ -37,18 +45,18 @@ def _add_constant(node: NodeView, ctx: ImportContext) -> bool:
     if len(node.inputs) != 2 or node.op_type == "Sub":
         return False
     x, other = node.inputs if node.inputs[0] in ctx.views else node.inputs[::-1]
-    view, value = affine(ctx, x), ctx.coded(other) or ctx.constant(other)
+    view, value = find_affine_view(ctx, x), ctx.quantised_constant(other) or ctx.constant(other)
     if view is None or value is None or not view.takes_bias or view.shape != ctx.shape(node.output):
         return False
     (term,) = view.terms
-    offset = term.offset + bias(value, term.scale)
+    offset = term.offset + quantise_bias(value, term.scale)
     ctx.views[node.output] = replace(view, node=node, terms=(replace(term, offset=offset),), takes_bias=False)
     return True
 
 
 def _add_views(node: NodeView, ctx: ImportContext) -> bool:
     shape = ctx.shape(node.output)
-    terms: list[Term] = []
+    terms: list[AffineTerm] = []
     for position, name in enumerate(node.inputs):
         found = _terms(node, ctx, name)
         if found is None:
@@ -57,35 +65,35 @@ def _add_views(node: NodeView, ctx: ImportContext) -> bool:
         terms += [_negated(node, ctx, t) for t in found] if negative else found
     if len(terms) > MOST_TERMS:
         return False
-    ctx.views[node.output] = Affine(node, shape, tuple(_aligned(t, len(shape)) for t in terms))
+    ctx.views[node.output] = AffineView(node, shape, tuple(_aligned(t, len(shape)) for t in terms))
     return True
 
 
-def _terms(node: NodeView, ctx: ImportContext, name: str) -> list[Term] | None:
-    value = ctx.coded(name)
+def _terms(node: NodeView, ctx: ImportContext, name: str) -> list[AffineTerm] | None:
+    value = ctx.quantised_constant(name)
     if value is not None:
         return [_constant_term(node, ctx, value)]
-    view = settled(node, ctx, name)
+    view = materialise_clamp(node, ctx, name)
     return None if view is None else list(view.terms)
 
 
-def _constant_term(node: NodeView, ctx: ImportContext, value: Coded) -> Term:
+def _constant_term(node: NodeView, ctx: ImportContext, value: QuantisedConstant) -> AffineTerm:
     image = natural_image(value.values.shape)
     pixels = image.to_pixels(value.values)
     small = pixels.astype(np.int16) if abs(pixels).max() < 2**15 else pixels.astype(np.int32)
     operator = ConstantTensor(np.ascontiguousarray(small))
-    tensor = ctx.inner(node, (), value.values.shape, image, operator, f"{node.output}.constant")
-    return Term(tensor, value.scale, np.zeros((), np.int64))
+    tensor = ctx.emit_inner(node, (), value.values.shape, image, operator, f"{node.output}.constant")
+    return AffineTerm(tensor, value.scale, np.zeros((), np.int64))
 
 
-def _negated(node: NodeView, ctx: ImportContext, term: Term) -> Term:
+def _negated(node: NodeView, ctx: ImportContext, term: AffineTerm) -> AffineTerm:
     """Negates the integers of a term, because multipliers are positive."""
-    low, high = ctx.range(term.tensor)
-    wide = wide_enough(node, ctx, term.tensor, Range(-high, -low))
-    return replace(term, tensor=mapped(node, ctx, "sub", wide, 0), offset=-term.offset)
+    low, high = ctx.code_range(term.tensor)
+    wide = widen_for_range(node, ctx, term.tensor, IntegerInterval(-high, -low))
+    return replace(term, tensor=emit_integer_map(node, ctx, "sub", wide, 0), offset=-term.offset)
 
 
-def _aligned(term: Term, rank: int) -> Term:
+def _aligned(term: AffineTerm, rank: int) -> AffineTerm:
     """Gives the parameters of a term the rank of the result."""
     return replace(
         term,
@@ -99,35 +107,35 @@ def _of_rank(values: np.ndarray, rank: int) -> np.ndarray:
     return values if values.ndim == 0 else values.reshape((1,) * (rank - values.ndim) + values.shape)
 
 
-@rule("Mul")
-def multiply(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("Mul")
+def multiply_codes(node: NodeView, ctx: ImportContext) -> bool:
     """Multiplies integers after adding their offsets, or tabulates the product."""
-    return _multiply(node, ctx) or tabulate(node, ctx)
+    return _multiply(node, ctx) or tabulate_node(node, ctx)
 
 
 def _multiply(node: NodeView, ctx: ImportContext) -> bool:
     if len(node.inputs) != 2:
         return False
     shape = ctx.shape(node.output)
-    constants = [ctx.coded(i) for i in node.inputs]
-    terms = [single(node, ctx, i) for i in node.inputs]
+    constants = [ctx.quantised_constant(i) for i in node.inputs]
+    terms = [find_single_term(node, ctx, i) for i in node.inputs]
     if any(t is None and c is None for t, c in zip(terms, constants, strict=True)):
         return False
     scales = [v.scale for t, c in zip(terms, constants, strict=True) if (v := c if c is not None else t)]
     scale = _of_rank(np.asarray(scales[0] * scales[1], np.float32), len(shape))
-    tensors = [_broadcast(node, ctx, centred(node, ctx, t), shape) for t in terms if t is not None]
+    tensors = [_broadcast(node, ctx, add_offset(node, ctx, t), shape) for t in terms if t is not None]
     image = tensors[0].image
     if len(tensors) == 2:
-        left, right = alike(node, ctx, [tensors[0], ctx.as_image(node, tensors[1], image)])
+        left, right = unify_types(node, ctx, [tensors[0], ctx.lay_out(node, tensors[1], image)])
         same = left.name == right.name
         product = _product(node, ctx, (left,) if same else (left, right), Map("mul", (0, 0 if same else 1)), shape)
     else:
         (value,) = (c for c in constants if c is not None)
-        wide = wide_enough(node, ctx, tensors[0], Range(int(value.values.min()), int(value.values.max())))
+        wide = widen_for_range(node, ctx, tensors[0], IntegerInterval(int(value.values.min()), int(value.values.max())))
         dtype = np.int16 if wide.element.bits <= 16 else np.int32
-        pixels = broadcast_pixels(value.values.astype(dtype), shape, image)
+        pixels = broadcast_params(value.values.astype(dtype), shape, image)
         product = _product(node, ctx, (wide,), Map("mul", (0, Constant(pixels))), shape)
-    ctx.views[node.output] = Affine(node, shape, (Term(product, scale, np.zeros((), np.int64)),))
+    ctx.views[node.output] = AffineView(node, shape, (AffineTerm(product, scale, np.zeros((), np.int64)),))
     return True
 
 
@@ -135,7 +143,7 @@ def _product(
     node: NodeView, ctx: ImportContext, inputs: tuple[Tensor, ...], operator: Map, shape: tuple[int, ...]
 ) -> Tensor:
     names = [t.name for t in inputs]
-    return ctx.inner(node, names, shape, inputs[0].image, operator, f"{node.output}.product")
+    return ctx.emit_inner(node, names, shape, inputs[0].image, operator, f"{node.output}.product")
 
 
 def _broadcast(node: NodeView, ctx: ImportContext, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -143,25 +151,27 @@ def _broadcast(node: NodeView, ctx: ImportContext, tensor: Tensor, shape: tuple[
         return tensor
     image = natural_image(shape)
     wanted = np.broadcast_to(c_order(tensor.shape), shape)
-    moved = move([tensor.image], wanted, image)
-    return ctx.inner(node, (tensor.name,), shape, image, moved, f"{tensor.name}.expanded")
+    moved = make_move([tensor.image], wanted, image)
+    return ctx.emit_inner(node, (tensor.name,), shape, image, moved, f"{tensor.name}.expanded")
 
 
-@rule("AveragePool")
-def average(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("AveragePool")
+def sum_windows(node: NodeView, ctx: ImportContext) -> bool:
     """Sums the integers of a window; they are divided when the mean is quantised."""
-    term = single(node, ctx, node.inputs[0])
+    term = find_single_term(node, ctx, node.inputs[0])
     if term is None:
         return False
-    build, shape = Builder(node, ctx), ctx.shape(node.output)
+    build, shape = OperatorBuilder(node, ctx), ctx.shape(node.output)
     image = natural_image(term.tensor.shape)
-    padded = padded_window(node, image, node.ints("kernel_shape"))
-    require_inferred(node, ctx, padded.window)
-    counts, inside = counts_of(node, padded)
-    x = build.laid(_summable(node, ctx, term.tensor, padded.window.tap_count), image)
-    total = ctx.inner(node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums")
-    done = Term(total, term.scale, _smallest(term.offset * inside), _smallest(counts))
-    ctx.views[node.output] = Affine(node, shape, (done,))
+    padded = read_window(node, image, node.ints("kernel_shape"))
+    require_inferred_shape(node, ctx, padded.window)
+    counts, inside = count_taps(node, padded)
+    x = build.lay_out(_summable(node, ctx, term.tensor, padded.window.tap_count), image)
+    total = ctx.emit_inner(
+        node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums"
+    )
+    done = AffineTerm(total, term.scale, _smallest(term.offset * inside), _smallest(counts))
+    ctx.views[node.output] = AffineView(node, shape, (done,))
     return True
 
 
@@ -172,33 +182,33 @@ def _smallest(counts: Counts) -> Ints:
 
 
 def _summable(node: NodeView, ctx: ImportContext, tensor: Tensor, count: int) -> Tensor:
-    low, high = ctx.range(tensor)
-    return wide_enough(node, ctx, tensor, Range(low * count, high * count).or_zero())
+    low, high = ctx.code_range(tensor)
+    return widen_for_range(node, ctx, tensor, IntegerInterval(low * count, high * count).with_zero())
 
 
-@rule("GlobalAveragePool", "ReduceMean", "ReduceSum")
-def reduce(node: NodeView, ctx: ImportContext) -> bool:
+@integer_rule("GlobalAveragePool", "ReduceMean", "ReduceSum")
+def sum_axes(node: NodeView, ctx: ImportContext) -> bool:
     """Sums the integers along axes; they are divided when the mean is quantised."""
-    term = single(node, ctx, node.inputs[0])
+    term = find_single_term(node, ctx, node.inputs[0])
     if term is None:
         return False
     rank = len(term.tensor.shape)
     chosen = tuple(range(2, rank)) if node.op_type == "GlobalAveragePool" else _axes(node, ctx, rank)
     count = int(np.prod([term.tensor.shape[a] for a in chosen]))
-    name, shape = ctx.declare(f"{node.output}.sums", ctx.shape(node.output)), ctx.shape(node.output)
-    build = Builder(replace(node, outputs=(name,)), ctx)
-    seen = axes.view(build, _summable(node, ctx, term.tensor, count), chosen)
-    build.finish(axes.reduce(build, seen, "sum"))
+    name, shape = ctx.register_tensor(f"{node.output}.sums", ctx.shape(node.output)), ctx.shape(node.output)
+    build = OperatorBuilder(replace(node, outputs=(name,)), ctx)
+    seen = axes.lay_out_reduction(build, _summable(node, ctx, term.tensor, count), chosen)
+    build.finish(axes.emit_reduction(build, seen, "sum"))
     mean = np.asarray(1 if node.op_type == "ReduceSum" else count, np.int64)
-    done = Term(ctx.tensors[name], term.scale, term.offset * count, mean)
-    ctx.views[node.output] = Affine(node, shape, (done,))
+    done = AffineTerm(ctx.tensors[name], term.scale, term.offset * count, mean)
+    ctx.views[node.output] = AffineView(node, shape, (done,))
     return True
 
 
 def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
-    given = constant_ints(node, ctx, 1, "axes")
+    given = read_constant_ints(node, ctx, 1, "axes")
     if given is None:
         return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     if any(not -rank <= a < rank for a in given):
-        raise Refusal(f"axes {given} of {rank} dimensions")
+        raise ImportRefusal(f"axes {given} of {rank} dimensions")
     return tuple(a % rank for a in given)

@@ -2,15 +2,15 @@
 
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import rule
-from raptor.frontend.tables import tabulate
+from raptor.frontend.registry import integer_rule
+from raptor.frontend.tables import tabulate_node
 
 
-@rule(
+@integer_rule(
     *("Abs", "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg"),
     *("PRelu", "Pow", "Reciprocal", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh"),
     *("ThresholdedRelu", "Div", "Max", "Min", "Mean"),
 )
-def look_up(node: NodeView, ctx: ImportContext) -> bool:
+def tabulate_function(node: NodeView, ctx: ImportContext) -> bool:
     """Computes the function of quantised integers as a lookup table."""
-    return tabulate(node, ctx)
+    return tabulate_node(node, ctx)

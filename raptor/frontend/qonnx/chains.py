@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto
 
-from raptor.frontend.nodes import attributes_of
-from raptor.frontend.qonnx.codes import Array, Doubles, Ints, Levels
+from raptor.frontend.nodes import read_attributes
+from raptor.frontend.qonnx.codes import Array, Doubles, Ints, ThresholdLevels
 
-LAYERS = frozenset(("MatMul", "Gemm", "Conv"))
+LAYER_OPS = frozenset(("MatMul", "Gemm", "Conv"))
 _AFFINE = frozenset(("Mul", "Div", "Add", "Sub", "BatchNormalization"))
-CHAIN = _AFFINE | {"Relu", "Identity", "Dropout"}
+CHAIN_OPS = _AFFINE | {"Relu", "Identity", "Dropout"}
 """Operators that may stand between a layer and its quantiser."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class ChainStage:
     """One element-wise operator of a chain: y = factor * x + addend per channel, then max(y, 0) if `relu`.
 
     Arrays: [channels] or [1].
@@ -31,7 +31,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conditions:
+class ThresholdConditions:
     """Threshold conditions on x per channel: x >= threshold if `rising`, else x <= threshold; without = if `strict`.
 
     thresholds: [channels, count]; rising: [channels, 1]; strict: [count].
@@ -42,12 +42,12 @@ class Conditions:
     strict: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, levels: Levels, channels: int) -> Conditions:
+    def of(cls, levels: ThresholdLevels, channels: int) -> ThresholdConditions:
         """Returns the conditions of a quantiser."""
         full = np.broadcast_to(levels.thresholds, (channels, levels.thresholds.shape[1]))
         return cls(full, np.ones((channels, 1), np.bool_), levels.strict)
 
-    def before(self, stage: Stage) -> Conditions:
+    def pull_through(self, stage: ChainStage) -> ThresholdConditions:
         """Returns the equivalent conditions on the input of a stage."""
         found = self._before_relu() if stage.relu else self
         factor, addend = stage.factor[:, None], stage.addend[:, None]
@@ -57,9 +57,9 @@ class Conditions:
             moved = (found.thresholds - addend) / factor
         rising = found.rising ^ (factor < 0)
         constant = np.where(met, always, -always)
-        return Conditions(np.where(factor == 0, constant, moved), rising, found.strict)
+        return ThresholdConditions(np.where(factor == 0, constant, moved), rising, found.strict)
 
-    def _before_relu(self) -> Conditions:
+    def _before_relu(self) -> ThresholdConditions:
         """Returns the conditions on x that are equivalent to these conditions on max(x, 0)."""
         met = self._met_by(np.zeros((1, 1)))
         # A rising condition that 0 meets is always met; a falling one that 0 does not meet is never met.
@@ -70,7 +70,7 @@ class Conditions:
         below = np.where(self.strict, x < self.thresholds, x <= self.thresholds)
         return np.where(self.rising, above, below)
 
-    def of_sums(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    def convert_to_sums(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
         """Returns signs [channels] and thresholds [channels, count], the smallest sign * sum that meets each condition.
 
         low, high: range of each channel's sums. A condition that no sum meets gets the largest sum plus one.
@@ -82,45 +82,47 @@ class Conditions:
         return signs, np.clip(whole, first[:, None], last[:, None] + 1).astype(np.int64)
 
 
-def stage_of(node: NodeProto, constants: Mapping[str, Array], channels: int, place: tuple[int, int]) -> Stage | None:
+def read_stage(
+    node: NodeProto, constants: Mapping[str, Array], channels: int, place: tuple[int, int]
+) -> ChainStage | None:
     """Returns a node of a chain as a stage; None if it varies within a channel or reads another computed tensor.
 
     place: channel axis and rank.
     """
     one, none = np.ones(1), np.zeros(1)
     if node.op_type in ("Identity", "Dropout"):
-        return Stage(one, none)
+        return ChainStage(one, none)
     if node.op_type == "Relu":
-        return Stage(one, none, relu=True)
+        return ChainStage(one, none, relu=True)
     if node.op_type == "BatchNormalization":
         return _normalisation(node, constants) if place[0] == 1 else None
     position = 1 if node.input[0] not in constants else 0
-    value = by_channel(constants.get(node.input[position]), channels, place)
+    value = read_channel_vector(constants.get(node.input[position]), channels, place)
     if value is None or (position == 0 and node.op_type == "Div"):
         return None
     match node.op_type:
         case "Mul":
-            return Stage(value, none)
+            return ChainStage(value, none)
         case "Div":
-            return Stage(1 / value, none) if (value != 0).all() else None
+            return ChainStage(1 / value, none) if (value != 0).all() else None
         case "Add":
-            return Stage(one, value)
+            return ChainStage(one, value)
         case _:
-            return Stage(one, -value) if position else Stage(-one, value)
+            return ChainStage(one, -value) if position else ChainStage(-one, value)
 
 
-def _normalisation(node: NodeProto, constants: Mapping[str, Array]) -> Stage | None:
+def _normalisation(node: NodeProto, constants: Mapping[str, Array]) -> ChainStage | None:
     found = [constants.get(name) for name in node.input[1:5]]
-    if len(found) < 4 or attributes_of(node).get("training_mode", 0):
+    if len(found) < 4 or read_attributes(node).get("training_mode", 0):
         return None
     scale, bias, mean, variance = (None if v is None else v.astype(np.float64).reshape(-1) for v in found)
     if scale is None or bias is None or mean is None or variance is None:
         return None
-    factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
-    return Stage(factor, bias - mean * factor)
+    factor = scale / np.sqrt(variance + read_attributes(node).get("epsilon", 1e-5))
+    return ChainStage(factor, bias - mean * factor)
 
 
-def by_channel(value: Array | None, channels: int, place: tuple[int, int]) -> Doubles | None:
+def read_channel_vector(value: Array | None, channels: int, place: tuple[int, int]) -> Doubles | None:
     """Returns a constant that varies along the channel axis only, as [channels] or [1]; else None."""
     axis, rank = place
     if value is None or value.dtype.kind != "f" or value.ndim > rank:
@@ -132,14 +134,14 @@ def by_channel(value: Array | None, channels: int, place: tuple[int, int]) -> Do
     return value.astype(np.float64).reshape(-1) if is_along else None
 
 
-def walked(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str, Array]) -> list[NodeProto]:
+def walk_to_layer(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str, Array]) -> list[NodeProto]:
     """Returns the nodes from a tensor back to the layer of its chain, the layer last; empty if there is no layer."""
     found: list[NodeProto] = []
     while (node := producers.get(name)) is not None:
         found.append(node)
-        if node.op_type in LAYERS:
+        if node.op_type in LAYER_OPS:
             return found
-        if node.op_type not in CHAIN:
+        if node.op_type not in CHAIN_OPS:
             break
         computed = [i for i in node.input if i and i not in constants]
         if len(computed) != 1:
@@ -148,9 +150,9 @@ def walked(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str
     return []
 
 
-def conditions(levels: Levels, stages: Sequence[Stage], channels: int) -> Conditions:
+def compose_conditions(levels: ThresholdLevels, stages: Sequence[ChainStage], channels: int) -> ThresholdConditions:
     """Returns the conditions of a quantiser on the input of a chain of stages, given last stage first."""
-    found = Conditions.of(levels, channels)
+    found = ThresholdConditions.of(levels, channels)
     for stage in stages:
-        found = found.before(stage)
+        found = found.pull_through(stage)
     return found

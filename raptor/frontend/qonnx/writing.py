@@ -8,19 +8,28 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from raptor.frontend.check import label
-from raptor.frontend.qonnx.codes import Array, Coded, CodeKind, Grid, Ints, Levels, fault, narrowest
-from raptor.frontend.qonnx.layers import Layer
-from raptor.frontend.reading import reads
+from raptor.frontend.check import describe_node
+from raptor.frontend.qonnx.codes import (
+    Array,
+    CodedConstant,
+    Ints,
+    QonnxCodeType,
+    QuantGrid,
+    ThresholdLevels,
+    find_narrowest_kind,
+    node_error,
+)
+from raptor.frontend.qonnx.layers import IntegerLayer
+from raptor.frontend.reading import find_reads
 
-OPSET = 25
+RESULT_OPSET = 25
 """Operator set of the result: the first with 2-bit integers."""
 _IR = 10
 _MOST_TERMS = 8
 """Maximum number of terms of one sum that the compiler computes in integers."""
 
 
-class Writer:
+class QdqWriter:
     """The translated model under construction. `names`: names in use; `inputs`: the model's inputs."""
 
     def __init__(self, names: set[str], inputs: set[str]) -> None:
@@ -33,39 +42,39 @@ class Writer:
         """Writes a node unchanged."""
         self._nodes.append(node)
 
-    def model(self, origin: ModelProto) -> ModelProto:
+    def build_model(self, origin: ModelProto) -> ModelProto:
         """Returns the model with the inputs and outputs of the original one, without nodes that nothing reads."""
         needed = {v.name for v in origin.graph.output}
         kept: list[NodeProto] = []
         for node in reversed(self._nodes):
             if not needed.isdisjoint(node.output):
                 kept.append(node)
-                needed.update(reads(node))
+                needed.update(find_reads(node))
         every = [*origin.graph.initializer, *self._initializers.values()]
         graph = helper.make_graph(kept[::-1], origin.graph.name, [], [], [t for t in every if t.name in needed])
         graph.input.extend(origin.graph.input)
         graph.output.extend(origin.graph.output)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", RESULT_OPSET)], ir_version=_IR)
 
-    def constant(self, name: str, value: Coded) -> None:
+    def write_constant(self, name: str, value: CodedConstant) -> None:
         """Writes a quantised constant with its DequantizeLinear, once. Its scales may differ along one axis."""
         if name in self._written:
             return
         self._written.add(name)
         codes = self._codes(f"{name}.codes", value.values)
-        axis = value.axis()
-        scale = self._floats(f"{name}.scale", value.scales())
+        axis = value.find_scale_axis()
+        scale = self._floats(f"{name}.scale", value.scale_vector())
         given: dict[str, Any] = {} if axis is None else {"axis": axis}
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale], [name], **given))
 
-    def with_coded(self, node: NodeProto, position: int, value: Coded) -> NodeProto:
+    def quantise_operand(self, node: NodeProto, position: int, value: CodedConstant) -> NodeProto:
         """Returns the node with a quantised constant in place of the float constant at `position`."""
         copy = NodeProto.FromString(node.SerializeToString())
         copy.input[position] = self._name(f"{node.input[position]}.coded")
-        self.constant(copy.input[position], value)
+        self.write_constant(copy.input[position], value)
         return copy
 
-    def without_bias(self, node: NodeProto, bias: Array) -> NodeProto:
+    def split_bias(self, node: NodeProto, bias: Array) -> NodeProto:
         """Splits a float bias into a separate operator, so that it is not quantised to the scale of the sums."""
         copy, behind = NodeProto.FromString(node.SerializeToString()), 0
         if node.op_type == "Conv":
@@ -74,13 +83,15 @@ class Writer:
         del copy.input[2]
         minus = self._floats(f"{node.input[2]}.negative", -bias.reshape(*bias.shape, *[1] * behind))
         self._nodes.append(copy)
-        return helper.make_node("Sub", [copy.output[0], minus], node.output, f"{label(node)}.bias")
+        return helper.make_node("Sub", [copy.output[0], minus], node.output, f"{describe_node(node)}.bias")
 
-    def quantise(self, node: NodeProto, grid: Grid, rank: int | None) -> None:
+    def write_quantiser(self, node: NodeProto, grid: QuantGrid, rank: int | None) -> None:
         """Writes a `Quant` as QuantizeLinear and DequantizeLinear, clamped if no integer type has exactly its codes."""
-        kind = narrowest(min(grid.low, grid.zero), max(grid.high, grid.zero))
+        kind = find_narrowest_kind(min(grid.low, grid.zero), max(grid.high, grid.zero))
         if kind is None or kind.elem_type == TensorProto.INT32:
-            raise fault(node, f"its codes reach from {grid.low} to {grid.high}; computed integers have at most 16 bits")
+            raise node_error(
+                node, f"its codes reach from {grid.low} to {grid.high}; computed integers have at most 16 bits"
+            )
         name, out, axis = node.input[0], node.output[0], self._axis(node, grid, rank)
         is_bounded = (kind.low, kind.high) != (grid.low, grid.high)
         # The host can quantise an input of the model only if no operator precedes the quantiser.
@@ -92,36 +103,40 @@ class Writer:
         scale = self._floats(f"{out}.scale", grid.scale.reshape(() if axis is None else -1))
         zero = self._integers(f"{out}.zero", np.full(() if axis is None else grid.scale.size, grid.zero), kind)
         given: dict[str, Any] = {} if axis is None else {"axis": axis}
-        codes = self._step("QuantizeLinear", [name, scale, zero], f"{out}.codes", label(node), **given)
+        codes = self._step("QuantizeLinear", [name, scale, zero], f"{out}.codes", describe_node(node), **given)
         if is_late:
             codes = self._bounded(f"{out}.bound", codes, grid, kind)
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zero], node.output, **given))
 
-    def _bounded(self, stem: str, codes: str, grid: Grid, kind: CodeKind) -> str:
+    def _bounded(self, stem: str, codes: str, grid: QuantGrid, kind: QonnxCodeType) -> str:
         units = [self._floats(f"{stem}.one", 1), self._integers(f"{stem}.none", np.zeros((), np.int64), kind)]
         whole = self._step("DequantizeLinear", [codes, *units], f"{stem}.whole")
         return self._step("QuantizeLinear", [self._clipped(whole, grid.low, grid.high, stem), *units], f"{stem}.codes")
 
     @staticmethod
-    def _axis(node: NodeProto, grid: Grid, rank: int | None) -> int | None:
+    def _axis(node: NodeProto, grid: QuantGrid, rank: int | None) -> int | None:
         if grid.scale.size == 1:
             return None
         wide = [a for a, n in enumerate(grid.scale.shape) if n > 1]
         if rank is None or len(wide) > 1:
-            raise fault(node, f"its scale has the shape {list(grid.scale.shape)}; scales may differ along one axis")
+            raise node_error(
+                node, f"its scale has the shape {list(grid.scale.shape)}; scales may differ along one axis"
+            )
         return wide[0] + rank - grid.scale.ndim
 
-    def thresholds(self, node: NodeProto, levels: Levels, layer: Layer, signs: Ints, sums: Ints) -> None:
+    def write_thresholds(
+        self, node: NodeProto, levels: ThresholdLevels, layer: IntegerLayer, signs: Ints, sums: Ints
+    ) -> None:
         """Writes a layer and its quantiser in integers: codes count the thresholds that sign * sum reaches."""
         out = node.output[0]
         weights = self._name(f"{out}.weights")
-        self.constant(weights, Coded(layer.signed(signs), np.ones((), np.float32)))
+        self.write_constant(weights, CodedConstant(layer.apply_signs(signs), np.ones((), np.float32)))
         copy = NodeProto.FromString(layer.node.SerializeToString())
         copy.input[1] = weights
         del copy.input[2:]
         copy.output[0] = self._name(f"{out}.sums")
         self._nodes.append(copy)
-        behind = [1] * (layer.place[1] - 1 - layer.place[0])
+        behind = [1] * (layer.channel_place[1] - 1 - layer.channel_place[0])
         columns = [sums[:, k].reshape(-1, *behind) for k in range(sums.shape[1])]
         unit = layer.x.scale
         if len(columns) == 1:
@@ -130,7 +145,7 @@ class Writer:
         counts = [self._reached(f"{out}.{k}", copy.output[0], column, unit) for k, column in enumerate(columns)]
         self._counted(node, levels, self._total(out, counts))
 
-    def _single(self, node: NodeProto, levels: Levels, sums: str, threshold: Ints, unit: np.float32) -> None:
+    def _single(self, node: NodeProto, levels: ThresholdLevels, sums: str, threshold: Ints, unit: np.float32) -> None:
         """Writes clamp(step * (sum - threshold) + first + step, first, first + step)."""
         name = self._clipped(
             self._shifted(f"{node.output[0]}.0", sums, -threshold, unit), -unit, 0, f"{node.output[0]}.bound"
@@ -144,14 +159,14 @@ class Writer:
 
     def _integer(self, stem: str, name: str, unit: np.float32, last: int) -> str:
         """Writes numbers from 0 to `last` units as integers of scale 1."""
-        kind = narrowest(0, last)
+        kind = find_narrowest_kind(0, last)
         assert kind is not None, "a count of at most 16 bits"
         zero = self._integers(f"{stem}.zero", np.zeros((), np.int64), kind)
         codes = self._step("QuantizeLinear", [name, self._floats(f"{stem}.unit", unit), zero], f"{stem}.codes")
         return self._step("DequantizeLinear", [codes, self._floats(f"{stem}.one", 1), zero], f"{stem}.count")
 
     def _shifted(self, stem: str, sums: str, added: Ints, unit: np.float32) -> str:
-        self.constant(f"{stem}.addend", Coded(added, np.asarray(unit)))
+        self.write_constant(f"{stem}.addend", CodedConstant(added, np.asarray(unit)))
         return self._step("Add", [sums, f"{stem}.addend"], f"{stem}.shifted")
 
     def _total(self, stem: str, counts: list[str]) -> str:
@@ -168,28 +183,28 @@ class Writer:
             counts = names
         return counts[0]
 
-    def _counted(self, node: NodeProto, levels: Levels, total: str) -> None:
+    def _counted(self, node: NodeProto, levels: ThresholdLevels, total: str) -> None:
         """Writes the codes of a quantiser: step * count + first."""
         self._rounded(node, levels, total, np.float32(1 / levels.step), levels.first)
 
-    def _rounded(self, node: NodeProto, levels: Levels, name: str, unit: np.float32, zero: int) -> None:
+    def _rounded(self, node: NodeProto, levels: ThresholdLevels, name: str, unit: np.float32, zero: int) -> None:
         """Writes name / unit + zero as the codes of a quantiser, and dequantises them."""
         out = node.output[0]
-        kind = narrowest(min(levels.first, zero, 0), max(levels.last, zero, 0))
+        kind = find_narrowest_kind(min(levels.first, zero, 0), max(levels.last, zero, 0))
         assert kind is not None, "checked where the levels were read"
         point = self._integers(f"{out}.point", np.asarray(zero), kind)
         codes = self._step(
-            "QuantizeLinear", [name, self._floats(f"{out}.unit", unit), point], f"{out}.codes", label(node)
+            "QuantizeLinear", [name, self._floats(f"{out}.unit", unit), point], f"{out}.codes", describe_node(node)
         )
         none = self._integers(f"{out}.none", np.zeros((), np.int64), kind)
         scale = self._floats(f"{out}.scale", levels.scale)
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, none], node.output))
 
-    def compare(self, node: NodeProto, levels: Levels, rank: int | None) -> None:
+    def write_comparisons(self, node: NodeProto, levels: ThresholdLevels, rank: int | None) -> None:
         """Writes a quantiser of floats as a sum of comparisons."""
         out, one, none = node.output[0], self._floats("one", 1), self._floats("none", 0)
         if levels.thresholds.shape[0] > 1 and rank is None:
-            raise fault(node, "the number of dimensions of its input is not known")
+            raise node_error(node, "the number of dimensions of its input is not known")
         behind = [1] * ((rank or 1) - 1 - levels.axis) if levels.thresholds.shape[0] > 1 else []
         counts: list[str] = []
         for k, border in enumerate(levels.thresholds.astype(np.float32).T):
@@ -201,9 +216,9 @@ class Writer:
             counts.append(self._step("Where", [met, one, none], f"{out}.reached.{k}"))
         self._counted(node, levels, counts[0] if len(counts) == 1 else self._step("Sum", counts, f"{out}.total"))
 
-    def signs(self, node: NodeProto) -> None:
+    def write_signs(self, node: NodeProto) -> None:
         """Writes a Sign of floats, and its result as integers."""
-        copy, kind = NodeProto.FromString(node.SerializeToString()), narrowest(-1, 1)
+        copy, kind = NodeProto.FromString(node.SerializeToString()), find_narrowest_kind(-1, 1)
         assert kind is not None, "two bits"
         copy.output[0] = self._name(f"{node.output[0]}.float")
         self._nodes.append(copy)
@@ -221,11 +236,11 @@ class Writer:
         return output
 
     def _codes(self, stem: str, values: Ints) -> str:
-        kind = narrowest(int(values.min(initial=0)), int(values.max(initial=0)))
+        kind = find_narrowest_kind(int(values.min(initial=0)), int(values.max(initial=0)))
         assert kind is not None, "quantised to at most 32 bits"
         return self._integers(stem, values, kind)
 
-    def _integers(self, stem: str, values: Array, kind: CodeKind) -> str:
+    def _integers(self, stem: str, values: Array, kind: QonnxCodeType) -> str:
         return self._store(helper.make_tensor(self._name(stem), kind.elem_type, values.shape, values.ravel().tolist()))
 
     def _floats(self, stem: str, values: Array | np.float32 | float) -> str:

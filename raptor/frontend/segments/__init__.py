@@ -1,6 +1,14 @@
 """Splits a model into segments for the chip and for the host, each an ONNX model of its own."""
 
-from raptor.frontend.segments.cutting import Cut, Segment, advice, cut
-from raptor.frontend.segments.splitting import Part, Split, split
+from raptor.frontend.segments.cutting import ModelSegment, SegmentedModel, advise_host, cut_model
+from raptor.frontend.segments.splitting import PlacedNodes, PlacementSplit, predict_split
 
-__all__ = ["Cut", "Part", "Segment", "Split", "advice", "cut", "split"]
+__all__ = [
+    "ModelSegment",
+    "PlacedNodes",
+    "PlacementSplit",
+    "SegmentedModel",
+    "advise_host",
+    "cut_model",
+    "predict_split",
+]

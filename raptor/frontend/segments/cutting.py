@@ -15,28 +15,28 @@ from onnx import GraphProto, ModelProto
 
 from raptor.common.errors import IncompleteError, InternalError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend import asking, loading, shapes, standard
-from raptor.frontend.asking import Asked
-from raptor.frontend.check import input_fault, label, runtime_reason
+from raptor.frontend.asking import QueriedModel
+from raptor.frontend.check import describe_node, extract_runtime_fault, find_input_fault
 from raptor.frontend.folding import lacks_kernel
-from raptor.frontend.libraries import load_fault
-from raptor.frontend.loading import Model
-from raptor.frontend.segments.flow import Flow, flow_of
-from raptor.frontend.segments.host_requests import requested_nodes
-from raptor.frontend.segments.labels import labels_of
-from raptor.frontend.segments.macs import macs_of
-from raptor.frontend.segments.pieces import Sizes, Types, piece, types_of
-from raptor.frontend.translating import Answer
+from raptor.frontend.libraries import find_load_fault
+from raptor.frontend.loading import LoadedModel
+from raptor.frontend.segments.flow import DataFlow, analyse_flow
+from raptor.frontend.segments.host_requests import find_requested_nodes
+from raptor.frontend.segments.labels import partition_colours
+from raptor.frontend.segments.macs import count_node_macs
+from raptor.frontend.segments.pieces import Sizes, TensorTypes, extract_submodel, read_types
+from raptor.frontend.translating import NodeSupport
 from raptor.graph.ir import Filter, Node
 from raptor.options import HostOptions, ModelInputs
 
 Refuse = Callable[[Node], str | None]
 """Returns the reason why an operator must not be on the chip, such as an excluded instruction; None if it may."""
-BEHIND = "reads what is computed on the host"
-ALONE = "in a segment without weights, which is quicker on the host"
+READS_HOST = "reads what is computed on the host"
+WITHOUT_WEIGHTS = "in a segment without weights, which is quicker on the host"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class ModelSegment:
     """A convex part of the model. `model`: its imported form for the chip; None on the host.
 
     nodes: names of its nodes. reads, makes: tensors that cross its border. macs: its known multiply-accumulates.
@@ -46,15 +46,15 @@ class Segment:
     kind: Literal["chip", "host"]
     nodes: tuple[str, ...]
     reads: tuple[str, ...]
-    makes: tuple[str, ...]
+    writes: tuple[str, ...]
     macs: int
     onnx_bytes: bytes
-    model: Model | None = None
+    model: LoadedModel | None = None
     uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class CrossingTensor:
     """A tensor that crosses a segment border: its type as onnxruntime writes it, and its shape.
 
     Sizes that depend on values are None; the shape is None if it is unknown, or if the value is no tensor.
@@ -66,7 +66,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class SegmentedModel:
     """A model in segments, in execution order.
 
     onnx_bytes: the original model. inputs, outputs: interface of the model, with its declared types. crossings: all
@@ -75,16 +75,16 @@ class Cut:
 
     name: str
     onnx_bytes: bytes
-    segments: tuple[Segment, ...]
-    inputs: tuple[Crossing, ...]
-    outputs: tuple[Crossing, ...]
-    crossings: tuple[Crossing, ...]
+    segments: tuple[ModelSegment, ...]
+    inputs: tuple[CrossingTensor, ...]
+    outputs: tuple[CrossingTensor, ...]
+    crossings: tuple[CrossingTensor, ...]
     host: tuple[UnsupportedNode, ...]
     notes: tuple[str, ...]
     constants: Mapping[str, npt.NDArray[Any]]
 
     @property
-    def on_chip(self) -> tuple[Segment, ...]:
+    def on_chip(self) -> tuple[ModelSegment, ...]:
         return tuple(s for s in self.segments if s.kind == "chip")
 
     @property
@@ -95,26 +95,28 @@ class Cut:
         return sum(s.macs for s in self.on_chip) / total if total and known else None
 
 
-def cut(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions, refuse: Refuse) -> Cut:
+def cut_model(
+    source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions, refuse: Refuse
+) -> SegmentedModel:
     """Cuts a model into segments.
 
     Raises `UnsupportedError` for nodes that the chip cannot compute and that must not go to the host, and `UserError`
     as `frontend.load` does. With `host.host`, a model that the front end cannot read becomes one host segment, if
     onnxruntime accepts it.
     """
-    model = standard.read(source)
-    own = types_of_interface(model.proto)
+    model = standard.read_standard_model(source)
+    own = read_interface_types(model.proto)
     if host.host and _has_empty_input(model.proto):
         return _all_on_host(source, inputs, UserError("an input has no elements"))
     try:
-        asked = asking.ask(model, inputs)
+        asked = asking.query_support(model, inputs)
     except IncompleteError:
         raise
     except UserError as error:
         if not host.host:
             raise
         return _all_on_host(source, inputs, error)
-    found = Cutter.of(asked, own, host, refuse).run()
+    found = ModelCutter.of(asked, own, host, refuse).run()
     if found.on_chip:
         _check_loadable(found.segments)
         return found
@@ -122,10 +124,10 @@ def cut(source: str | Path | ModelProto, inputs: ModelInputs, host: HostOptions,
     return _all_on_host(source, inputs, UserError("nothing of the model is for the chip"), found.host)
 
 
-def advice(source: str | Path | ModelProto, inputs: ModelInputs, refuse: Refuse) -> str:
+def advise_host(source: str | Path | ModelProto, inputs: ModelInputs, refuse: Refuse) -> str:
     """Returns a sentence on the nodes that would run on the host; empty if the host does not help either."""
     try:
-        found = cut(source, inputs, HostOptions(host=True), refuse)
+        found = cut_model(source, inputs, HostOptions(host=True), refuse)
     except UserError:
         return ""
     names = [n.node for n in found.host]
@@ -147,10 +149,10 @@ def advice(source: str | Path | ModelProto, inputs: ModelInputs, refuse: Refuse)
 _SHOWN = 8
 
 
-def types_of_interface(proto: ModelProto) -> Types:
+def read_interface_types(proto: ModelProto) -> TensorTypes:
     """Returns the types of inputs and outputs as declared in the file, unaffected by later changes of `proto`."""
     declared = ModelProto.FromString(ModelProto(graph=_interface(proto)).SerializeToString()).graph
-    return Types({v.name: v.type for v in (*declared.output, *declared.input)})
+    return TensorTypes({v.name: v.type for v in (*declared.output, *declared.input)})
 
 
 def _interface(proto: ModelProto) -> GraphProto:
@@ -159,37 +161,37 @@ def _interface(proto: ModelProto) -> GraphProto:
 
 def _all_on_host(
     source: str | Path | ModelProto, inputs: ModelInputs, error: UserError, host: tuple[UnsupportedNode, ...] = ()
-) -> Cut:
+) -> SegmentedModel:
     """Returns the model as one host segment. Raises `error` if onnxruntime rejects it, too.
 
     host: nodes and reasons; if empty, all nodes with `error` as the reason.
     """
-    model = standard.read(source)
+    model = standard.read_standard_model(source)
     bound = ModelProto.FromString(model.onnx_bytes)
-    own, graph = types_of_interface(bound), bound.graph
+    own, graph = read_interface_types(bound), bound.graph
     weights = {t.name for t in graph.initializer}
     constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, inputs)
     onnx_bytes = bound.SerializeToString(deterministic=True)
-    if load_fault(onnx_bytes) is not None:
+    if find_load_fault(onnx_bytes) is not None:
         raise error
-    types = types_of_interface(bound)
+    types = read_interface_types(bound)
     reads = tuple(v.name for v in graph.input if v.name not in weights)
     makes = tuple(dict.fromkeys(v.name for v in graph.output))
     reason = str(error).splitlines()[0]
-    host = host or tuple(UnsupportedNode(label(n), n.op_type, reason) for n in graph.node)
-    segment = Segment("host", tuple(n.node for n in host), reads, makes, 0, onnx_bytes)
+    host = host or tuple(UnsupportedNode(describe_node(n), n.op_type, reason) for n in graph.node)
+    segment = ModelSegment("host", tuple(n.node for n in host), reads, makes, 0, onnx_bytes)
     taken = tuple(_crossing(n, types) for n in reads)
     outputs = tuple(_crossing(n, own) for n in makes)
     every = tuple({c.name: c for c in (*outputs, *taken)}.values())
-    return Cut(model.name, model.onnx_bytes, (segment,), taken, outputs, every, host, (), constants)
+    return SegmentedModel(model.name, model.onnx_bytes, (segment,), taken, outputs, every, host, (), constants)
 
 
-def _check_loadable(segments: tuple[Segment, ...]) -> None:
+def _check_loadable(segments: tuple[ModelSegment, ...]) -> None:
     for number, segment in enumerate(segments):
-        fault = load_fault(segment.onnx_bytes) if segment.kind == "host" else None
+        fault = find_load_fault(segment.onnx_bytes) if segment.kind == "host" else None
         if fault is not None:
             what = f"segment {number} of the host ({', '.join(segment.nodes[:_SHOWN])})"
-            reason = runtime_reason(fault, Path())
+            reason = extract_runtime_fault(fault, Path())
             if lacks_kernel(fault):
                 raise UserError(f"{what}: onnxruntime does not compute it: {reason}")
             raise InternalError(f"{what}: onnxruntime refuses it: {reason}")
@@ -215,52 +217,52 @@ def _has_empty_input(proto: ModelProto) -> bool:
     return any(d.HasField("dim_value") and d.dim_value == 0 for d in dims)
 
 
-def _crossing(name: str, types: Types) -> Crossing:
-    return Crossing(name, types.text(name), types.sizes(name))
+def _crossing(name: str, types: TensorTypes) -> CrossingTensor:
+    return CrossingTensor(name, types.format_type(name), types.sizes(name))
 
 
 @dataclass(slots=True, eq=False)
-class Cutter:
+class ModelCutter:
     """State of the cut. `reasons`: node -> why it must be on the host; it only grows.
 
     floats: chip nodes computed by float programs of a model that also has integer programs; it only grows. macs: of
     each node, None if unknown. weighted: nodes that contain a layer with constant weights.
     """
 
-    asked: Asked
-    own: Types
+    asked: QueriedModel
+    interface: TensorTypes
     host: HostOptions
     refuse: Refuse
-    flow: Flow
-    types: Types
+    flow: DataFlow
+    types: TensorTypes
     macs: Sequence[int | None]
     weighted: frozenset[int]
     reasons: dict[int, str] = field(default_factory=dict[int, str])
     floats: set[int] = field(default_factory=set[int])
 
     @classmethod
-    def of(cls, asked: Asked, own: Types, host: HostOptions, refuse: Refuse) -> "Cutter":
-        types, nodes = types_of(asked.proto), asked.proto.graph.node
-        both = [*zip(asked.answers, asked.of_floats, strict=True)]
-        counted = [next((a.macs for a in answers if a.refused is None), None) for answers in both]
-        macs = [macs_of(n, types) if c is None else c for c, n in zip(counted, nodes, strict=True)]
+    def of(cls, asked: QueriedModel, own: TensorTypes, host: HostOptions, refuse: Refuse) -> "ModelCutter":
+        types, nodes = read_types(asked.proto), asked.proto.graph.node
+        both = [*zip(asked.answers, asked.float_answers, strict=True)]
+        counted = [next((a.macs for a in answers if a.refusal is None), None) for answers in both]
+        macs = [count_node_macs(n, types) if c is None else c for c, n in zip(counted, nodes, strict=True)]
         weighted = frozenset(
             i for i, answers in enumerate(both) if any(isinstance(n.operator, Filter) for a in answers for n in a.nodes)
         )
-        return cls(asked, own, host, refuse, flow_of(asked.proto.graph), types, macs, weighted)
+        return cls(asked, own, host, refuse, analyse_flow(asked.proto.graph), types, macs, weighted)
 
-    def run(self) -> Cut:
+    def run(self) -> SegmentedModel:
         """Cuts the model; repeats as long as a chip segment is refused."""
         self._colour()
         while True:
             groups = self._without_idle()
             loaded = {label: self._load(nodes) for label, nodes in groups.items() if nodes[0] not in self.reasons}
-            if all(isinstance(found, Model) for found in loaded.values()):
+            if all(isinstance(found, LoadedModel) for found in loaded.values()):
                 return self._cut(groups, loaded)
 
-    def pieces(self, groups: Sequence[Sequence[int]]) -> Cut | int:
+    def cut_into_groups(self, groups: Sequence[Sequence[int]]) -> SegmentedModel | int:
         """Returns the cut into these groups, all on the chip, or the number of the first group that is refused."""
-        loaded: dict[int, Model | None] = {}
+        loaded: dict[int, LoadedModel | None] = {}
         for number, nodes in enumerate(groups):
             loaded[number] = self._load(nodes)
             if loaded[number] is None:
@@ -274,16 +276,16 @@ class Cutter:
 
     def _colour(self) -> None:
         """Fills `floats`, and `reasons` with the nodes that the user puts on the host and the refused nodes."""
-        self.reasons |= requested_nodes(self.host, self.asked)
-        if self.host.host or self.host.by_name:
+        self.reasons |= find_requested_nodes(self.host, self.asked)
+        if self.host.host or self.host.has_named_nodes:
             self._find_floats()
         named, refused = frozenset(self.reasons), list[UnsupportedNode]()
-        for i in self.flow.placed:
-            reason = self.refusal(i)
+        for i in self.flow.placed_nodes:
+            reason = self.find_refusal(i)
             if reason is not None and i not in self.reasons:
-                self.reasons[i] = reason or BEHIND
+                self.reasons[i] = reason or READS_HOST
                 if reason:
-                    refused.append(UnsupportedNode(self.name(i), self.flow.nodes[i].op_type, reason))
+                    refused.append(UnsupportedNode(self.node_name(i), self.flow.nodes[i].op_type, reason))
         if refused and not self.host.host:
             raise UnsupportedError(refused)
         for i in named & (self.flow.dead | self.flow.shared):
@@ -291,28 +293,28 @@ class Cutter:
 
     def _find_floats(self) -> None:
         """Finds the nodes that only a float program can compute, and the neighbours that can join it."""
-        placed = [i for i in self.flow.placed if i not in self.reasons]
-        possible = {i for i in placed if self._refusal(self.asked.of_floats[i]) is None}
+        placed = [i for i in self.flow.placed_nodes if i not in self.reasons]
+        possible = {i for i in placed if self._refusal(self.asked.float_answers[i]) is None}
         needing = {i for i in placed if self._refusal(self.asked.answers[i]) is None} - possible
-        self.floats |= possible if not needing else {i for i in possible if self.refusal(i) is not None}
-        for i in self.flow.placed:
-            if i in possible and not self.floats.isdisjoint(self.flow.before(i)):
+        self.floats |= possible if not needing else {i for i in possible if self.find_refusal(i) is not None}
+        for i in self.flow.placed_nodes:
+            if i in possible and not self.floats.isdisjoint(self.flow.predecessors(i)):
                 self.floats.add(i)
-        for i in reversed(self.flow.placed):
+        for i in reversed(self.flow.placed_nodes):
             readers = {r for o in self.flow.nodes[i].output for r in self.flow.readers.get(o, ())}
             if i in possible and readers and readers <= self.floats:
                 self.floats.add(i)
 
-    def refusal(self, node: int) -> str | None:
+    def find_refusal(self, node: int) -> str | None:
         """Returns why the chip does not compute a node; None if it does, empty if an input is not on the chip."""
-        return self._refusal((self.asked.of_floats if node in self.floats else self.asked.answers)[node])
+        return self._refusal((self.asked.float_answers if node in self.floats else self.asked.answers)[node])
 
-    def _refusal(self, answer: Answer) -> str | None:
-        if answer.refused is not None:
-            return answer.refused
+    def _refusal(self, answer: NodeSupport) -> str | None:
+        if answer.refusal is not None:
+            return answer.refusal
         return next(filter(None, map(self.refuse, answer.nodes)), None)
 
-    def name(self, node: int) -> str:
+    def node_name(self, node: int) -> str:
         return self.asked.answers[node].name
 
     def _without_idle(self) -> dict[int, list[int]]:
@@ -323,37 +325,37 @@ class Cutter:
             idle = [nodes for nodes in groups.values() if self._is_chip(nodes) and self.weighted.isdisjoint(nodes)]
             if not idle or not self.reasons:
                 return groups
-            self.reasons |= {i: ALONE for nodes in idle for i in nodes}
+            self.reasons |= {i: WITHOUT_WEIGHTS for nodes in idle for i in nodes}
 
     def _is_chip(self, nodes: Sequence[int]) -> bool:
         return bool(nodes) and nodes[0] not in self.reasons
 
     def _join_pairs(self) -> None:
         """Moves a QuantizeLinear and the DequantizeLinear that reads it to the host if either is there."""
-        for i in self.flow.placed:
+        for i in self.flow.placed_nodes:
             if self.flow.nodes[i].op_type != "DequantizeLinear":
                 continue
-            for j in self.flow.before(i):
+            for j in self.flow.predecessors(i):
                 if self.flow.nodes[j].op_type == "QuantizeLinear" and (i in self.reasons) != (j in self.reasons):
                     on_host = i if i in self.reasons else j
-                    self.reasons[i + j - on_host] = f"one half of {self.name(on_host)}, which is on the host"
+                    self.reasons[i + j - on_host] = f"one half of {self.node_name(on_host)}, which is on the host"
 
     def _grouped(self) -> dict[int, list[int]]:
-        placed = self.flow.placed
+        placed = self.flow.placed_nodes
         at = {node: k for k, node in enumerate(placed)}
-        before = [[at[j] for j in self.flow.before(i)] for i in placed]
+        before = [[at[j] for j in self.flow.predecessors(i)] for i in placed]
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        for node, part in zip(placed, labels_of([self._colour_of(i) for i in placed], before), strict=True):
+        for node, part in zip(placed, partition_colours([self._colour_of(i) for i in placed], before), strict=True):
             groups[part].append(node)
         return dict(sorted(groups.items()))
 
     def _colour_of(self, node: int) -> int:
         return 1 if node in self.reasons else 2 if node in self.floats else 0
 
-    def _load(self, nodes: Sequence[int]) -> Model | None:
+    def _load(self, nodes: Sequence[int]) -> LoadedModel | None:
         """Imports a chip segment; None if it moved nodes to the host, so that the model must be cut again."""
         proto = self._piece(nodes, self._made(nodes), "segment")
-        faults = {v.name: fault for v in proto.graph.input if (fault := input_fault(proto, v))}
+        faults = {v.name: fault for v in proto.graph.input if (fault := find_input_fault(proto, v))}
         readers = {i: f"reads '{n}', which is {faults[n]}" for i in nodes for n in self.flow.reads[i] if n in faults}
         if readers:
             self.reasons |= readers
@@ -383,31 +385,31 @@ class Cutter:
         return [o for o in names if o in outputs or not inside.issuperset(self.flow.readers.get(o, ()))]
 
     def _piece(self, nodes: Sequence[int], makes: Sequence[str], what: str) -> ModelProto:
-        return piece(self.asked.proto, self.flow, nodes, makes, self.types, f"{self.asked.name}.{what}")
+        return extract_submodel(self.asked.proto, self.flow, nodes, makes, self.types, f"{self.asked.name}.{what}")
 
-    def _cut(self, groups: Mapping[int, Sequence[int]], loaded: Mapping[int, Model | None]) -> Cut:
+    def _cut(self, groups: Mapping[int, Sequence[int]], loaded: Mapping[int, LoadedModel | None]) -> SegmentedModel:
         graph, constants = self.asked.proto.graph, self._constant_outputs()
         last_host = max(
             (label for label, nodes in groups.items() if not self._is_chip(nodes)), default=max(groups, default=0) + 1
         )
         if constants and last_host not in groups:
             groups = {**groups, last_host: ()}
-        segments: list[Segment] = []
+        segments: list[ModelSegment] = []
         for number, (at, nodes) in enumerate(groups.items()):
             makes = [*self._made(nodes), *(constants if at == last_host else ())]
             proto = self._piece(nodes, makes, f"segment_{number:03d}")
             segments.append(self._segment(nodes, makes, proto, loaded.get(at)))
         inputs = [v.name for v in graph.input]
         outputs = list(dict.fromkeys(v.name for v in graph.output))
-        crossing = dict.fromkeys([*inputs, *(n for s in segments for n in (*s.reads, *s.makes))])
-        return Cut(
+        crossing = dict.fromkeys([*inputs, *(n for s in segments for n in (*s.reads, *s.writes))])
+        return SegmentedModel(
             self.asked.name,
             self.asked.onnx_bytes,
             tuple(segments),
-            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in inputs),
-            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in outputs),
+            tuple(CrossingTensor(n, self.interface.format_type(n), self.types.sizes(n)) for n in inputs),
+            tuple(CrossingTensor(n, self.interface.format_type(n), self.types.sizes(n)) for n in outputs),
             tuple(_crossing(n, self.types) for n in crossing),
-            tuple(self._on_host(i) for i in self.flow.placed if i in self.reasons),
+            tuple(self._on_host(i) for i in self.flow.placed_nodes if i in self.reasons),
             self.asked.notes,
             self.asked.constants,
         )
@@ -417,12 +419,14 @@ class Cutter:
         return [v.name for v in self.asked.proto.graph.output if v.name in weights]
 
     def _on_host(self, node: int) -> UnsupportedNode:
-        return UnsupportedNode(self.name(node), self.flow.nodes[node].op_type, self.reasons[node])
+        return UnsupportedNode(self.node_name(node), self.flow.nodes[node].op_type, self.reasons[node])
 
-    def _segment(self, nodes: Sequence[int], makes: Sequence[str], proto: ModelProto, model: Model | None) -> Segment:
-        return Segment(
+    def _segment(
+        self, nodes: Sequence[int], makes: Sequence[str], proto: ModelProto, model: LoadedModel | None
+    ) -> ModelSegment:
+        return ModelSegment(
             "chip" if self._is_chip(nodes) else "host",
-            tuple(dict.fromkeys(map(self.name, nodes))),
+            tuple(dict.fromkeys(map(self.node_name, nodes))),
             tuple(v.name for v in proto.graph.input),
             tuple(makes),
             sum(self.macs[i] or 0 for i in nodes),

@@ -12,7 +12,7 @@ _SHARED = frozenset(("Constant", "DequantizeLinear", "QuantizeLinear", "Cast", "
 """Operators that are copied into every segment that reads them, if they depend on constants only."""
 
 
-def reads(node: NodeProto) -> Iterator[str]:
+def find_outer_reads(node: NodeProto) -> Iterator[str]:
     """Yields the tensors of the enclosing graph that a node reads, including reads in its subgraphs."""
     yield from (name for name in node.input if name)
     for body in subgraphs(node):
@@ -23,11 +23,11 @@ def _outer(body: GraphProto) -> Iterator[str]:
     own = {v.name for v in body.input} | {t.name for t in body.initializer}
     own |= {o for node in body.node for o in node.output}
     yield from (v.name for v in body.output if v.name not in own)
-    yield from (name for node in body.node for name in reads(node) if name not in own)
+    yield from (name for node in body.node for name in find_outer_reads(node) if name not in own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flow:
+class DataFlow:
     """Nodes by index, in topological order, and the tensors between them.
 
     reads: non-constant tensors that each node reads. makers: tensor -> node that computes it. readers: tensor -> nodes
@@ -37,27 +37,27 @@ class Flow:
 
     nodes: Sequence[NodeProto]
     reads: tuple[tuple[str, ...], ...]
-    makers: dict[str, int]
+    producers: dict[str, int]
     readers: dict[str, list[int]]
     shared: frozenset[int]
     dead: frozenset[int]
 
     @property
-    def placed(self) -> list[int]:
+    def placed_nodes(self) -> list[int]:
         """Nodes that belong to exactly one segment."""
         return [i for i in range(len(self.nodes)) if i not in self.shared and i not in self.dead]
 
-    def before(self, node: int) -> list[int]:
+    def predecessors(self, node: int) -> list[int]:
         """Returns the nodes whose results a node reads, without shared ones."""
-        makers = (self.makers[name] for name in self.reads[node] if name in self.makers)
+        makers = (self.producers[name] for name in self.reads[node] if name in self.producers)
         return [i for i in dict.fromkeys(makers) if i not in self.shared]
 
 
-def flow_of(graph: GraphProto) -> Flow:
+def analyse_flow(graph: GraphProto) -> DataFlow:
     """Returns the data flow of a canonical graph."""
     constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     outputs = {v.name for v in graph.output}
-    found = [tuple(dict.fromkeys(n for n in reads(node) if n not in constants)) for node in graph.node]
+    found = [tuple(dict.fromkeys(n for n in find_outer_reads(node) if n not in constants)) for node in graph.node]
     makers = {o: i for i, node in enumerate(graph.node) for o in node.output if o}
     shared: set[int] = set()
     for i, node in enumerate(graph.node):
@@ -72,7 +72,7 @@ def flow_of(graph: GraphProto) -> Flow:
     for i, names in enumerate(found):
         for name in names if i not in dead else ():
             readers[name].append(i)
-    return Flow(graph.node, tuple(found), makers, dict(readers), frozenset(shared), dead)
+    return DataFlow(graph.node, tuple(found), makers, dict(readers), frozenset(shared), dead)
 
 
 def _dead(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 
-def labels_of(colours: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
+def partition_colours(colours: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
     """Returns the part of each node; the parts' colours cycle, and each part depends on earlier ones only.
 
     colours: colour of each node, in topological order. before: predecessors of each node. O(V + E). The label of a node

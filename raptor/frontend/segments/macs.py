@@ -8,10 +8,10 @@ from typing import Any
 
 from onnx import NodeProto
 
-from raptor.frontend.nodes import attributes_of
-from raptor.frontend.operator_sets import CONTRIBUTED, STANDARD_DOMAINS
+from raptor.frontend.nodes import read_attributes
+from raptor.frontend.operator_sets import CONTRIB_DOMAIN, STANDARD_DOMAINS
 from raptor.frontend.reading import subgraphs
-from raptor.frontend.segments.pieces import Types
+from raptor.frontend.segments.pieces import TensorTypes
 
 _LEARNING = "ai.onnx.ml"
 _GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
@@ -21,7 +21,7 @@ class _UnknownError(Exception):
     """Raised if the count depends on an unknown size."""
 
 
-def macs_of(node: NodeProto, types: Types) -> int | None:
+def count_node_macs(node: NodeProto, types: TensorTypes) -> int | None:
     """Returns the multiply-accumulates of a node; None if they are unknown.
 
     Unknown are nodes with unknown sizes, loops with products inside, and operators of other libraries. Element-wise
@@ -33,18 +33,18 @@ def macs_of(node: NodeProto, types: Types) -> int | None:
         return None
 
 
-def _counted(node: NodeProto, types: Types) -> int:
+def _counted(node: NodeProto, types: TensorTypes) -> int:
     bodies = list(subgraphs(node))
     if bodies:
-        inside = [sum(_counted(n, types.within(graph)) for n in graph.node) for graph in bodies]
+        inside = [sum(_counted(n, types.enter_graph(graph)) for n in graph.node) for graph in bodies]
         if any(inside) and node.op_type != "If":
             raise _UnknownError
         return max(inside)
     domain = "" if node.domain in STANDARD_DOMAINS else node.domain
     count = _PRODUCTS.get((domain, node.op_type))
     if count is not None:
-        return count(_Operands(node, types, attributes_of(node)))
-    if domain in ("", _LEARNING) or (domain == CONTRIBUTED and node.op_type in _WITHOUT_PRODUCTS):
+        return count(_Operands(node, types, read_attributes(node)))
+    if domain in ("", _LEARNING) or (domain == CONTRIB_DOMAIN and node.op_type in _WITHOUT_PRODUCTS):
         return 0
     raise _UnknownError
 
@@ -54,7 +54,7 @@ class _Operands:
     """Shapes of a node's operands and result. Raises `_UnknownError` for a shape that is not known."""
 
     node: NodeProto
-    types: Types
+    types: TensorTypes
     attributes: Mapping[str, Any]
 
     def has(self, position: int) -> bool:
@@ -179,23 +179,23 @@ _PRODUCTS: Mapping[tuple[str, str], Callable[[_Operands], int]] = MappingProxyTy
         ("", "Einsum"): _einsum,
         ("", "Attention"): _attention,
         **{("", name): _unknown for name in ("CausalConvWithState", "LinearAttention")},
-        **{(CONTRIBUTED, name): _convolution(1) for name in ("FusedConv", "NhwcConv", "NhwcFusedConv")},
-        (CONTRIBUTED, "QLinearConv"): _convolution(3),
-        (CONTRIBUTED, "ConvTransposeWithDynamicPads"): _transposed_convolution,
+        **{(CONTRIB_DOMAIN, name): _convolution(1) for name in ("FusedConv", "NhwcConv", "NhwcFusedConv")},
+        (CONTRIB_DOMAIN, "QLinearConv"): _convolution(3),
+        (CONTRIB_DOMAIN, "ConvTransposeWithDynamicPads"): _transposed_convolution,
         **{
-            (CONTRIBUTED, name): _product
+            (CONTRIB_DOMAIN, name): _product
             for name in (
                 *("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul", "GemmFastGelu", "MatMulInteger16"),
                 *("MatMulIntegerToFloat", "QGemm", "TransposeMatMul"),
             )
         },
-        (CONTRIBUTED, "CDist"): lambda x: math.prod(x.shape(0)) * x.shape(1)[0],
-        **{(CONTRIBUTED, name): _packed_product for name in ("MatMulBnb4", "MatMulNBits")},
-        (CONTRIBUTED, "DynamicQuantizeLSTM"): _quantised_recurrent,
-        (CONTRIBUTED, "Attention"): _projected_attention(4),
-        (CONTRIBUTED, "QAttention"): _projected_attention(8),
-        (CONTRIBUTED, "MultiHeadAttention"): _many_headed_attention,
-        (CONTRIBUTED, "GroupQueryAttention"): _grouped_attention,
+        (CONTRIB_DOMAIN, "CDist"): lambda x: math.prod(x.shape(0)) * x.shape(1)[0],
+        **{(CONTRIB_DOMAIN, name): _packed_product for name in ("MatMulBnb4", "MatMulNBits")},
+        (CONTRIB_DOMAIN, "DynamicQuantizeLSTM"): _quantised_recurrent,
+        (CONTRIB_DOMAIN, "Attention"): _projected_attention(4),
+        (CONTRIB_DOMAIN, "QAttention"): _projected_attention(8),
+        (CONTRIB_DOMAIN, "MultiHeadAttention"): _many_headed_attention,
+        (CONTRIB_DOMAIN, "GroupQueryAttention"): _grouped_attention,
         **{
             (_LEARNING, name): _linear
             for name in ("LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor")

@@ -8,24 +8,24 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto,
 from raptor.common.errors import UserError
 from raptor.frontend import reading
 from raptor.frontend.asking import is_typed
-from raptor.frontend.segments.flow import Flow, reads
+from raptor.frontend.segments.flow import DataFlow, find_outer_reads
 
 Sizes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Types:
+class TensorTypes:
     """Types of tensors by name, as ONNX describes them."""
 
     known: Mapping[str, TypeProto]
 
-    def within(self, graph: GraphProto) -> "Types":
+    def enter_graph(self, graph: GraphProto) -> "TensorTypes":
         """Returns the types in a graph, which may be a subgraph; outer types remain known."""
         values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_typed(v.type)}
         weights = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
-        return Types({**self.known, **values, **weights})
+        return TensorTypes({**self.known, **values, **weights})
 
-    def value(self, name: str) -> ValueInfoProto:
+    def make_value_info(self, name: str) -> ValueInfoProto:
         """Returns name and type of a tensor, without the type if it is unknown."""
         value = ValueInfoProto(name=name)
         if name in self.known:
@@ -41,22 +41,22 @@ class Types:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Returns the shape of a tensor; None if a size is unknown."""
-        return known_shape(self.sizes(name))
+        return find_static_shape(self.sizes(name))
 
-    def text(self, name: str) -> str:
+    def format_type(self, name: str) -> str:
         """Returns the type as onnxruntime writes it, `tensor(float)`; empty if unknown."""
         return _text(self.known[name]) if name in self.known else ""
 
 
-def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
+def find_static_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
     """Returns the shape if all its sizes are known; else None."""
     known = tuple(size for size in sizes or () if size is not None)
     return None if sizes is None or len(known) < len(sizes) else known
 
 
-def types_of(proto: ModelProto) -> Types:
+def read_types(proto: ModelProto) -> TensorTypes:
     """Returns the types of all tensors of a model, inner ones included."""
-    return Types({}).within(proto.graph)
+    return TensorTypes({}).enter_graph(proto.graph)
 
 
 def _text(kind: TypeProto) -> str:
@@ -77,8 +77,8 @@ def _text(kind: TypeProto) -> str:
 _ELEMENTS = {number: name.lower() for name, number in TensorProto.DataType.items()}
 
 
-def piece(
-    proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str
+def extract_submodel(
+    proto: ModelProto, flow: DataFlow, nodes: Sequence[int], makes: Iterable[str], types: TensorTypes, name: str
 ) -> ModelProto:
     """Returns a model of the given nodes and the shared nodes that they read. `makes`: its outputs.
 
@@ -87,7 +87,7 @@ def piece(
     chosen = _with_shared(flow, nodes)
     own = dict.fromkeys(o for i in chosen for o in flow.nodes[i].output)  # in order: same input, same bytes
     makes = dict.fromkeys(makes)
-    wanted = {n for i in chosen for n in reads(flow.nodes[i])} | makes.keys()
+    wanted = {n for i in chosen for n in find_outer_reads(flow.nodes[i])} | makes.keys()
     inputs = dict.fromkeys(n for i in chosen for n in flow.reads[i] if n not in own)
     cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = cut.graph
@@ -95,20 +95,20 @@ def piece(
     graph.node.extend(flow.nodes[i] for i in chosen)
     graph.initializer.extend(t for t in proto.graph.initializer if t.name in wanted)
     graph.sparse_initializer.extend(t for t in proto.graph.sparse_initializer if t.values.name in wanted)
-    graph.input.extend(types.value(n) for n in inputs)
-    graph.output.extend(types.value(n) for n in makes)
-    graph.value_info.extend(types.value(n) for n in own if n not in makes and n in types.known)
+    graph.input.extend(types.make_value_info(n) for n in inputs)
+    graph.output.extend(types.make_value_info(n) for n in makes)
+    graph.value_info.extend(types.make_value_info(n) for n in own if n not in makes and n in types.known)
     if cut.ByteSize() > reading.LIMIT_BYTES:
         raise UserError(f"{name}: with its weights, this segment is larger than 2 GiB, the limit of ONNX")
     return cut
 
 
-def _with_shared(flow: Flow, nodes: Sequence[int]) -> list[int]:
+def _with_shared(flow: DataFlow, nodes: Sequence[int]) -> list[int]:
     """Adds the shared nodes that these nodes need, directly or indirectly; in topological order."""
     chosen, open_ = set(nodes), list(nodes)
     while open_:
         for name in flow.reads[open_.pop()]:
-            maker = flow.makers.get(name)
+            maker = flow.producers.get(name)
             if maker in flow.shared and maker not in chosen:
                 chosen.add(maker)
                 open_.append(maker)

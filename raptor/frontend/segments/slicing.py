@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.nodes import attributes_of
+from raptor.frontend.nodes import read_attributes
 
 Range = tuple[int, int]
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ SLICE_OPERANDS, GEMM_ALONE = 10, 11
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _LayerForm:
     """Form of a layer. weights: operand that holds them. outputs, inputs: axes of the weights.
 
     axis: channel axis of tensors. bias: operand with one entry per output. by_output: operands that may have one entry
@@ -42,23 +42,23 @@ class _Form:
     sums: bool = True
 
 
-def _form(node: NodeProto) -> _Form | None:
-    given = attributes_of(node)
+def _form(node: NodeProto) -> _LayerForm | None:
+    given = read_attributes(node)
     match node.op_type:
         case "Conv" if given.get("group", 1) == 1:
-            return _Form(1, 0, 1, 1, bias=2)
+            return _LayerForm(1, 0, 1, 1, bias=2)
         case "QLinearConv" if given.get("group", 1) == 1:
-            return _Form(3, 0, 1, 1, bias=8, by_output=(4, 5), sums=False)
+            return _LayerForm(3, 0, 1, 1, bias=8, by_output=(4, 5), sums=False)
         case "ConvInteger" if given.get("group", 1) == 1:
-            return _Form(1, 0, 1, 1, by_output=(3,), sums=False)
+            return _LayerForm(1, 0, 1, 1, by_output=(3,), sums=False)
         case "Gemm" if not given.get("transA", 0):
-            return _Form(1, *((0, 1) if given.get("transB", 0) else (1, 0)), -1, bias=2)
+            return _LayerForm(1, *((0, 1) if given.get("transB", 0) else (1, 0)), -1, bias=2)
         case "MatMul":
-            return _Form(1, -1, -2, -1)
+            return _LayerForm(1, -1, -2, -1)
         case "MatMulInteger":
-            return _Form(1, -1, -2, -1, by_output=(3,), sums=False)
+            return _LayerForm(1, -1, -2, -1, by_output=(3,), sums=False)
         case "QLinearMatMul":
-            return _Form(3, -1, -2, -1, by_output=(4, 5), sums=False)
+            return _LayerForm(3, -1, -2, -1, by_output=(4, 5), sums=False)
         case _:
             return None
 
@@ -68,20 +68,20 @@ _PREFIX = "raptor/slice"
 
 
 @dataclass(slots=True)
-class Slicer:
+class LayerSlicer:
     """Slices layers of a complete model, in place. `made`: number of constants added."""
 
     proto: ModelProto
     made: int = 0
 
     @classmethod
-    def of(cls, proto: ModelProto) -> "Slicer":
+    def of(cls, proto: ModelProto) -> "LayerSlicer":
         """Returns a slicer of a copy of the model."""
         copied = ModelProto()
         copied.CopyFrom(proto)
         return cls(copied)
 
-    def sizes(self, node: NodeProto) -> tuple[int, int] | None:
+    def layer_sizes(self, node: NodeProto) -> tuple[int, int] | None:
         """Returns (inputs, outputs) of a layer; None if it cannot be sliced.
 
         Inputs are 1 if the layer cannot be sliced along them.
@@ -93,9 +93,9 @@ class Slicer:
         floats = form.sums and self._is_float(node)
         return weights.shape[form.inputs] if floats else 1, weights.shape[form.outputs]
 
-    def slice(self, node: NodeProto, parts: int, sums: int) -> None:
+    def slice_layer(self, node: NodeProto, parts: int, sums: int) -> None:
         """Replaces a layer by slices: `parts` ranges of outputs, each the sum over `sums` ranges of inputs."""
-        form, sizes = _form(node), self.sizes(node)
+        form, sizes = _form(node), self.layer_sizes(node)
         assert form is not None
         assert sizes is not None
         nodes: list[NodeProto] = []
@@ -136,7 +136,7 @@ class Slicer:
                 return found
 
     def _summed(
-        self, node: NodeProto, form: _Form, name: str, cols: Range, rows: Sequence[Range]
+        self, node: NodeProto, form: _LayerForm, name: str, cols: Range, rows: Sequence[Range]
     ) -> Iterator[NodeProto]:
         if len(rows) == 1:
             yield self._piece(node, form, node.input[0], name, cols, None)
@@ -172,7 +172,9 @@ class Slicer:
         rank = next((len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")), None)
         return axis if rank is None else axis % rank
 
-    def _piece(self, node: NodeProto, form: _Form, given: str, name: str, cols: Range, rows: Range | None) -> NodeProto:
+    def _piece(
+        self, node: NodeProto, form: _LayerForm, given: str, name: str, cols: Range, rows: Range | None
+    ) -> NodeProto:
         """Returns the layer for a range of outputs and of inputs; only the first range of inputs has the bias."""
         piece = NodeProto()
         piece.CopyFrom(node)

@@ -11,10 +11,10 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from raptor.frontend import asking, standard
-from raptor.frontend.asking import Asked
-from raptor.frontend.segments.cutting import Cut, Cutter, Refuse, types_of_interface
-from raptor.frontend.segments.flow import Flow
-from raptor.frontend.segments.pieces import Types
+from raptor.frontend.asking import QueriedModel
+from raptor.frontend.segments.cutting import ModelCutter, Refuse, SegmentedModel, read_interface_types
+from raptor.frontend.segments.flow import DataFlow
+from raptor.frontend.segments.pieces import TensorTypes
 from raptor.graph.ir import Graph
 from raptor.options import HostOptions, ModelInputs
 
@@ -25,39 +25,39 @@ _CROSSING = frozenset((TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Units:
+class ModelUnits:
     """A model in units. nodes: ONNX nodes of each unit. cuts: numbers of the units before which the model can be cut.
 
     graph: all nodes as imported. unit_of: tensor of the graph -> unit that computes it.
     """
 
-    cutter: Cutter
+    cutter: ModelCutter
     nodes: tuple[tuple[int, ...], ...]
     cuts: frozenset[int]
     graph: Graph
     unit_of: Mapping[str, int]
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> QueriedModel:
         return self.cutter.asked
 
-    def name(self, unit: int) -> str:
+    def unit_name(self, unit: int) -> str:
         """Returns the name of the unit's layer with weights."""
         weighted = [i for i in self.nodes[unit] if i in self.cutter.weighted]
-        return self.cutter.name((weighted or [*self.nodes[unit]])[0])
+        return self.cutter.node_name((weighted or [*self.nodes[unit]])[0])
 
-    def crossing(self, cut: int) -> tuple[str, ...]:
+    def crossing_tensors(self, cut: int) -> tuple[str, ...]:
         """Returns the tensors that cross a cut: model inputs and results of earlier units that later units read."""
         flow, behind = self.cutter.flow, {i for unit in self.nodes[cut:] for i in unit}
         inputs = [v.name for v in self.asked.proto.graph.input]
         made = (o for unit in self.nodes[:cut] for i in unit for o in flow.nodes[i].output if o)
         return tuple(name for name in (*inputs, *made) if not behind.isdisjoint(flow.readers.get(name, ())))
 
-    def waiting(self, first: int, last: int) -> tuple[str, ...]:
+    def live_tensors(self, first: int, last: int) -> tuple[str, ...]:
         """Returns the tensors in memory while units `first` to `last` run: crossing tensors and model outputs."""
         outputs, flow = {v.name for v in self.asked.proto.graph.output}, self.cutter.flow
         made = (o for unit in self.nodes[first:last] for i in unit for o in flow.nodes[i].output if o in outputs)
-        return tuple(dict.fromkeys((*self.crossing(first), *made, *self.crossing(last))))
+        return tuple(dict.fromkeys((*self.crossing_tensors(first), *made, *self.crossing_tensors(last))))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor that crosses a cut."""
@@ -68,18 +68,18 @@ class Units:
     def is_float(self, name: str) -> bool:
         return self.cutter.types.known[name].tensor_type.elem_type == TensorProto.FLOAT
 
-    def into(self, cuts: Sequence[int]) -> Cut | int:
+    def cut_before(self, cuts: Sequence[int]) -> SegmentedModel | int:
         """Returns the model cut before these units, or the number of the first piece that cannot be imported."""
         ends = [*cuts, len(self.nodes)]
         groups = [[i for unit in self.nodes[a:b] for i in unit] for a, b in zip([0, *cuts], ends, strict=True) if a < b]
-        return self.cutter.pieces(groups)
+        return self.cutter.cut_into_groups(groups)
 
 
-def units_of(source: ModelSource, inputs: ModelInputs, refuse: Refuse) -> Units:
+def divide_into_units(source: ModelSource, inputs: ModelInputs, refuse: Refuse) -> ModelUnits:
     """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
-    model = standard.read(source)
-    own = types_of_interface(model.proto)
-    cutter = Cutter.of(asking.ask(model, inputs), own, HostOptions(), refuse)
+    model = standard.read_standard_model(source)
+    own = read_interface_types(model.proto)
+    cutter = ModelCutter.of(asking.query_support(model, inputs), own, HostOptions(), refuse)
     cutter.check_refused()
     cutter.flow = _copying(cutter.flow, cutter.asked.proto)
     nodes = _grouped(cutter.flow, cutter.weighted)
@@ -91,23 +91,23 @@ def units_of(source: ModelSource, inputs: ModelInputs, refuse: Refuse) -> Units:
         ]
         at = number.get(i, min(readers, default=0))
         unit_of |= {node.output: at for node in answer.nodes}
-    units = Units(cutter, nodes, frozenset(), graph, unit_of)
+    units = ModelUnits(cutter, nodes, frozenset(), graph, unit_of)
     return replace(units, cuts=frozenset(k for k in range(1, len(nodes)) if _can_cut(units, k, cutter.types)))
 
 
-def _can_cut(units: Units, cut: int, types: Types) -> bool:
-    names = units.crossing(cut)
+def _can_cut(units: ModelUnits, cut: int, types: TensorTypes) -> bool:
+    names = units.crossing_tensors(cut)
     return all(n in types.known and types.known[n].tensor_type.elem_type in _CROSSING for n in names) and all(
         types.shape(n) is not None for n in names
     )
 
 
-def _copying(flow: Flow, proto: ModelProto) -> Flow:
+def _copying(flow: DataFlow, proto: ModelProto) -> DataFlow:
     """Returns the flow with every `DequantizeLinear` that is no output marked as shared."""
     outputs = {v.name for v in proto.graph.output}
     copied = frozenset(
         i
-        for i in flow.placed
+        for i in flow.placed_nodes
         if flow.nodes[i].op_type == "DequantizeLinear" and outputs.isdisjoint(flow.nodes[i].output)
     )
     readers = {name: list(found) for name, found in flow.readers.items()}
@@ -118,9 +118,9 @@ def _copying(flow: Flow, proto: ModelProto) -> Flow:
     return replace(flow, shared=flow.shared | copied, readers=readers)
 
 
-def _grouped(flow: Flow, weighted: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+def _grouped(flow: DataFlow, weighted: frozenset[int]) -> tuple[tuple[int, ...], ...]:
     units: list[list[int]] = [[]]
-    for i in flow.placed:
+    for i in flow.placed_nodes:
         if i in weighted and not weighted.isdisjoint(units[-1]):
             units.append([])
         units[-1].append(i)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.target.arch.schema import ArchFile, field_model
 
 
@@ -21,14 +21,14 @@ def set_fields(raw: dict[str, Any], fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         path = find_field(name)
         if path in done:
-            raise UserError(f"{option('fields', name)}: the same field as {done[path]}")
+            raise UserError(f"{spell_option('fields', name)}: the same field as {done[path]}")
         done[path] = name
         *sections, last = path.split(".")
         place = raw
         for section in sections:
             place = cast(dict[str, Any], place.setdefault(section, {}))
             if not isinstance(place, dict):  # pyright: ignore[reportUnnecessaryIsInstance] the file may hold anything
-                raise UserError(f"{option('fields', name)}: {section} of the architecture is no object")
+                raise UserError(f"{spell_option('fields', name)}: {section} of the architecture is no object")
         place[last] = list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value
 
 
@@ -38,7 +38,7 @@ def find_field(name: str) -> str:
     found = [path for path in known if path == name or path.endswith(f".{name}")]
     if len(found) == 1 or name in found:
         return name if name in found else found[0]
-    shown = option("fields", name)
+    shown = spell_option("fields", name)
     if found:
         raise UserError(f"{shown}: several fields have this name: {', '.join(found)}")
     last = {path.rpartition(".")[2]: path for path in known}

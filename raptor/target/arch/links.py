@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from raptor.common.arguments import fault
+from raptor.common.arguments import argument_error
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.target.arch.network import FLIT_PJ, MEMORY_NS, ROUTER_NS, mesh_layout
 from raptor.target.arch.schema import ChipsConfig
-from raptor.target.arch.table import Table
+from raptor.target.arch.table import FlitCostTable
 from raptor.target.arch.target import Link
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-LINKS = {
+LINK_PRESETS = {
     # HyperTransport as in ISAAC and PUMA: a packet of 32 bytes in 5 ns at 6.4 GB/s (puma-simulator: ht_lat), 10.4 W;
     # that these are four links is assumed.
     "board-ht": Link(5.0, 13_000.0),
@@ -35,27 +35,27 @@ LINKS = {
 def parse_link(value: object) -> Link:
     """Parses a link: the name of a preset, or `NS:PJ`. Raises `UserError`."""
     if not isinstance(value, str):
-        raise fault("link", value, f"{' or '.join(LINKS)}, or ns and pJ of a flit, such as 5:13000")
+        raise argument_error("link", value, f"{' or '.join(LINK_PRESETS)}, or ns and pJ of a flit, such as 5:13000")
     text = value
-    if text in LINKS:
-        return LINKS[text]
+    if text in LINK_PRESETS:
+        return LINK_PRESETS[text]
     try:
         ns, pj = (float(part) for part in text.split(":"))
     except ValueError:
         ns = pj = -1.0
     if not (0 <= ns <= 1e9 and 0 <= pj <= 1e12):
-        names = " or ".join(LINKS)
-        raise UserError(f"{option('link', text)}: expected {names}, or ns and pJ of a flit, such as 5:13000")
+        names = " or ".join(LINK_PRESETS)
+        raise UserError(f"{spell_option('link', text)}: expected {names}, or ns and pJ of a flit, such as 5:13000")
     return Link(ns, pj)
 
 
-def linked_layout(cores_each: int, count: int) -> tuple[int, int]:
+def linked_mesh_layout(cores_each: int, count: int) -> tuple[int, int]:
     """Returns rows and columns of the mesh of `count` chips below each other."""
     rows, cols = mesh_layout(cores_each)
     return rows * count, cols
 
 
-def linked_table(cores_each: int, chips: ChipsConfig, memory_id: int) -> Table:
+def make_linked_table(cores_each: int, chips: ChipsConfig, memory_id: int) -> FlitCostTable:
     """Computes the network table of several chips from the mesh of each and the links."""
     rows, cols = mesh_layout(cores_each)
     cores = np.arange(cores_each * chips.count)
@@ -67,7 +67,7 @@ def linked_table(cores_each: int, chips: ChipsConfig, memory_id: int) -> Table:
     energy = _with_memory(FLIT_PJ + apart * chips.link_pj, FLIT_PJ + chip * chips.link_pj)
     names = [*map(str, cores.tolist()), str(memory_id)]
     content = orjson.dumps({"latency": _rows(latency, names), "energy": _rows(energy, names)}) + b"\n"
-    return Table(Path("network.json"), content, latency, energy)
+    return FlitCostTable(Path("network.json"), content, latency, energy)
 
 
 def _with_memory(between: Floats, memory: Floats) -> Floats:

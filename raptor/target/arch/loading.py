@@ -11,23 +11,23 @@ from typing import Any, Unpack
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.spelling import option
+from raptor.common.spelling import spell_option
 from raptor.options import ChipKeywords, ChipOptions, read_options
 from raptor.target.arch.fields import set_fields
-from raptor.target.arch.links import linked_layout, linked_table, parse_link
+from raptor.target.arch.links import linked_mesh_layout, make_linked_table, parse_link
 from raptor.target.arch.network import write_mesh
-from raptor.target.arch.parsing import FieldProblem, parse
-from raptor.target.arch.pimsim import ChipDescription, presets, read_arch
+from raptor.target.arch.parsing import FieldProblem, parse_arch
+from raptor.target.arch.pimsim import ChipDescription, arch_presets, read_arch
 from raptor.target.arch.schema import NETWORK_FILE
-from raptor.target.arch.table import LIMIT_BYTES, parse_table
-from raptor.target.arch.target import Target, one_of
+from raptor.target.arch.table import TABLE_LIMIT_BYTES, parse_table
+from raptor.target.arch.target import Target, intern_target
 
 _MOST_FAULTS = 50
 
 
 def load(source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]) -> Target:
     """Loads a chip from an architecture file or preset, with keywords of `raptor.compile`; see `load_chip`."""
-    return load_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
+    return load_chip(_chip_options(source, sizes), network=arguments.parse_flag("network", network))
 
 
 def _chip_options(source: str | Path | None, sizes: ChipKeywords) -> ChipOptions:
@@ -46,14 +46,14 @@ def make_target(description: ChipDescription, element_bits: int = 8) -> Target:
     """Makes the target of a description. Raises `UserError` for sizes that contradict each other."""
     target = description.target(element_bits)
     _check(target, description)
-    return one_of(target)
+    return intern_target(target)
 
 
-def describe(
+def describe_chip(
     source: str | Path | None = None, *, network: bool = True, **sizes: Unpack[ChipKeywords]
 ) -> ChipDescription:
     """Returns the description of a chip, of which `load` makes a target."""
-    return _describe_chip(_chip_options(source, sizes), network=arguments.flag("network", network))
+    return _describe_chip(_chip_options(source, sizes), network=arguments.parse_flag("network", network))
 
 
 def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
@@ -78,7 +78,7 @@ def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
         each = options.cores or _cores_each(raw, source)
         chip["core_cnt"] = each * (several or 1)
         if own is None:
-            links["layout"] = list(linked_layout(each, several or 1))
+            links["layout"] = list(linked_mesh_layout(each, several or 1))
     matrix = _section(core, "matrix_config", source)
     notes: list[str] = []
     if options.xbar is not None:
@@ -96,7 +96,7 @@ def _describe_chip(options: ChipOptions, *, network: bool) -> ChipDescription:
     if own is not None:
         table = parse_table(*own, file.chip_config.core_cnt, memory_id)
     elif file.chips is not None and network:
-        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, memory_id)
+        table = make_linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, memory_id)
     return replace(description, table=table, notes=tuple(notes))
 
 
@@ -109,10 +109,12 @@ def _several(raw: dict[str, Any], count: int | None, link: str | None, source: s
     elif count is not None:
         given["count"] = count
         if "link_ns" not in given and link is None:
-            raise UserError(f"{option('chips', count)}: say what a flit costs from chip to chip, with {option('link')}")
+            raise UserError(
+                f"{spell_option('chips', count)}: say what a flit costs from chip to chip, with {spell_option('link')}"
+            )
     if link is not None:
         if not given:
-            raise UserError(f"{option('link')}: only with {option('chips')}, which are linked")
+            raise UserError(f"{spell_option('link')}: only with {spell_option('chips')}, which are linked")
         found = parse_link(link)
         given |= {"link_ns": found.ns, "link_pj": found.pj}
     count = given.get("count")
@@ -126,7 +128,7 @@ def _cores_each(raw: dict[str, Any], source: str | Path) -> int:
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
     """Returns path and content of the network table that a file names; None for no table or its mesh's table."""
-    if source is None or str(source) in presets():
+    if source is None or str(source) in arch_presets():
         return None
     if raw["chip_config"]["network_config"].get("net_config_file_path") is None:
         return None
@@ -140,8 +142,8 @@ def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, by
         )
     mesh = write_mesh(description.file.chip_config.core_cnt, network.layout[1], description.memory_ids[0])
     try:
-        if path.stat().st_size > LIMIT_BYTES:
-            raise UserError(f"network table {path}: more than {LIMIT_BYTES} bytes")
+        if path.stat().st_size > TABLE_LIMIT_BYTES:
+            raise UserError(f"network table {path}: more than {TABLE_LIMIT_BYTES} bytes")
         return None if _has_bytes(path, mesh) else (path, path.read_bytes())
     except OSError as e:
         raise UserError(f"network table {path}: {e.strerror or e}") from e
@@ -163,7 +165,7 @@ def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str,
 
 def _parse(raw: dict[str, Any], source: str | Path) -> ChipDescription:
     """Checks a file by the schema. Raises `UserError` with up to `_MOST_FAULTS` mistakes."""
-    description, problems = parse(raw)
+    description, problems = parse_arch(raw)
     if description is None:
         faults = [f"  {problem.name}: {_explain(problem)}" for problem in problems[:_MOST_FAULTS]]
         more = [f"  and {len(problems) - _MOST_FAULTS} more"] if len(problems) > _MOST_FAULTS else []
@@ -196,8 +198,8 @@ def _check(target: Target, description: ChipDescription) -> None:
         cells = -(-bits // target.cell_bits)
         raise UserError(
             f"a weight of {bits} bits takes {cells} cells of {target.cell_bits} bits, but a crossbar has "
-            f"only {target.xbar_cols} columns; try {option('xbar', (target.xbar_rows, cells))} or "
-            f"{option('cell_bits', bits)}"
+            f"only {target.xbar_cols} columns; try {spell_option('xbar', (target.xbar_rows, cells))} or "
+            f"{spell_option('cell_bits', bits)}"
         )
     chip_id, core_id = description.memory_ids
     if chip_id != core_id:

@@ -42,7 +42,7 @@ def check_network_size(target: Target) -> None:
         )
 
 
-def network_table(target: Target) -> dict[str, dict[str, dict[str, int]]]:
+def make_mesh_table(target: Target) -> dict[str, dict[str, dict[str, int]]]:
     """Returns the network table of the mesh; `write_network` writes it with less memory."""
     cols, count, memory = target.mesh_cols, target.core_count, str(target.memory_id)
     latency = {str(a): dict(_row(a, count, cols)) | {memory: MEMORY_NS} for a in range(count)}
@@ -57,8 +57,8 @@ def _row(a: int, count: int, cols: int) -> Iterator[tuple[str, int]]:
             yield str(b), mesh_latency(a, b, cols)
 
 
-def mesh_cost(target: Target, source: int, to: int) -> tuple[int, int] | None:
-    """Returns latency (ns) and energy (pJ) of a pair, as in `network_table`; None for a pair that is not in it."""
+def mesh_pair_cost(target: Target, source: int, to: int) -> tuple[int, int] | None:
+    """Returns latency (ns) and energy (pJ) of a pair, as in `make_mesh_table`; None for a pair that is not in it."""
     memory, cores = target.memory_id, range(target.core_count)
     if source == to or not all(end == memory or end in cores for end in (source, to)):
         return None
@@ -83,7 +83,7 @@ def flit_ns(target: Target, source: Ints, to: Ints) -> Ints | Floats:
     return mesh_latency(source, to, target.mesh_cols)
 
 
-def typical_flit_ns(target: Target) -> float:
+def estimate_flit_ns(target: Target) -> float:
     """Estimates the time in ns of a flit between two cores of one chip that have no places yet."""
     if target.table is not None:
         count = target.cores_per_chip
@@ -92,7 +92,7 @@ def typical_flit_ns(target: Target) -> float:
     return MESH_FLIT_NS
 
 
-def longest_flit_ns(target: Target) -> float:
+def upper_bound_flit_ns(target: Target) -> float:
     """Returns an upper bound on the time in ns of a flit."""
     if target.table is not None:
         return float(target.table.latency_ns.max())
@@ -115,7 +115,7 @@ def write_network(target: Target) -> Iterator[bytes]:
 
 
 def write_mesh(count: int, cols: int, memory_id: int) -> Iterator[bytes]:
-    """Yields the bytes of `network_table` as JSON, one row at a time."""
+    """Yields the bytes of `make_mesh_table` as JSON, one row at a time."""
     yield b'{"latency":{'
     yield from _latencies(count, cols, memory_id)
     yield b'},"energy":{'

@@ -46,7 +46,7 @@ class FieldProblem:
         return close[0] if close else ""
 
 
-def parse(raw: dict[str, Any]) -> tuple[ChipDescription | None, tuple[FieldProblem, ...]]:
+def parse_arch(raw: dict[str, Any]) -> tuple[ChipDescription | None, tuple[FieldProblem, ...]]:
     """Returns (description, no problems) of a valid file, else (None, all problems)."""
     try:
         return ChipDescription(ArchFile.model_validate(raw)), ()
@@ -55,7 +55,7 @@ def parse(raw: dict[str, Any]) -> tuple[ChipDescription | None, tuple[FieldProbl
         return None, tuple(problems)
 
 
-def drop(raw: dict[str, Any], problems: Iterable[FieldProblem]) -> None:
+def drop_wrong_fields(raw: dict[str, Any], problems: Iterable[FieldProblem]) -> None:
     """Removes wrong fields, so that they get their defaults.
 
     A layout, which has no default, becomes 1 x 1. A missing section becomes empty. Links with a mistake are left out.

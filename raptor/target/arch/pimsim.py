@@ -24,12 +24,12 @@ from raptor.target.arch.schema import (
     MemoryConfig,
     NetworkConfig,
 )
-from raptor.target.arch.table import Table
+from raptor.target.arch.table import FlitCostTable
 from raptor.target.arch.target import (
     Converters,
     Core,
     CorePower,
-    Crossbar,
+    CrossbarHardware,
     CrossbarPower,
     Link,
     Memory,
@@ -41,22 +41,22 @@ from raptor.target.arch.target import (
 )
 
 T = TypeVar("T")
-Names = Mapping[str, str]
+FieldNames = Mapping[str, str]
 """Field names in the file -> field names in a record of `Target`."""
 
-_MEMORY: Names = {
+_MEMORY: FieldNames = {
     "data_width": "beat_bytes",
     "period": "period_ns",
     "read_latency_cycle": "read_cycles",
     "write_latency_cycle": "write_cycles",
     "memory_size": "size_bytes",
 }
-_MEMORY_ENERGY: Names = {
+_MEMORY_ENERGY: FieldNames = {
     "static_power": "static_mw",
     "read_dynamic_energy": "read_pj",
     "write_dynamic_energy": "write_pj",
 }
-_CONVERTERS: Names = {
+_CONVERTERS: FieldNames = {
     "period": "period_ns",
     "pipeline_mode": "pipelined",
     "dac_resolution": "dac_bits",
@@ -69,8 +69,8 @@ _CONVERTERS: Names = {
     "shift_adder_latency_cycle": "shift_add_cycles",
     "output_buffer_latency_cycle": "output_buffer_cycles",
 }
-_CROSSBAR: Names = {"cell_precision": "cell_bits", "xbar_latency": "read_ns"}
-_CROSSBAR_POWER: Names = {
+_CROSSBAR: FieldNames = {"cell_precision": "cell_bits", "xbar_latency": "read_ns"}
+_CROSSBAR_POWER: FieldNames = {
     "xbar_read_power": "read_mw",
     "dac_dynamic_power": "dac_mw",
     "dac_static_power": "dac_static_mw",
@@ -85,14 +85,14 @@ _CROSSBAR_POWER: Names = {
     "output_buffer_dynamic_power": "output_buffer_mw",
     "output_buffer_static_power": "output_buffer_static_mw",
 }
-_CORE: Names = {
+_CORE: FieldNames = {
     "period": "period_ns",
     "rob_size": "rob_size",
     "vector_width": "vector_width",
     # The unit is ns, although the name of the field says cycles.
     "vector_latency_cycle": "vector_step_ns",
 }
-_CORE_POWER: Names = {
+_CORE_POWER: FieldNames = {
     "vector_alu_dynamic_energy": "vector_step_pj",
     "vector_alu_static_power": "vector_static_mw",
     "vector_reg_read_dynamic_energy": "vector_read_pj",
@@ -114,16 +114,16 @@ _CORE_POWER: Names = {
     "controller_dynamic_power": "controller_mw",
     "controller_static_power": "controller_static_mw",
 }
-_NETWORK: Names = {"bus_topology": "topology", "bus_width": "flit_bytes"}
-_LINK: Names = {"link_ns": "ns", "link_pj": "pj"}
-_SIMULATOR: Names = {
+_NETWORK: FieldNames = {"bus_topology": "topology", "bus_width": "flit_bytes"}
+_LINK: FieldNames = {"link_ns": "ns", "link_pj": "pj"}
+_SIMULATOR: FieldNames = {
     "sim_time": "throughput_ms",
     "latency_timeout_ms": "timeout_ms",
     "report_verbose_level": "verbosity",
 }
 
 
-def presets() -> tuple[str, ...]:
+def arch_presets() -> tuple[str, ...]:
     """Returns the names of the architecture files that come with RAPTOR; they can be given instead of a path."""
     folder = resources.files("raptor.target") / "presets"
     return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
@@ -138,7 +138,7 @@ def read_arch(source: str | Path) -> dict[str, Any]:
         raw = json.loads(_content(source).decode())
     except OSError as e:
         raise UserError(
-            f"architecture {source}: {e.strerror or e}; give a file or one of: {', '.join(presets())}"
+            f"architecture {source}: {e.strerror or e}; give a file or one of: {', '.join(arch_presets())}"
         ) from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"architecture {source}: not a JSON file: {e}") from e
@@ -148,7 +148,7 @@ def read_arch(source: str | Path) -> dict[str, Any]:
 
 
 def _content(source: str | Path) -> bytes:
-    if str(source) in presets():
+    if str(source) in arch_presets():
         return (resources.files("raptor.target") / "presets" / f"{source}.json").read_bytes()
     with Path(source).open("rb") as stream:
         content = stream.read(ARCH_LIMIT_BYTES + 1)
@@ -157,12 +157,12 @@ def _content(source: str | Path) -> bytes:
     return content
 
 
-def stored_target(folder: Path, name: str) -> Target:
+def read_stored_target(folder: Path, name: str) -> Target:
     """Reads the architecture file of an output directory, without its network table. Raises `UserError`."""
-    return ChipDescription(storage.read(ArchFile, folder, name, limit_bytes=ARCH_LIMIT_BYTES)).target()
+    return ChipDescription(storage.read_json_file(ArchFile, folder, name, limit_bytes=ARCH_LIMIT_BYTES)).target()
 
 
-def default_target(cores: int, layout: tuple[int, int]) -> Target:
+def make_default_target(cores: int, layout: tuple[int, int]) -> Target:
     """Returns the target of `cores` cores on a mesh of rows and columns, with the simulator's default for all else."""
     network = NetworkConfig(layout=layout, net_config_file_path=NETWORK_FILE)
     chip = ChipConfig(core_cnt=cores, network_config=network)
@@ -177,7 +177,7 @@ class ChipDescription:
     """
 
     file: ArchFile
-    table: Table | None = None
+    table: FlitCostTable | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -211,7 +211,7 @@ class ChipDescription:
         )
 
 
-def _read(record: Callable[..., T], names: Names, section: BaseModel, **others: object) -> T:
+def _read(record: Callable[..., T], names: FieldNames, section: BaseModel, **others: object) -> T:
     return record(**{ours: getattr(section, theirs) for theirs, ours in names.items()}, **others)
 
 
@@ -227,10 +227,10 @@ def _core(core: CoreConfig) -> Core:
     )
 
 
-def _crossbar(matrix: MatrixConfig) -> Crossbar:
+def _crossbar(matrix: MatrixConfig) -> CrossbarHardware:
     rows, cols = matrix.xbar_size
     converters, power = _read(Converters, _CONVERTERS, matrix), _read(CrossbarPower, _CROSSBAR_POWER, matrix)
-    return _read(Crossbar, _CROSSBAR, matrix, rows=rows, cols=cols, converters=converters, power=power)
+    return _read(CrossbarHardware, _CROSSBAR, matrix, rows=rows, cols=cols, converters=converters, power=power)
 
 
 def _memory(memory: MemoryConfig) -> Memory:
@@ -243,7 +243,7 @@ def arch_json(target: Target) -> bytes:
 
     Widths of elements, notes and places have no field in the file.
     """
-    return storage.to_json(_file(target))
+    return storage.model_to_json(_file(target))
 
 
 def hardware_json(target: Target) -> str:
@@ -267,7 +267,7 @@ def _file(target: Target) -> ArchFile:
     return ArchFile.model_validate(sections)
 
 
-def _written(names: Names, record: object) -> dict[str, Any]:
+def _written(names: FieldNames, record: object) -> dict[str, Any]:
     return {theirs: getattr(record, ours) for theirs, ours in names.items()}
 
 

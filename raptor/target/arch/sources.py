@@ -14,7 +14,7 @@ _RUN = "sim_config is ours: latency mode with a timeout"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PresetSource:
     """The chip that a preset describes, the documents with its numbers, and the numbers that are not known."""
 
     summary: str
@@ -22,18 +22,18 @@ class Source:
     unknown: tuple[str, ...] = ()
 
 
-def _from_table(summary: str, *unknown: str) -> Source:
+def _from_table(summary: str, *unknown: str) -> PresetSource:
     """Makes the source of a preset that has only cores, crossbars and sizes, from a table of PIMCOMP-NN."""
-    return Source(summary, (_TABLE,), (_REST, *unknown, _MESH))
+    return PresetSource(summary, (_TABLE,), (_REST, *unknown, _MESH))
 
 
-SOURCES: dict[str, Source] = {
-    "bench": Source(
+PRESET_SOURCES: dict[str, PresetSource] = {
+    "bench": PresetSource(
         "the chip of the figures in this repository: PIMCOMP-NN's default with 8-bit cells and 144 cores",
         ("config.json of PIMCOMP-NN (commit 2ed10c8)", "cell_precision 8 and core_cnt 144 are ours"),
         ("static power of the digital parts (0)", "memory sizes (the simulator's 1 MiB, not enforced)", _MESH, _RUN),
     ),
-    "pimcomp": Source(
+    "pimcomp": PresetSource(
         "PIMCOMP-NN's default: 136 cores of 64 crossbars 128x128, 2-bit cells, 8-bit ADCs",
         ("config.json of PIMCOMP-NN (commit 2ed10c8); chip_config unchanged",),
         (
@@ -44,7 +44,7 @@ SOURCES: dict[str, Source] = {
             _RUN,
         ),
     ),
-    "isaac": Source(
+    "isaac": PresetSource(
         "ISAAC-CE (ISCA 2016): 168 tiles of 96 crossbars 128x128, 2-bit cells, one 8-bit 1.28 GS/s ADC a crossbar",
         (
             _TABLE + " (cores, crossbars, size)",
@@ -61,7 +61,7 @@ SOURCES: dict[str, Source] = {
             _RUN,
         ),
     ),
-    "puma": Source(
+    "puma": PresetSource(
         "PUMA (ASPLOS 2019): 138 tiles of 8 cores x 16 crossbars 128x128, 2-bit cells; a tile is a core here",
         (
             _TABLE + " (cores, crossbars, size)",

@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.typed_json import UNREADABLE
+from raptor.target.typed_json import DECODE_ERRORS
 
 Floats = npt.NDArray[np.float64]
-Kind = Literal["latency", "energy"]
-KINDS: tuple[Kind, Kind] = ("latency", "energy")
+CostKind = Literal["latency", "energy"]
+COST_KINDS: tuple[CostKind, CostKind] = ("latency", "energy")
 
-LIMIT_BYTES = 2**32
+TABLE_LIMIT_BYTES = 2**32
 _SHOWN = 3
 _NUMBERS = {int, float}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class FlitCostTable:
     """The cost of a flit between the cores of a chip.
 
     `latency_ns` and `energy_pj`: [cores + 1, cores + 1], from row to column; the last index is the global memory.
@@ -50,7 +50,7 @@ class Table:
         """The latencies from each core to the global memory, [cores]."""
         return self.latency_ns[:-1, -1]
 
-    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+    def cost(self, kind: CostKind, source: str, to: str) -> float | None:
         """Returns the entry of a pair, named as in the file (cores by number); None if a core is not on this chip."""
         matrix = self.latency_ns if kind == "latency" else self.energy_pj
         a, b = self._index(source), self._index(to)
@@ -62,27 +62,29 @@ class Table:
         return core if 0 <= core < count else count if core < 0 else None
 
 
-class TableFile:
+class FlitCostFile:
     """Content of a network table. Rows are decoded on demand, because a table of 4000 cores has 317 MB."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         """Raises `UserError` for content that is not an object with the objects `latency` and `energy`."""
         self._path = path
         outer = self._members(content, "expected a JSON object")
-        self._rows = {kind: self._members(outer.get(kind, b"null"), f"{kind} should be an object") for kind in KINDS}
+        self._rows = {
+            kind: self._members(outer.get(kind, b"null"), f"{kind} should be an object") for kind in COST_KINDS
+        }
 
-    def row(self, kind: Kind, source: str) -> Mapping[str, object]:
+    def row(self, kind: CostKind, source: str) -> Mapping[str, object]:
         """Returns the unchecked entries of a row; none if there is no such row. Raises `UserError` for invalid JSON."""
         text = self._rows[kind].get(source)
         try:
             row: object = msgspec.json.decode(text) if text else {}
-        except UNREADABLE as e:
+        except DECODE_ERRORS as e:
             raise UserError(f"network table {self._path}: {kind} from {source}: {e}") from e
         if not isinstance(row, dict):
             raise UserError(f"network table {self._path}: {kind} from {source}: expected an object")
         return cast(dict[str, object], row)
 
-    def no_number(self, kind: Kind, source: str, to: str, value: object) -> UserError:
+    def number_error(self, kind: CostKind, source: str, to: str, value: object) -> UserError:
         """Makes the error for an entry that is not a number of at least 0."""
         pair = f"{kind} from {source} to {to}"
         return UserError(f"network table {self._path}: {pair}: expected a number from 0, not {value!r:.40}")
@@ -90,22 +92,22 @@ class TableFile:
     def _members(self, content: bytes | msgspec.Raw, fault: str) -> Mapping[str, msgspec.Raw]:
         try:
             return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        except UNREADABLE as e:
+        except DECODE_ERRORS as e:
             expected = "expected the objects latency and energy"
             raise UserError(f"network table {self._path}: {expected}: {fault}: {e}") from e
 
 
-def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table:
+def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> FlitCostTable:
     """Reads a table: the pairs of `cores` cores, and of each core with the global memory.
 
     Raises `UserError` if `content` is not a table, a number is below 0 or infinite, or pairs are missing.
     """
-    file, names = TableFile(path, content), [*map(str, range(cores)), str(memory_id)]
+    file, names = FlitCostFile(path, content), [*map(str, range(cores)), str(memory_id)]
     latency_ns = _matrix(path, "latency", file, names)
-    return Table(path, content, latency_ns, _matrix(path, "energy", file, names))
+    return FlitCostTable(path, content, latency_ns, _matrix(path, "energy", file, names))
 
 
-def _matrix(path: Path, kind: Kind, file: TableFile, names: Sequence[str]) -> Floats:
+def _matrix(path: Path, kind: CostKind, file: FlitCostFile, names: Sequence[str]) -> Floats:
     """Returns the entries as [names, names], with 0 on the diagonal.
 
     A missing entry from the global memory is 0, too, because nothing depends on it.
@@ -115,7 +117,7 @@ def _matrix(path: Path, kind: Kind, file: TableFile, names: Sequence[str]) -> Fl
         row = file.row(kind, source)
         values = [row.get(to, math.nan) for to in names]
         if not _NUMBERS.issuperset(map(type, values)):
-            raise next(file.no_number(kind, source, to, v) for to, v in row.items() if type(v) not in _NUMBERS)
+            raise next(file.number_error(kind, source, to, v) for to, v in row.items() if type(v) not in _NUMBERS)
         found[i] = values
     np.fill_diagonal(found, 0.0)
     missing = np.argwhere(np.isnan(found[:-1]))
@@ -129,7 +131,7 @@ def _matrix(path: Path, kind: Kind, file: TableFile, names: Sequence[str]) -> Fl
     wrong = np.argwhere((found < 0) | np.isposinf(found))
     if len(wrong):
         a, b = int(wrong[0, 0]), int(wrong[0, 1])
-        raise file.no_number(kind, names[a], names[b], float(found[a, b]))
+        raise file.number_error(kind, names[a], names[b], float(found[a, b]))
     found[-1] = np.where(np.isnan(found[-1]), 0.0, found[-1])
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 from raptor.target.arch.schema import Interface
-from raptor.target.arch.table import Table
+from raptor.target.arch.table import FlitCostTable
 from raptor.target.element import ElementType, bytes_of
 
 
@@ -93,7 +93,7 @@ class CrossbarPower:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossbar:
+class CrossbarHardware:
     """A grid of `rows` x `cols` cells of `cell_bits` each; one read of it takes `read_ns`."""
 
     rows: int
@@ -147,7 +147,7 @@ class Core:
     vector_width: int
     vector_step_ns: float
     xbar_count: int
-    xbar: Crossbar
+    xbar: CrossbarHardware
     memory: Memory
     power: CorePower
 
@@ -174,7 +174,7 @@ class Network:
     rows: int
     cols: int
     memory_id: int
-    table: Table | None
+    table: FlitCostTable | None
     link: Link | None
 
 
@@ -224,7 +224,7 @@ class Target:
 
     def with_places(self, places: Sequence[int]) -> "Target":
         """Returns the target for a program that may use only these cores of the chip."""
-        return one_of(replace(self, places=tuple(places)))
+        return intern_target(replace(self, places=tuple(places)))
 
     def with_timeout_ms(self, simulated_ms: float) -> "Target":
         """Returns the target with a timeout of at least `simulated_ms` for the simulator's latency mode."""
@@ -239,7 +239,7 @@ class Target:
         """Returns the target with elements of other widths, for the costs of such elements."""
         return self if widths == self.widths else _with_widths(self, widths)
 
-    def holding(self, element: ElementType) -> "Target":
+    def with_element(self, element: ElementType) -> "Target":
         """Returns the target with elements of this type in memory."""
         return self.with_widths(replace(self.widths, activations=self.bits_of(element)))
 
@@ -273,7 +273,7 @@ class Target:
         return self.network.cols
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> FlitCostTable | None:
         """The network table that the source gives; None for the mesh."""
         return self.network.table
 
@@ -301,9 +301,9 @@ class Target:
     @property
     def outputs_per_xbar(self) -> int:
         """Number of weight columns in a crossbar: a weight takes as many neighbouring cells as its bits need."""
-        return self.outputs_of(self.widths.weights)
+        return self.weight_columns(self.widths.weights)
 
-    def outputs_of(self, weight_bits: int) -> int:
+    def weight_columns(self, weight_bits: int) -> int:
         """Returns the number of weight columns in a crossbar; `weight_bits` 0 stands for the target's width."""
         return self.cell_bits * self.xbar_cols // (weight_bits or self.widths.weights)
 
@@ -341,7 +341,7 @@ class Target:
 
 
 @lru_cache(maxsize=64)
-def one_of(target: Target) -> Target:
+def intern_target(target: Target) -> Target:
     """Interns a target: returns the first equal one. Caches keyed by targets find the identical object faster."""
     return target
 

@@ -97,7 +97,7 @@ class Seed:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         for core, records in self.pim.items():
-            (folder / f"core_{core}.pim").write_bytes(encoding.to_pim(records))
+            (folder / f"core_{core}.pim").write_bytes(encoding.encode_pim(records))
         return folder
 
     def single(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from raptor.target.isa import OPCODE, RECORD, Records
 from tests.validator.builder import op, stream
-from validator.checks.columns import columns_of, flags_of
+from validator.checks.columns import make_instruction_table, opcode_mask
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
@@ -29,7 +29,7 @@ def random_streams(cores: int, length: int) -> list[Records]:
 @pytest.mark.parametrize("cores", [0, 1, 255, 256, 257])
 def test_columns_hold_every_field_of_all_streams(cores: int):
     streams = random_streams(cores, 3)
-    found = columns_of(streams)
+    found = make_instruction_table(streams)
     together = np.concatenate([np.zeros(0, RECORD), *streams])
     for name in RECORD.names or ():
         column = found.flags() if name == "flags" else getattr(found, name)
@@ -44,13 +44,13 @@ def test_an_instruction_is_found_at_its_place_among_cores_without_any():
         stream(),
         stream(op("sldi", rd=255, imm=4)),
     ]
-    found = columns_of(streams)
+    found = make_instruction_table(streams)
     assert [found.place(i)[:2] for i in range(3)] == [(1, 0), (1, 1), (3, 0)]
     assert found.place(2)[2] == "sldi rd=255 imm=4"
 
 
 def test_a_table_of_opcodes_is_looked_up_for_each_instruction():
-    found = columns_of(random_streams(5, 100))
+    found = make_instruction_table(random_streams(5, 100))
     table = np.arange(256, dtype=np.int16)[::-1]
     assert found.of_opcodes(table).tolist() == table[found.opcode].tolist()
     wanted = [OPCODE["send"], OPCODE["recv"]]
@@ -60,9 +60,9 @@ def test_a_table_of_opcodes_is_looked_up_for_each_instruction():
 def test_columns_take_hardly_more_memory_than_the_streams():
     """BERT-base has 15 million instructions. A copy of the records beside their columns took 0.7 GiB for them."""
     streams = random_streams(64, 2000)
-    assert peak_bytes(lambda: columns_of(streams)) < 1.2 * sum(s.nbytes for s in streams)
+    assert peak_bytes(lambda: make_instruction_table(streams)) < 1.2 * sum(s.nbytes for s in streams)
 
 
 def test_a_lookup_by_opcode_takes_hardly_more_memory_than_its_result():
-    found = columns_of(random_streams(64, 2000))
-    assert peak_bytes(lambda: found.of_opcodes(flags_of("send", "recv"))) < 1.5 * len(found)
+    found = make_instruction_table(random_streams(64, 2000))
+    assert peak_bytes(lambda: found.of_opcodes(opcode_mask("send", "recv"))) < 1.5 * len(found)

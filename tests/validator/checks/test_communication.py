@@ -12,8 +12,8 @@ from models import MODELS
 from raptor.target.isa import BY_OPCODE
 from tests.validator.builder import op, stream
 from validator.checks import check, check_subject
-from validator.checks.messages import communication
-from validator.checks.subject import Subject
+from validator.checks.messages import execute_communication
+from validator.checks.subject import CheckSubject
 
 CORES = 4
 Step = tuple[str, int, int]
@@ -64,13 +64,13 @@ def run(cores: list[list[Step]]) -> list[int]:
 @settings(max_examples=300)
 @given(st.lists(steps, min_size=CORES, max_size=CORES))
 def test_cores_get_as_far_as_in_a_plain_run(programs: list[list[Step]]) -> None:
-    subject = Subject(
+    subject = CheckSubject(
         streams=[stream(*map(encoded, p)) for p in programs],
         groups=[()] * CORES,
         instantiated=[True] * CORES,
         config={"array_group_map": {f"core{k}": [] for k in range(CORES)}},
     )
-    found = communication(subject)
+    found = execute_communication(subject)
     reached = run(programs)
     assert list(found.reached - found.starts[:-1]) == reached
     stuck = any(at < len(p) for at, p in zip(reached, programs, strict=True))
@@ -84,7 +84,7 @@ def test_any_records_can_be_checked(rows: list[tuple[int, ...]], data: st.DataOb
     """Any numbers are accepted without an exception, and without access outside an array."""
     opcodes = [data.draw(st.sampled_from(sorted(BY_OPCODE))) for _ in rows]
     records = stream(*((o, rd, rs1, 0, a, b, c, d) for o, (a, b, c, d, rd, rs1) in zip(opcodes, rows, strict=True)))
-    subject = Subject(streams=[records, records[::-1].copy()], groups=[(1, 2), None], instantiated=[True, False])
+    subject = CheckSubject(streams=[records, records[::-1].copy()], groups=[(1, 2), None], instantiated=[True, False])
     for finding in check_subject(subject):
         assert finding.message
         assert finding.count >= 1
@@ -103,13 +103,13 @@ def test_nothing_is_found_in_our_own_output(tmp_path: Path) -> None:
 def test_numbers_of_instructions_do_not_matter() -> None:
     """A stream of many equal faults gives one finding."""
     rows = np.repeat(stream(op("lldi", rd=1, imm=0, len=0)), 100_000)
-    subject = Subject(streams=[rows], groups=[()], instantiated=[True])
+    subject = CheckSubject(streams=[rows], groups=[()], instantiated=[True])
     assert len(check_subject(subject)) < 6
 
 
 def found_in(programs: list[list[Step]], rule: str) -> list[str]:
     """The messages of one rule."""
-    subject = Subject(
+    subject = CheckSubject(
         streams=[stream(*map(encoded, p)) for p in programs],
         groups=[()] * len(programs),
         instantiated=[True] * len(programs),

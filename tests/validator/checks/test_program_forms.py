@@ -17,10 +17,10 @@ from tests.pipeline import conv_model
 from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
 from validator.checks.__main__ import main
-from validator.checks.docs import page
+from validator.checks.docs import render_page
 from validator.checks.findings_text import (
     is_clean,
-    summary,
+    summarise_findings,
     to_json,
     to_sarif,
 )
@@ -76,7 +76,7 @@ def test_oddities_of_text_are_found_in_a_single_file(tmp_path: Path) -> None:
 def test_binary_streams(tmp_path: Path) -> None:
     seed = Seed()
     for core, instructions in enumerate(seed.cores):
-        seed.pim[core] = encoding.from_json(json.dumps(instructions).encode())
+        seed.pim[core] = encoding.decode_json(json.dumps(instructions).encode())
     assert check(seed.write(tmp_path)) == ()
 
 
@@ -132,13 +132,13 @@ def test_notes_are_clean(tmp_path: Path) -> None:
     found = check(seed.write(tmp_path))
     assert [f.severity for f in found] == ["note"]
     assert is_clean(found)
-    assert summary(found) == "1 note"
+    assert summarise_findings(found) == "1 note"
     assert orjson.loads(to_json(found))["clean"] is True
     assert orjson.loads(to_sarif(found))["version"] == "2.1.0"
 
 
 def test_the_reference_is_up_to_date() -> None:
-    assert DOCS.read_text() == page(), "run: make docs-generate"
+    assert DOCS.read_text() == render_page(), "run: make docs-generate"
 
 
 def test_every_rule_says_what_to_do() -> None:

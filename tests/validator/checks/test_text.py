@@ -7,13 +7,13 @@ import pytest
 from raptor.target import encoding
 from raptor.target.isa import INSTRUCTIONS
 from tests.validator.builder import op, stream
-from validator.checks.loading import matrix_shapes
-from validator.checks.text import FRACTION, OFFSET_VALUE, UNKNOWN_KEY, WRAPPED, missing_key_names, text_faults
+from validator.checks.loading import read_matrix_shapes
+from validator.checks.text import FRACTION, OFFSET_VALUE, UNKNOWN_KEY, WRAPPED, find_text_faults, missing_key_names
 
 
 def test_nothing_is_odd_in_what_we_write() -> None:
-    assert text_faults(encoding.to_json(stream(*(op(spec.name) for spec in INSTRUCTIONS)))) is None
-    assert text_faults(b"[]") is None
+    assert find_text_faults(encoding.encode_json(stream(*(op(spec.name) for spec in INSTRUCTIONS)))) is None
+    assert find_text_faults(b"[]") is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_nothing_is_odd_in_what_we_write() -> None:
 )
 def test_what_is_odd(instruction: str, missing: list[str], odd: int, unknown: str) -> None:
     text = f'[{{"op":"nop"}},{instruction},{{"op":"nop","later":1}}]'.encode()
-    faults = text_faults(text)
+    faults = find_text_faults(text)
     assert faults is not None
     assert [missing_key_names(int(mask)) for mask in faults.missing] == [[], missing, []]
     assert (faults.odd.tolist(), faults.unknown) == ([0, odd, UNKNOWN_KEY], unknown or "later")
@@ -47,7 +47,7 @@ def test_what_is_odd(instruction: str, missing: list[str], odd: int, unknown: st
     "text", ["", "{}", "[1]", "[[]]", "[", "[" * 100_000, '[{"op":"nop"},{"op":"x"', '[{"a":1e999}]']
 )
 def test_text_that_is_no_stream(text: str) -> None:
-    assert text_faults(text.encode()) is None
+    assert find_text_faults(text.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_sizes_of_matrices(text: str, shapes: list[tuple[int, int]] | None, tmp_
     (tmp_path / "weights").mkdir()
     (tmp_path / "config.json").write_text('{"core_cnt": 1}')
     (tmp_path / "weights" / "core_0_weights.json").write_text(text)
-    assert matrix_shapes(tmp_path) == (None if shapes is None else [shapes])
+    assert read_matrix_shapes(tmp_path) == (None if shapes is None else [shapes])

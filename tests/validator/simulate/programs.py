@@ -7,7 +7,7 @@ from typing import Any
 
 from validator.programs import read_program
 from validator.simulate import cycle_model, simulated_chip
-from validator.simulate.cycle_model import CycleModel, Run
+from validator.simulate.cycle_model import CycleModel, CycleRun
 
 Stream = list[dict[str, Any]]
 
@@ -56,15 +56,15 @@ def write(folder: Path, *streams: Stream, groups: tuple[int, ...] = (1,), **core
 
 
 def load(folder: Path) -> CycleModel:
-    return cycle_model.build(read_program(folder), simulated_chip.read_target(folder / "arch.json"))
+    return cycle_model.build_cycle_model(read_program(folder), simulated_chip.read_simulated_chip(folder / "arch.json"))
 
 
-def run(folder: Path, *streams: Stream, groups: tuple[int, ...] = (1,), **core: Any) -> Run:
+def run(folder: Path, *streams: Stream, groups: tuple[int, ...] = (1,), **core: Any) -> CycleRun:
     """Simulates streams written to `folder`."""
-    return cycle_model.run(load(write(folder, *streams, groups=groups, **core)))
+    return cycle_model.run_cycle_model(load(write(folder, *streams, groups=groups, **core)))
 
 
-def res(run: Run, pc: int) -> int:
+def res(run: CycleRun, pc: int) -> int:
     """ns from entering the reorder buffer to completion, of an instruction of the first core."""
     return int(run.end[pc] - run.start[pc]) // 1000
 

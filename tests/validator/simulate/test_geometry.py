@@ -10,7 +10,7 @@ import models
 import raptor
 from raptor.common.errors import UserError
 from tests.pipeline import arch_file
-from validator.profile.source import read as read_profile
+from validator.profile.source import read_profiled_program as read_profile
 from validator.simulate.builtin import simulate
 
 MATRIX = "matrix_config"

@@ -12,17 +12,17 @@ from raptor.target.isa import (
     BY_NAME,
     INSTRUCTIONS,
     Instruction,
-    Kind,
     Operand,
+    OperandKind,
     Timing,
     Unit,
 )
-from raptor.target.opcode_tables import MISSING, RULES, Rule
+from raptor.target.opcode_tables import MISSING, OPCODE_RULES, RuleColumn
 from tests.validator.builder import op, stream
 from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import cycle_model
-from validator.simulate.builtin import estimate
+from validator.simulate.builtin import estimate_program
 
 LENGTH, WIDTH_IN, WIDTH_OUT = 100, 2, 4
 CHIP = architectures.load("bench", cores=1)
@@ -48,13 +48,13 @@ VECTORS = [i for i in INSTRUCTIONS if i.unit is Unit.VECTOR]
 def latency_ns(*rows: tuple[int, ...]) -> float:
     widths = op("setbw", ibiw=8 * WIDTH_IN, obiw=8 * WIDTH_OUT)
     raw = RawProgram(1, ((),), (stream(widths, *rows),), (True,), ("",), Path(), Path())
-    return estimate(raw, CHIP, 0)[0]
+    return estimate_program(raw, CHIP, 0)[0]
 
 
 def vector_ns(spec: Instruction) -> float:
     """Computes the time (docs/developers/target.md, 4.2): reads of operands, steps of the unit, write of the result."""
     core, memory = CHIP.core, CHIP.core.memory
-    operands = sum(o.kind is Kind.SOURCE for o in BY_NAME[spec.simulated_as or spec.name].operands)
+    operands = sum(o.kind is OperandKind.SOURCE for o in BY_NAME[spec.simulated_as or spec.name].operands)
     read = math.ceil(WIDTH_IN * LENGTH / memory.beat_bytes) * memory.read_cycles
     width = WIDTH_OUT if (spec.simulated_as or spec.name) in WIDE else WIDTH_IN
     write = math.ceil(width * LENGTH / memory.beat_bytes) * memory.write_cycles
@@ -94,29 +94,33 @@ def test_the_hazard_check_sees_of_a_table_what_it_would_read_there():
 @pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda s: s.name)
 def test_every_instruction_has_a_time(spec: Instruction):
     """In the table, which is all that the model looks at."""
-    assert RULES[spec.opcode, Rule.TIMING] == spec.timing
-    assert list(Unit)[RULES[spec.opcode, Rule.UNIT]] is spec.unit
+    assert OPCODE_RULES[spec.opcode, RuleColumn.TIMING] == spec.timing
+    assert list(Unit)[OPCODE_RULES[spec.opcode, RuleColumn.UNIT]] is spec.unit
 
 
 def test_an_opcode_without_a_row_has_nothing():
     known = {i.opcode for i in INSTRUCTIONS}
-    assert {int(code) for code in np.flatnonzero((RULES != MISSING).any(axis=1))} == known
+    assert {int(code) for code in np.flatnonzero((OPCODE_RULES != MISSING).any(axis=1))} == known
 
 
 def test_an_instruction_without_a_time_is_named(monkeypatch: pytest.MonkeyPatch):
-    rules = RULES.copy()
+    rules = OPCODE_RULES.copy()
     rules[BY_NAME["vrelu"].opcode] = MISSING
-    monkeypatch.setattr(cycle_model, "RULES", rules)
+    monkeypatch.setattr(cycle_model, "OPCODE_RULES", rules)
     with pytest.raises(ProgramError, match=r"vrelu .*: the table of instructions gives it no time"):
         latency_ns(op("vrelu", len=LENGTH))
 
 
-@pytest.mark.parametrize(("column", "fault"), [(Rule.TIMING, "takes no known"), (Rule.UNIT, "without a unit")])
-def test_a_time_that_the_model_does_not_know_is_a_fault(column: Rule, fault: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("column", "fault"), [(RuleColumn.TIMING, "takes no known"), (RuleColumn.UNIT, "without a unit")]
+)
+def test_a_time_that_the_model_does_not_know_is_a_fault(
+    column: RuleColumn, fault: str, monkeypatch: pytest.MonkeyPatch
+):
     """And is not taken for the last case of a dispatch."""
-    rules = RULES.copy()
+    rules = OPCODE_RULES.copy()
     rules[BY_NAME["vrelu"].opcode, column] = 99
-    monkeypatch.setattr(cycle_model, "RULES", rules)
+    monkeypatch.setattr(cycle_model, "OPCODE_RULES", rules)
     with pytest.raises(NotImplementedError, match=fault):
         latency_ns(op("vrelu", len=LENGTH))
 
@@ -167,9 +171,9 @@ COUNTS = {
 
 @pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda s: s.name)
 def test_every_instruction_has_an_access_rule(spec: Instruction):
-    row, name = [int(x) for x in RULES[spec.opcode]], spec.simulated_as or spec.name
-    found = [COUNTS[row[Rule.COUNT_RD + k], row[Rule.WIDTH_RD + k]] for k in range(3)]
+    row, name = [int(x) for x in OPCODE_RULES[spec.opcode]], spec.simulated_as or spec.name
+    found = [COUNTS[row[RuleColumn.COUNT_RD + k], row[RuleColumn.WIDTH_RD + k]] for k in range(3)]
     assert found[:2] == [*ACCESSES.get(name, (None, None))][:2]
     assert found[2] == TABLES.get(spec.name, ACCESSES.get(name, (None, None, None))[2])
-    assert bool(row[Rule.STRIDED]) == (spec.name in ("vavg", "vmv"))
+    assert bool(row[RuleColumn.STRIDED]) == (spec.name in ("vavg", "vmv"))
     assert (name in ACCESSES) == (spec.unit is not Unit.SCALAR and spec.name not in ("wait", "sync"))

@@ -34,11 +34,11 @@ def latency_misses(measured: dict[str, Any], tmp_path_factory: pytest.TempPathFa
 
 def _miss(folder: Path, seed: int, case: Case, ms: float, pj: float) -> Miss:
     write(case, folder)
-    target = simulated_chip.read_target(folder / "arch.json")
-    machine = cycle_model.build(read_program(folder), target)
-    run = cycle_model.run(machine, counting=energy.needs_counting(target.target))
+    target = simulated_chip.read_simulated_chip(folder / "arch.json")
+    machine = cycle_model.build_cycle_model(read_program(folder), target)
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(target.target))
     ns = run.last_tick * machine.period_ns
-    used = energy.energy_of(machine, energy.counts(machine), run.port, ns).total
+    used = energy.compute_energy(machine, energy.count_uses(machine), run.port, ns).total
     return Miss(seed, ns / (ms * 1e6) - 1, used / pj - 1)
 
 

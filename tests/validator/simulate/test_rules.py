@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.validator.simulate.programs import SETBW, Stream, lldi, mvmul, recv, res, run, send, sldi
-from validator.simulate.state import Core, Stop
+from validator.simulate.state import CoreColumn, RunStop
 
 
 def finish(tmp_path: Path, *streams: Stream, **options: Any) -> int:
     result = run(tmp_path, *streams, **options)
-    assert result.stop is Stop.DONE
+    assert result.stop is RunStop.DONE
     return result.last_tick
 
 
@@ -72,8 +72,8 @@ def test_rendezvous(tmp_path: Path, size: int, to: int, wait_send: int, wait_rec
     streams[to] = [sldi(1, 0)] * (wait_recv + 1) + [recv(0, size)]
     result = run(tmp_path, *streams)
     # An end is noticed by the reorder buffer; the table counts to the same edge.
-    assert result.core[0, Core.FINISH] == send_end
-    assert result.core[to, Core.FINISH] == recv_end
+    assert result.core[0, CoreColumn.FINISH] == send_end
+    assert result.core[to, CoreColumn.FINISH] == recv_end
 
 
 def test_global_memory_serves_one_at_a_time(tmp_path: Path):
@@ -88,8 +88,8 @@ def test_tokens(tmp_path: Path):
     result = run(tmp_path, [sync, sync], [wait])
     assert res(result, 0) == 3
     # The second sync starts at 7; its token needs 4 ns.
-    assert result.core[1, Core.FINISH] == 7 + 4 + 2
-    assert run(tmp_path, [sync], [wait]).stop is Stop.BLOCKED
+    assert result.core[1, CoreColumn.FINISH] == 7 + 4 + 2
+    assert run(tmp_path, [sync], [wait]).stop is RunStop.BLOCKED
 
 
 @pytest.mark.parametrize("period", [0.5, 1, 1.5, 3])

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raptor.cli.arch_view import write_files
+from raptor.cli.arch_view import write_architecture
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
@@ -239,7 +239,7 @@ def test_streams_of_one_instruction_do_not_loop(tmp_path: Path):
 def test_a_preset_is_the_file_that_arch_new_writes(program: Path, tmp_path: Path, mode: Any):
     written = tmp_path / "chip" / "arch.json"
     written.parent.mkdir()
-    write_files(architectures.describe("isaac"), written)
+    write_architecture(architectures.describe_chip("isaac"), written)
     reports = [builtin.simulate(program, arch, mode=mode) for arch in ("isaac", written)]
     assert len({(r.latency_ns, r.interval_ns, r.energy_pj) for r in reports}) == 1
     cli(program, "--arch", "isaac", "--json", tmp_path / "report.json")
@@ -265,9 +265,9 @@ def test_the_real_simulator(tmp_path: Path, program: Path, mode: Any, sim_mode: 
     binary = tmp_path / "ChipTest"
     binary.write_text(FAKE.format(python=sys.executable, sim_mode=sim_mode, name=name))
     binary.chmod(0o755)
-    report = pimsim.simulate(program, "puma", binary, mode=mode)
+    report = pimsim.simulate_with_pimsim(program, "puma", binary, mode=mode)
     assert report.energy_pj == 17.5
-    report = pimsim.simulate(program, program / "arch.json", binary, mode=mode)
+    report = pimsim.simulate_with_pimsim(program, program / "arch.json", binary, mode=mode)
     ns = report.latency_ns if mode == "latency" else report.interval_ns
     assert (report.estimator, ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
     assert subprocess.run([binary], capture_output=True, check=False).returncode != 0
