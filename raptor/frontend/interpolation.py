@@ -149,7 +149,7 @@ def _rounded(at: Coordinates, mode: str, axis: ResizeAxis) -> Indices:
 
 
 def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: ResizeAxis) -> None:
-    """Raises `ImportRefusal` where rounding decides the nearest element, as onnxruntime's order of operations is unknown.
+    """Raises `ImportRefusal` where rounding decides the nearest element, as onnxruntime's order of steps is unknown.
 
     With a power of two as scale, nothing is rounded.
     """

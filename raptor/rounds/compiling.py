@@ -208,9 +208,8 @@ def _memory_bytes(one: CompiledRound, arch: Target, batch: int) -> int:
     needed = constants + batch * sum(one.waits.values())
     if arch.memory.size_given and needed > arch.memory.size_bytes:
         raise UserError(
-            f"{spell_option('batch', batch)}: {one.path} needs {needed:,} bytes of global memory, {constants:,} of them "
-            f"for "
-            f"constants; the chip has {arch.memory.size_bytes:,}; try a smaller {spell_option('batch')} or a larger "
+            f"{spell_option('batch', batch)}: {one.path} needs {needed:,} bytes of global memory, "
+            f"{constants:,} of them for constants; the chip has {arch.memory.size_bytes:,}; try a smaller {spell_option('batch')} or a larger "
             "global_memory_config.memory_size"
         )
     return needed

@@ -74,7 +74,7 @@ SEARCHES = (
     ("refine", "choose_constants"),
     ("refine", "balance_load"),
     ("refine", "choose_relays"),
-    ("choose_order", "choose_order"),
+    ("choose_order", "choose_step_order"),
 )
 
 
