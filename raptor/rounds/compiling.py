@@ -209,8 +209,8 @@ def _memory_bytes(one: CompiledRound, arch: Target, batch: int) -> int:
     if arch.memory.size_given and needed > arch.memory.size_bytes:
         raise UserError(
             f"{spell_option('batch', batch)}: {one.path} needs {needed:,} bytes of global memory, "
-            f"{constants:,} of them for constants; the chip has {arch.memory.size_bytes:,}; try a smaller {spell_option('batch')} or a larger "
-            "global_memory_config.memory_size"
+            f"{constants:,} of them for constants; the chip has {arch.memory.size_bytes:,}; "
+            f"try a smaller {spell_option('batch')} or a larger global_memory_config.memory_size"
         )
     return needed
 

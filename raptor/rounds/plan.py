@@ -136,5 +136,6 @@ def _no_plan_error(ranges: RangeEstimates, cuts: Collection[int], batch: int, me
     advice = f"try {spell_option('batch', largest)}, or a larger" if largest else "try a larger"
     return UserError(
         f"{spell_option('batch', batch)}: the tensors that wait between rounds need {needed:,} bytes of "
-        f"global memory for a sample, {batch * needed:,} for the batch; the chip has {limit:,}; {advice} global_memory_config.memory_size"
+        f"global memory for a sample, {batch * needed:,} for the batch; the chip has {limit:,}; "
+        f"{advice} global_memory_config.memory_size"
     )

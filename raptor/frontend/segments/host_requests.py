@@ -28,8 +28,8 @@ def _check(keyword: str, given: Sequence[str], known: set[str]) -> None:
         more = f", ... ({len(shown)} in all)" if len(shown) > _SHOWN else ""
         there = f"{', '.join(shown[:_SHOWN])}{more}" if shown else "none"
         raise UserError(
-            f"{spell_option(keyword, unknown[0])}: no such node is left after constants and shapes are computed; "
-            f"there are: "
+            f"{spell_option(keyword, unknown[0])}: no such node is left after constants and shapes are computed; there "
+            f"are: "
             f"{there}"
         )
 
